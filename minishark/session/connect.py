@@ -48,6 +48,7 @@ def connect(
     task_threads: int | None = None,
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
+    event_log: str | Path | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -98,9 +99,12 @@ def connect(
         memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
             and shuffles in shared memory. The rest goes to disk. None for the environment variable
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
+        event_log: a folder for the history of the session: what happens, as lines of JSON of at
+            most 64 MiB, which `minishark ui FOLDER` shows. None for none.
 
     Raises:
         OptionError: an argument is invalid.
+        DataError: `event_log` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -126,7 +130,7 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio)
+        return Session(on, planner, placement, probe_ratio, event_log)
 
     limit = None if memory_limit is None else parse_size(memory_limit)
     if is_platform(cluster):
