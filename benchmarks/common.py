@@ -19,8 +19,8 @@ from minishark.tpch.run import versions
 from minishark.tpch.tables import tpch_tables
 
 __all__ = [
-    "CpuClock", "Silent", "Steps", "command", "native_duckdb", "parser_of", "tables_of", "timed",
-    "write_json",
+    "CpuClock", "Silent", "Steps", "command", "native_duckdb", "parser_of", "process_clock",
+    "tables_of", "timed", "write_json",
 ]  # fmt: skip
 
 
@@ -78,13 +78,13 @@ class CpuClock:
 
         me = psutil.Process()
         children = me.children(recursive=True)
-        self._clocks = [_process_clock(each.pid) for each in (me, *children)]
+        self._clocks = [process_clock(each.pid) for each in (me, *children)]
 
     def now_s(self) -> float:
         return sum(map(time.clock_gettime, self._clocks))
 
 
-def _process_clock(pid: int) -> int:
+def process_clock(pid: int) -> int:
     """The CPU clock of a process, as `clock_getcpuclockid` makes it on Linux."""
     return (~pid << 3) | 2
 
