@@ -60,6 +60,7 @@ class AttachedCluster:
         self.store_name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"  # of files that it writes
         self._host = this_host()
         self._connections = Connections(keys)
+        self._remote_files = RemoteFiles(self._connections)
         self._stop = threading.Event()
         self._closed = False
         self._made: set[str] = set()  # folders of the session
@@ -195,13 +196,13 @@ class AttachedCluster:
         if not self._call(stores[target], wire.MakeFolder(file.rpartition("/")[0])):
             return False
         try:
-            RemoteFiles(self._connections).replicate(file, stores[source], stores[target])
+            self._remote_files.replicate(file, stores[source], stores[target])
         except OSError:
             return False
         return True
 
     def store(self) -> Store:
-        store = Store(self.paths, self.store_name, self._host, RemoteFiles(self._connections))
+        store = Store(self.paths, self.store_name, self._host, self._remote_files)
         store.meet((*self._nodes(), self._own))
         return store
 
@@ -265,6 +266,7 @@ class AttachedCluster:
                 released = tuple(self._released)
                 self._ask_nodes(structs.replace(self._keep, released=released))
                 self._make_missing_folders()
+                self._remote_files.remove_unwanted()
 
     def start_node(self) -> None:
         raise ClusterError(

@@ -69,6 +69,12 @@ class DrainNode(Message, frozen=True):
     """Drain the node: it moves its data, ends its tasks, and leaves."""
 
 
+class RemoveCopies(Message, frozen=True):
+    """Remove files, and the copies of them that were fetched for the node's executors."""
+
+    files: tuple[str, ...]
+
+
 class Fetch(Message, frozen=True):
     """Send record batches `first` (inclusive) to `last` (exclusive; None: all) of a file.
 
@@ -151,7 +157,7 @@ class Report(Message, frozen=True, kw_only=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Replicate
-    | GetReport | RemoveFile | DrainNode
+    | GetReport | RemoveCopies | RemoveFile | DrainNode
 )  # fmt: skip
 Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report
 

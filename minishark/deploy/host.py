@@ -29,6 +29,8 @@ from sparrow_core.runtime.transport.keys import Keys, write_key_file
 START_S = 60.0  # a machine that starts many processes at once takes long
 _END_S = 5.0
 _PORT_TRIES = 100
+_OLD_PORT_S = 5.0
+_POLL_S = 0.02
 _LOG_TAIL_BYTES = 2_000
 _KEYS = "keys"
 
@@ -91,11 +93,14 @@ class NodeHost:
         Raises:
             ClusterError: there are none.
         """
-        first = self._pair(port) if port is not None else None
+        deadline = time.monotonic() + _OLD_PORT_S
+        first = None
+        while port is not None and first is None and time.monotonic() < deadline:
+            first = self._pair(port)  # a node that was killed there may be about to end
+            if first is None:
+                time.sleep(_POLL_S)
         for _ in range(_PORT_TRIES):
-            if first is not None:
-                break
-            first = self._pair(0)
+            first = first or self._pair(0)
         if first is None:
             raise ClusterError(f"No two adjacent ports are free at {self._ip}.")
         self._port = first
@@ -103,9 +108,10 @@ class NodeHost:
 
     def _pair(self, port: int) -> int | None:
         with contextlib.ExitStack() as undo, contextlib.suppress(OSError, OverflowError):
-            first = undo.enter_context(socket.socket())
+            first, second = (undo.enter_context(socket.socket()) for _ in range(2))
+            for each in (first, second):  # connections that have ended do not hold them
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             first.bind((self._ip, port))
-            second = undo.enter_context(socket.socket())
             second.bind((self._ip, first.getsockname()[1] + 1))
             self._reserved = (first, second)
             undo.pop_all()
@@ -223,5 +229,5 @@ class NodeHost:
             while folder.exists() and not remove_if_orphaned(folder):
                 if time.monotonic() > deadline:
                     break
-                time.sleep(0.02)
+                time.sleep(_POLL_S)
             reap(folder.parent)

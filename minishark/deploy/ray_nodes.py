@@ -14,13 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from minishark.cluster.machine import default_limit_bytes
+from minishark.cluster.machine import default_limit_bytes, node_meter
 from minishark.deploy.host import NodeHost, NodeSpec
 from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
+from minishark.worker.memory import NodeMemory
+from minishark.worker.paths import StorePaths
+from minishark.worker.store import Store
 
 CONNECT = "ray"
 _CLIENT = "ray://"
@@ -35,6 +39,7 @@ class NodeActor:
 
     def __init__(self) -> None:
         self._host = NodeHost(ray.util.get_node_ip_address())
+        self._memory = NodeMemory(0, 0)  # until it is known
 
     def place(self, before: tuple[str, int], *, head: bool) -> tuple[str, str]:
         """This machine, and for a head the address that it is going to have."""
@@ -48,6 +53,7 @@ class NodeActor:
         if spec.memory_limit_bytes is None and spec.executors:
             limit = _memory_share(cores)
             spec = NodeSpec(**{**_fields(spec), "memory_limit_bytes": limit})
+        self._memory = NodeMemory(spec.memory_limit_bytes or 0, spec.executors)
         return self._host.start(spec)
 
     def wait(self) -> str:
@@ -57,6 +63,25 @@ class NodeActor:
     def end(self) -> None:
         """End the node and remove its files."""
         self._host.end()
+
+    def store(
+        self, block: pa.Table, schema: pa.Schema, node: str, file: str
+    ) -> tuple[list[int], int]:
+        """Write a block to the node's store: the rows of each record batch, and the bytes."""
+        from minishark.deploy.ray_data import store_block  # noqa: PLC0415 - few sessions use it
+
+        memory, disk = self._host.folders
+        paths = StorePaths(memory, disk)
+        meter = node_meter(paths, node, self._memory)
+        return store_block(Store(paths, node, meter=meter), block, schema, file)
+
+    def block(self, node: str, file: str, names: list[str]) -> tuple[pa.Table | None, bool]:
+        """The rows of a file of the node's store, and whether it has the file."""
+        path = StorePaths(*self._host.folders).find(file, (node,))
+        if path is None:
+            return None, False
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        return table.rename_columns(names), True
 
 
 def _fields(spec: NodeSpec) -> dict[str, Any]:
@@ -135,7 +160,7 @@ class RayNodes:
         try:
             event = answer(ray.get(reference))
         except (RayError, ClusterError) as error:
-            event = Ended(name, _sentence(error))
+            event = Ended(name, sentence(error))
         match event:
             case Placed():
                 node.placed = True
@@ -177,7 +202,7 @@ def _died(how: str) -> str:
     return f"The node ended: {how}"
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
     """What went wrong with an actor, without its stack."""
     cause = getattr(error, "cause", None)
     text = str(cause if isinstance(cause, Exception) else error).strip()
@@ -208,7 +233,7 @@ def connect_ray(address: str) -> Callable[[], None]:
         where = f"at {address}" if address.startswith(_CLIENT) else "that this machine knows"
         raise ClusterError(
             f"There is no Ray cluster {where}: start one with `ray start --head`, call ray.init() "
-            f"first, or set RAY_ADDRESS. ({_sentence(error)})"
+            f"first, or set RAY_ADDRESS. ({sentence(error)})"
         ) from error
     shutdown: Callable[[], None] = ray.shutdown
     return shutdown

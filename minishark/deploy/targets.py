@@ -10,7 +10,9 @@ import msgspec
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
+    from minishark.cluster.backend import Cluster
     from minishark.deploy.deployment import Deployment
+    from minishark.query.sinks import HandOver
 
 _RAY = "ray"
 _RAY_CLIENT = "ray://"
@@ -100,6 +102,31 @@ def deploy(cluster: Any, shape: Shape, name: str = "default") -> Deployment:
     )
     deployment.launch()
     return deployment
+
+
+def from_platform(data: Any, cluster: Cluster) -> Any:
+    """Data for a table, as it is; datasets of Ray in pieces that nodes store.
+
+    Raises:
+        DataError: a dataset can't be computed.
+    """
+    if not type(data).__module__.startswith("ray.data"):
+        return data
+    from minishark.deploy.ray_data import DatasetPieces  # noqa: PLC0415 - an optional dependency
+
+    return DatasetPieces(data, cluster)
+
+
+def ray_dataset_sink(cluster: Cluster) -> HandOver[Any]:
+    """A sink that makes a Ray dataset of a query's rows.
+
+    Raises:
+        OptionError: Ray is not installed, or this program is not connected to it.
+    """
+    _require("ray.data", "ray[data]")
+    from minishark.deploy.ray_data import dataset_of  # noqa: PLC0415 - an optional dependency
+
+    return dataset_of(cluster)
 
 
 def _require(module: str, package: str) -> None:

@@ -20,23 +20,15 @@ from minishark.worker.protocol import TaskOutcome
 
 @dataclass(slots=True, kw_only=True)
 class Adaptation:
-    """What is left of a query while it runs.
+    """What is left of a query while it runs."""
 
-    Attributes:
-        plan: the physical plan, with leaves for the stages that had started when it was revised.
-        catalog: the tables that it reads.
-        options: the options that it was planned with.
-        free_root: whether the last stage may have any number of tasks.
-        revisions: what was changed so far.
-        elapsed_s: how long it took to decide that, in seconds.
-    """
-
+    # The physical plan, with leaves for the stages that had started when it was revised.
     plan: PhysicalPlan
-    catalog: Catalog
-    options: PlannerOptions
-    free_root: bool
-    revisions: list[RevisionMetrics] = field(default_factory=list)
-    elapsed_s: float = 0.0
+    catalog: Catalog  # the tables that it reads
+    options: PlannerOptions  # the options that it was planned with
+    free_root: bool  # whether the last stage may have any number of tasks
+    revisions: list[RevisionMetrics] = field(default_factory=list)  # what was changed so far
+    elapsed_s: float = 0.0  # how long it took to decide that, in seconds
     _sizes: dict[int, StageSize] = field(default_factory=dict)
     _empty: set[int] = field(default_factory=set)
 

@@ -164,7 +164,7 @@ class QueryPlanner:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         if calls_python:
             options = options.without("collapse")  # few rows may take a function long
-        if options.threads < options.slots and _rows(tables) > SINGLE_TASK_ROWS:
+        if options.threads < options.slots and sum(t.rows for t in tables) > SINGLE_TASK_ROWS:
             # One task or several, and how many: that depends on the machine.
             options = replace(options, costs=calibration.machine_costs())
         physical = plan_physical(logical, tables, options)
@@ -213,7 +213,3 @@ class QueryPlanner:
         if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
-
-
-def _rows(tables: Catalog) -> int:
-    return sum(table.rows for table in tables)

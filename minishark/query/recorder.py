@@ -12,7 +12,7 @@ from minishark.cluster.backend import JobEvent
 from minishark.compiler.stages.stage import Stage
 from minishark.query.metrics import StageMetrics, TaskMetrics
 from minishark.worker.protocol import TaskOutcome
-from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskSpec, explain
+from sparrow_core import JobFinished, JobSpec, TaskCompleted, explain
 
 
 @dataclass(slots=True)
@@ -25,13 +25,9 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True)
 class StageRecord:
-    """A stage and its jobs: one, or more if lost outputs were computed again.
+    """A stage and its jobs: one, or more if lost outputs were computed again."""
 
-    Attributes:
-        stage: the stage.
-    """
-
-    stage: Stage
+    stage: Stage  # the stage
     _jobs: dict[int, _Job] = field(default_factory=dict)
     _outcomes: dict[int, TaskOutcome] = field(default_factory=dict)
     _completed: dict[int, TaskCompleted] = field(default_factory=dict)
@@ -41,7 +37,7 @@ class StageRecord:
 
     def submitted(self, number: int, job: JobSpec, preferred: dict[int, frozenset[str]]) -> None:
         """A job of the stage starts; `preferred` has the preferred nodes of its tasks."""
-        tasks = tuple(map(_without_payload, job.tasks))
+        tasks = tuple(structs.replace(task, payload=b"") for task in job.tasks)
         self._jobs[number] = _Job(structs.replace(job, tasks=tasks, shared=b""))
         self._preferred.update(preferred)
 
@@ -93,7 +89,3 @@ class StageRecord:
                 local=event.node in preferred if preferred else None,
                 why=tuple(reasons[index].lines()) if index in reasons else (),
             )
-
-
-def _without_payload(task: TaskSpec) -> TaskSpec:
-    return structs.replace(task, payload=b"")

@@ -35,49 +35,35 @@ from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where jobs run.
+    """Where jobs run."""
 
-    Attributes:
-        backend: takes jobs.
-        placement: gives the placement over the nodes that are alive now, which have the folders
-            that the jobs write to.
-        lost_nodes: of some nodes, those known to have lost their files.
-    """
-
-    backend: Backend
+    backend: Backend  # takes jobs
+    # Gives the placement over the nodes that are alive now, which have the folders that the jobs
+    # write to.
     placement: Callable[[], Placement]
+    # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
 
 
 @dataclass(slots=True, kw_only=True)
 class QueryRun:
-    """One execution of a query.
+    """One execution of a query."""
 
-    Attributes:
-        stages: the stages, in topological order; the last gives the result.
-        tables: gives the tables that they read, by name in lower case, as they were when planned,
-            with their current locations.
-        site: where jobs run.
-        store: where results are read from.
-        folder: the query's folder for outputs, relative to a node's storage folder.
-        output: what the last stage's tasks do with their rows.
-        environment: the session's settings, definitions and functions.
-        threads: the number of threads for a large task that is alone in its stage.
-        explained: whether the metrics say why each task ran where it did.
-        on_progress: called at least once a second; what it raises ends the query.
-        adaptation: revises the stages that have not started when one is complete; None for never.
-    """
-
-    stages: Sequence[Stage]
+    stages: Sequence[Stage]  # the stages, in topological order; the last gives the result
+    # Gives the tables that they read, by name in lower case, as they were when planned, with their
+    # current locations.
     tables: Callable[[], Mapping[str, Table]]
-    site: Site
-    store: Store
-    folder: str
-    output: Output
+    site: Site  # where jobs run
+    store: Store  # where results are read from
+    folder: str  # the query's folder for outputs, relative to a node's storage folder
+    output: Output  # what the last stage's tasks do with their rows
+    # The session's settings, definitions and functions.
     environment: Environment = field(default_factory=Environment)
-    threads: int = 1
-    explained: bool = False
+    threads: int = 1  # the number of threads for a large task that is alone in its stage
+    explained: bool = False  # whether the metrics say why each task ran where it did
+    # Called at least once a second; what it raises ends the query.
     on_progress: ProgressHandler | None = None
+    # Revises the stages that have not started when one is complete; None for never.
     adaptation: Adaptation | None = None
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
@@ -169,6 +155,15 @@ class QueryRun:
         tables = deque(map(self._named, self._read_all()))
         self.store.forget(self.folder)
         return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))
+
+    def pieces(self) -> list[FileSlice | pa.Table]:
+        """The last stage's outputs: where each is stored, or itself if it came in a message."""
+        return [
+            FileSlice(outcome.file, (node,))
+            if outcome.inline is None and outcome.file is not None
+            else self._read(outcome, node)
+            for outcome, node in self.outcomes()
+        ]
 
     def _named(self, table: pa.Table) -> pa.Table:
         """A task's rows under the column names that users know.

@@ -24,6 +24,7 @@ from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import Cancellation
+from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
@@ -94,6 +95,11 @@ class Runtime:
         # each task's are freed when they have been read.
         with self.engine.up_to_date():
             return self.engine.run(sql, StreamRows())
+
+    def to_ray_dataset(self, sql: str) -> Any:
+        sink = ray_dataset_sink(self.cluster)
+        with self.engine.up_to_date():
+            return self.engine.run(sql, sink)[0]
 
     def explain(self, sql: str, *, mode: str) -> str:
         with self.engine.up_to_date():

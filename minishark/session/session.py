@@ -26,6 +26,7 @@ from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
+from minishark.deploy.targets import from_platform
 from minishark.errors import OptionError
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -141,7 +142,8 @@ class Session(CamelCase):
         Args:
             name: the table's name, as SQL will use it.
             data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader
-                or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark.
+                or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark; a
+                dataset of Ray.
             partition_by: columns whose hash decides a row's partition. Tables that are partitioned
                 alike on their join keys join without a shuffle.
             partitions: the number of partitions; None for the session's default, and 1 for small
@@ -158,6 +160,7 @@ class Session(CamelCase):
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         layout = Layout(keys, partitions, replicas)
+        data = from_platform(data, self._runtime.cluster)
         self._runtime.create_table(
             name, data, layout=layout, replace=replace, on_progress=on_progress
         )

@@ -61,7 +61,6 @@ class _Starter(Machine[_Respawn]):
         self._start = start
 
     def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
-        del now
         self._start(msg.node)
         return []
 
@@ -393,7 +392,6 @@ class InProcessCluster(_OwnCluster):
         audit_dir: Path | None = None,
     ) -> None:
         """Describe a cluster; `start` starts it. There are no sockets, so `run_dir` is unused."""
-        del run_dir
         super().__init__(nodes, schedulers, seed, audit_dir)
         self._slots: list[SlotThread] = []
         self._broken: list[str] = []

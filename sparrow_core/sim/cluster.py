@@ -87,7 +87,6 @@ class SimulatedSlot(Machine[SlotIn | SlotDone]):
 
     def on_message(self, msg: SlotIn | SlotDone, now: float) -> list[Envelope]:
         """Start or interrupt a task; a SlotDone to itself is the end of a task."""
-        del now
         match msg:
             case StartTasks():
                 for task in msg.tasks:

@@ -29,17 +29,13 @@ _OTHER_TASKS = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Another plan for what is left of a query.
+    """Another plan for what is left of a query."""
 
-    Attributes:
-        plan: what is left.
-        stages: those that are still to start, in an order in which they can run; the last one gives
-            the result. Their numbers follow those of the stages that have started.
-        reasons: for each change, the rule that made it and why, in a sentence.
-    """
-
-    plan: PhysicalPlan
+    plan: PhysicalPlan  # what is left
+    # Those that are still to start, in an order in which they can run; the last one gives the
+    # result. Their numbers follow those of the stages that have started.
     stages: tuple[Stage, ...]
+    # For each change, the rule that made it and why, in a sentence.
     reasons: tuple[tuple[str, str], ...]
 
 
