@@ -19,8 +19,8 @@ from minishark.tpch.run import versions
 from minishark.tpch.tables import tpch_tables
 
 __all__ = [
-    "CpuClock", "Silent", "Steps", "command", "native_duckdb", "parser_of", "tables_of", "timed",
-    "write_json",
+    "CpuClock", "Silent", "Steps", "command", "native_duckdb", "parser_of", "process_clock",
+    "tables_of", "timed", "write_json",
 ]  # fmt: skip
 
 
@@ -79,13 +79,13 @@ class CpuClock:
         parents = [psutil.Process(), *map(psutil.Process, others)]
         children = [child for each in parents for child in each.children(recursive=True)]
         pids = dict.fromkeys(each.pid for each in (*parents, *children))
-        self._clocks = [_process_clock(pid) for pid in pids]
+        self._clocks = [process_clock(pid) for pid in pids]
 
     def now_s(self) -> float:
         return sum(map(time.clock_gettime, self._clocks))
 
 
-def _process_clock(pid: int) -> int:
+def process_clock(pid: int) -> int:
     """The CPU clock of a process, as `clock_getcpuclockid` makes it on Linux."""
     return (~pid << 3) | 2
 
