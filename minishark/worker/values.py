@@ -41,7 +41,6 @@ class Sink(Protocol):
 
     def __call__(self, data: memoryview) -> FileSlice:
         """Store some bytes; returns where they are."""
-        ...
 
 
 def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
