@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +68,18 @@ def timed(call: Callable[[], object]) -> float:
 
 
 class CpuClock:
-    """CPU time of this process and of all that it has started by now, in seconds.
+    """CPU time of this process, of `others`, and of all that these have started, in seconds.
 
     The kernel counts nanoseconds; what /proc tells is in hundredths of a second.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: Iterable[int] = ()) -> None:
         import psutil
 
-        me = psutil.Process()
-        children = me.children(recursive=True)
-        self._clocks = [process_clock(each.pid) for each in (me, *children)]
+        parents = [psutil.Process(), *map(psutil.Process, others)]
+        children = [child for each in parents for child in each.children(recursive=True)]
+        pids = dict.fromkeys(each.pid for each in (*parents, *children))
+        self._clocks = [process_clock(pid) for pid in pids]
 
     def now_s(self) -> float:
         return sum(map(time.clock_gettime, self._clocks))

@@ -71,7 +71,7 @@ class AttachedCluster:
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
             self._keys = keys
-            self._head = service = service_address(address, keys)
+            self._head = self.address = service = service_address(address, keys)
             welcome = greet(self._connections, service)
             self._folders = make_folders()
             undo.callback(self._folders.remove)
@@ -176,6 +176,10 @@ class AttachedCluster:
             wait_s=_LOCALITY_WAIT_S,
             stores=(*nodes, self._own),
         )
+
+    def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
+        """Answer requests for the session's events, on the service's thread."""
+        self._service.shared = answer
 
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()

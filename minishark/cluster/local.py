@@ -9,9 +9,9 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
@@ -68,6 +68,7 @@ class OwnCluster:
     """A cluster on this machine, whose nodes share the session's folders; see `Cluster`."""
 
     loses_files = False
+    address = ""
 
     def __init__(self, options: ClusterOptions) -> None:
         options.check()
@@ -213,6 +214,9 @@ class OwnCluster:
         return Placement(
             policy=policy, probe_ratio=probe_ratio, nodes=self.nodes, wait_s=_LOCALITY_WAIT_S
         )
+
+    def share_events(self, answer: Callable[[Any], Any]) -> None:
+        """Nobody else knows of this cluster."""
 
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()

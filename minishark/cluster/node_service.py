@@ -201,6 +201,7 @@ class NodeService(Service):
             host=kept.location.host,
             files=len(sizes),
             bytes=sum(sizes),
+            service=kept.location.service,
         )
 
     def on_drain(self, leaving: Leaving) -> None:

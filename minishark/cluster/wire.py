@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from minishark.events.kinds import AnyEvent, SessionStarted
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
@@ -100,6 +101,18 @@ class Replicate(Message, frozen=True):
     source: StoreLocation
 
 
+class GetEvents(Message, frozen=True):
+    """Ask a session for its events after the one of that number; 0 asks for all that it has."""
+
+    since: int
+
+
+class CancelQuery(Message, frozen=True):
+    """Cancel a query of a session, by its number in its events."""
+
+    query: int
+
+
 class GetReport(Message, frozen=True):
     """Ask for a `Report`."""
 
@@ -142,6 +155,20 @@ class SessionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     host: str
     files: int
     bytes: int
+    service: str = ""  # where the session answers requests
+
+
+class Events(Message, frozen=True, kw_only=True):
+    """The reply to GetEvents: as `minishark.events.stream.Batch`, in msgpack.
+
+    Attributes:
+        began: the session's SessionStarted.
+    """
+
+    began: SessionStarted
+    events: tuple[AnyEvent, ...]
+    last: int
+    dropped: int
 
 
 class Report(Message, frozen=True, kw_only=True):
@@ -157,9 +184,9 @@ class Report(Message, frozen=True, kw_only=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Replicate
-    | GetReport | RemoveCopies | RemoveFile | DrainNode
+    | GetReport | RemoveCopies | RemoveFile | DrainNode | GetEvents | CancelQuery
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report
+Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report | Events
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import RayError
 
 from minishark.cluster.machine import default_limit_bytes, node_meter
-from minishark.deploy.host import NodeHost, NodeSpec
+from minishark.deploy.host import NodeEnd, NodeHost, NodeSpec
 from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
@@ -29,7 +29,7 @@ from minishark.worker.store import Store
 CONNECT = "ray"
 _CLIENT = "ray://"
 _NODE_ID = "ray.io/node-id"
-_ON_HEAD = {"node:__internal_head__": 0.001}
+ON_HEAD = {"node:__internal_head__": 0.001}
 _THREADS = 8  # an actor's: one waits for the node's end, the others answer
 _SENTENCE_MAX = 500
 
@@ -56,8 +56,8 @@ class NodeActor:
         self._memory = NodeMemory(spec.memory_limit_bytes or 0, spec.executors)
         return self._host.start(spec)
 
-    def wait(self) -> str:
-        """Wait for the node's end; how it ended."""
+    def wait(self) -> NodeEnd:
+        """Wait for the node's end."""
         return self._host.wait()
 
     def end(self) -> None:
@@ -118,7 +118,7 @@ class RayNodes:
         """Make an actor on a machine that no other node has."""
         options: dict[str, Any] = {"num_cpus": 0 if launch.head else self.cores}
         if launch.head:
-            options["resources"] = _ON_HEAD
+            options["resources"] = ON_HEAD
         else:
             options["scheduling_strategy"] = "SPREAD"
             if launch.avoid:
@@ -165,7 +165,9 @@ class RayNodes:
             case Placed():
                 node.placed = True
             case Started():
-                self._await(name, node.actor.wait.remote(), lambda how: Ended(name, _died(how)))
+                self._await(
+                    name, node.actor.wait.remote(), lambda end: Ended(name, end.how, end.left)
+                )
             case Ended():
                 self._forget(name)
         return event
@@ -196,10 +198,6 @@ class RayNodes:
         """The actor of a node, by the node's name; None if there is none."""
         node = self._nodes.get(name)
         return None if node is None else node.actor
-
-
-def _died(how: str) -> str:
-    return f"The node ended: {how}"
 
 
 def sentence(error: BaseException) -> str:
