@@ -63,7 +63,7 @@ def connect(
             smallest machine.
         executors_per_node: executor processes per node; None for one slot per core in all.
         schedulers: number of Sparrow schedulers; None for two, or one if there is one node; on Ray
-            or Dask for one, in a process of its own.
+            for one (Dask: two), in a process of its own.
         partitions: default number of partitions of tables and shuffles; None for one per slot.
         placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
             Sparrow's batch sampling with late binding.
