@@ -7,7 +7,9 @@ neither side has more than those in memory.
 from __future__ import annotations
 
 import io
+import threading
 import time
+from collections.abc import Iterable
 
 import pyarrow as pa
 import zmq
@@ -23,6 +25,7 @@ _ANSWER_MAX_S = 4.0
 _SILENCE_MAX_S = 10.0  # between chunks
 _REPLICATION_MAX_S = 300.0
 _DEAD_S = 2.0
+_UNWANTED_MAX = 10_000  # files; more are left until their session ends
 _PROBE_S = 0.5
 _CREDIT_MESSAGE = wire.encode_message(wire.Credit(1))
 
@@ -33,6 +36,9 @@ class RemoteFiles:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
+        self._unwanted: dict[str, None] = {}
+        self._holders: dict[str, None] = {}  # services that may have some of these
+        self._lock = threading.Lock()  # guards the two above
 
     def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
         try:
@@ -76,6 +82,22 @@ class RemoteFiles:
             raise OSError(f"{target.name} can't take a replica: {error}") from error
         if not isinstance(reply, wire.Done):
             raise OSError(f"{target.name} can't take a replica: {reply}")
+
+    def remove_soon(self, holders: Iterable[StoreLocation], file: str) -> None:
+        with self._lock:
+            if len(self._unwanted) < _UNWANTED_MAX:
+                self._unwanted[file] = None
+                self._holders.update((each.service, None) for each in holders)
+
+    def remove_unwanted(self) -> None:
+        """Have other hosts delete what they were to delete soon; to be called now and then."""
+        with self._lock:
+            files, holders = tuple(self._unwanted), tuple(self._holders)
+            self._unwanted.clear()
+            self._holders.clear()
+        if files:
+            # Who does not answer removes them with the session.
+            self._connections.call_all(holders, wire.RemoveCopies(files), _ANSWER_MAX_S)
 
     def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> wire.Reply:
         """Wait for the reply to a long request, as long as the service answers others."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from minishark.events.kinds import AnyEvent, SessionStarted
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
@@ -30,7 +31,7 @@ class Hello(Message, frozen=True):
     versions: dict[str, str]
 
 
-class KeepSession(Message, frozen=True):
+class KeepSession(Message, frozen=True, kw_only=True):
     """A session's heartbeat: renew the lease of its files."""
 
     session: str  # its name, which is also its folder in the node's storage
@@ -69,6 +70,12 @@ class DrainNode(Message, frozen=True):
     """Drain the node: it moves its data, ends its tasks, and leaves."""
 
 
+class RemoveCopies(Message, frozen=True):
+    """Remove files, and the copies of them that were fetched for the node's executors."""
+
+    files: tuple[str, ...]
+
+
 class Fetch(Message, frozen=True):
     """Send record batches `first` (inclusive) to `last` (exclusive; None: all) of a file.
 
@@ -92,6 +99,18 @@ class Replicate(Message, frozen=True):
 
     file: str
     source: StoreLocation
+
+
+class GetEvents(Message, frozen=True):
+    """Ask a session for its events after the one of that number; 0 asks for all that it has."""
+
+    since: int
+
+
+class CancelQuery(Message, frozen=True):
+    """Cancel a query of a session, by its number in its events."""
+
+    query: int
 
 
 class GetReport(Message, frozen=True):
@@ -136,6 +155,20 @@ class SessionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     host: str
     files: int
     bytes: int
+    service: str = ""  # where the session answers requests
+
+
+class Events(Message, frozen=True, kw_only=True):
+    """The reply to GetEvents: as `minishark.events.stream.Batch`, in msgpack.
+
+    Attributes:
+        began: the session's SessionStarted.
+    """
+
+    began: SessionStarted
+    events: tuple[AnyEvent, ...]
+    last: int
+    dropped: int
 
 
 class Report(Message, frozen=True, kw_only=True):
@@ -151,9 +184,9 @@ class Report(Message, frozen=True, kw_only=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Replicate
-    | GetReport | RemoveFile | DrainNode
+    | GetReport | RemoveCopies | RemoveFile | DrainNode | GetEvents | CancelQuery
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report
+Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report | Events
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -122,7 +122,6 @@ class Sink(Generic[Result_co]):
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         """What the tasks of the last stage of `plan` do; `columns` are its column names."""
-        del plan
         return Output(kind=OutputKind.RESULT, columns=columns, lossless=self.lossless)
 
     def finish(self, run: QueryRun) -> Result_co:
@@ -196,7 +195,6 @@ class ApplyFunction(Sink[pa.Table]):
         return options.in_stages()
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        del plan
         return Output(kind=OutputKind.RESULT, columns=columns, function=self.function)
 
     def finish(self, run: QueryRun) -> pa.Table:
