@@ -148,13 +148,21 @@ class Connections:
         return reply
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
+        self._await(socket, timeout_s)
+        return socket.recv_multipart()
+
+    def receive_frames(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[zmq.Frame]:
+        """As `receive`, without a copy of what was received."""
+        self._await(socket, timeout_s)
+        return socket.recv_multipart(copy=False)
+
+    def _await(self, socket: zmq.Socket[bytes], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not socket.poll(_STEP_MS):
             if self.interrupted.is_set():
                 raise NoAnswerError("interrupted")
             if time.monotonic() > deadline:
                 raise NoAnswerError(f"no answer within {timeout_s:g} s")
-        return socket.recv_multipart()
 
     def close(self) -> None:
         self.interrupted.set()

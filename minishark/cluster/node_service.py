@@ -26,7 +26,7 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
-from minishark.worker.protocol import FileSlice, StoreLocation
+from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
 
@@ -67,8 +67,10 @@ class NodeService(Service):
         self.node = StoreLocation(node.name, node.host, node.memory, node.disk, self.endpoint)
         self._welcome = wire.Welcome(cluster, self.node, schedulers, memory.task_bytes)
         self._versions = wire.own_versions()
-        self._store = Store(paths, node.name, meter=node_meter(paths, node.name, memory))
         self._connections = Connections(keys)
+        files = RemoteFiles(self._connections)
+        meter = node_meter(paths, node.name, memory)
+        self._store = Store(paths, node.name, node.host, files, meter)
         self._sessions: dict[str, _Session] = {}
         self._reaped_s = 0.0
         self._roots = tuple(path / node.name for path in dict.fromkeys((paths.memory, paths.disk)))
@@ -116,12 +118,10 @@ class NodeService(Service):
             if path is not None:
                 self._paths.take(path, self._store_name, request.file)
                 return wire.Done()
-        item = FileSlice(request.file, (request.source.name,))
         try:
-            table = RemoteFiles(self._connections).fetch(request.source, item)
+            self._store.take(request.file, source)
         except InputMissingError as error:
             return wire.Failure(str(error), missing=True)
-        self._store.write(request.file, table.schema, [table.to_batches()])
         return wire.Done()
 
     def _report(self) -> wire.Reply:

@@ -42,7 +42,7 @@ from minishark.worker.protocol import (
 from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
 from minishark.worker.statistics import partition_statistics, text_sample
-from minishark.worker.store import Store, all_read
+from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
 from minishark.worker.task_errors import TaskError, is_full, task_errors
 from minishark.worker.writing import mapped
@@ -279,7 +279,7 @@ class TaskRunner:
     def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[Mapping[str, pa.Table]]:
         """The inputs, for as long as the task runs: variables for a fragment, or views."""
         slices: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
-        tables = dict(zip(slices, all_read(self._store.read, slices.values()), strict=True))
+        tables = dict(zip(slices, self._store.read_all([*slices.values()]), strict=True))
         views = {} if stage.types else tables  # a user's statement may use any name
         with self._duckdb.views(views, task.relations):
             yield tables

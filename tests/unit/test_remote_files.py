@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from minishark.cluster import remote_files, service
+from minishark.cluster import links, remote_files, service
 from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.remote_files import RemoteFiles
@@ -60,6 +60,14 @@ def table(rows: int) -> pa.Table:
     return pa.table({"x": pa.array(range(rows), pa.int64()), "t": text.dictionary_encode()})
 
 
+def fetched(files: RemoteFiles, source: StoreLocation, item: FileSlice) -> pa.Table:
+    """The rows of one slice, or the error."""
+    (found,) = files.fetch([(source, item)])
+    if isinstance(found, InputMissingError):
+        raise found
+    return found
+
+
 def write(paths: StorePaths, rows: int, batch_rows: int) -> pa.Table:
     """A file on the node n0."""
     written = table(rows)
@@ -73,7 +81,7 @@ def test_a_file_comes_as_it_is(
 ) -> None:
     """All rows and types come, be it in one chunk or in more than the asker has credit for."""
     expected = write(paths, rows, batch_rows)
-    assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",)))
+    assert expected == fetched(RemoteFiles(connections), source, FileSlice(FILE, ("n0",)))
 
 
 def test_more_chunks_than_credit(
@@ -84,11 +92,11 @@ def test_more_chunks_than_credit(
 ) -> None:
     """The asker renews its credit until it has all."""
     monkeypatch.setattr(service, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(remote_files, "_CREDIT", 2)
+    monkeypatch.setattr(links, "_CREDIT_MIN", 2)
     expected = write(paths, 5000, 700)
     files = RemoteFiles(connections)
     for _ in range(2):  # the second time over the same socket
-        assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+        assert expected == fetched(files, source, FileSlice(FILE, ("n0",)))
 
 
 def test_a_part_of_a_file(
@@ -96,13 +104,13 @@ def test_a_part_of_a_file(
 ) -> None:
     """Only the batches that are asked for come."""
     expected = write(paths, 10, 3).slice(3, 6)
-    assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",), 1, 3))
+    assert expected == fetched(RemoteFiles(connections), source, FileSlice(FILE, ("n0",), 1, 3))
 
 
 def test_a_missing_file(source: StoreLocation, connections: Connections) -> None:
     """The holder says that it is not there."""
     with pytest.raises(InputMissingError, match="n0 has no"):
-        RemoteFiles(connections).fetch(source, FileSlice(f"{FOLDER}/9.arrow", ("n0",)))
+        fetched(RemoteFiles(connections), source, FileSlice(f"{FOLDER}/9.arrow", ("n0",)))
 
 
 def test_a_senseless_request(
@@ -112,8 +120,8 @@ def test_a_senseless_request(
     expected = write(paths, 10, 10)
     files = RemoteFiles(connections)
     with pytest.raises(InputMissingError):
-        files.fetch(source, FileSlice(FILE, ("n0",), 0, 9))
-    assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+        fetched(files, source, FileSlice(FILE, ("n0",), 0, 9))
+    assert expected == fetched(files, source, FileSlice(FILE, ("n0",)))
 
 
 def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
@@ -147,9 +155,9 @@ def test_a_dead_holder(
     dead = StoreLocation("n1", "far", "", "", f"{source.service}.not")
     files = RemoteFiles(connections)
     with pytest.raises(InputMissingError, match=r"no answer within 0\.2 s"):
-        files.fetch(dead, FileSlice(FILE, ("n1",)))
+        fetched(files, dead, FileSlice(FILE, ("n1",)))
     with pytest.raises(InputMissingError, match="n1 does not answer"):
-        files.fetch(dead, FileSlice(FILE, ("n1",)))
+        fetched(files, dead, FileSlice(FILE, ("n1",)))
 
 
 def test_a_holder_that_is_started_anew(
@@ -164,17 +172,17 @@ def test_a_holder_that_is_started_anew(
     expected = write(paths, 10, 3)
     files = RemoteFiles(connections)
     with monkeypatch.context() as patch:
-        patch.setattr(connections, "receive", _no_answer)
+        patch.setattr(connections, "_await", _no_answer)
         for _ in range(2):
             with pytest.raises(InputMissingError, match="n0: nothing"):
-                files.fetch(source, FileSlice(FILE, ("n0",)))
+                fetched(files, source, FileSlice(FILE, ("n0",)))
     monkeypatch.setattr(remote_files, "_PROBE_S", 5.0)
     monkeypatch.setitem(files._silent, source.service, -10.0)
-    assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+    assert expected == fetched(files, source, FileSlice(FILE, ("n0",)))
     assert {} == files._silent
 
 
-def _no_answer(*_: object) -> list[bytes]:
+def _no_answer(*_: object) -> None:
     raise NoAnswerError("nothing")
 
 
@@ -183,7 +191,7 @@ def test_an_interrupted_wait(source: StoreLocation, connections: Connections) ->
     dead = StoreLocation("n1", "far", "", "", f"{source.service}.not")
     threading.Timer(0.1, connections.interrupted.set).start()
     with pytest.raises(InputMissingError, match="interrupted"):
-        RemoteFiles(connections).fetch(dead, FileSlice(FILE, ("n1",)))
+        fetched(RemoteFiles(connections), dead, FileSlice(FILE, ("n1",)))
 
 
 def test_a_store_fetches_what_is_far(
