@@ -16,6 +16,8 @@ NOTEBOOK = ["ipython>=8"]
 IBIS = ["ibis-framework>=12"]
 SPARK = ["sqlframe>=4.10"]
 JOBLIB = ["joblib>=1.5"]
+RAY = ["ray[data]>=2.50"]  # the first with label selectors, by which nodes avoid each other
+DASK = ["distributed>=2024.8"]
 TEST = [
     *TPCH,
     *BENCH,
@@ -94,6 +96,8 @@ setup(
         "ibis": IBIS,
         "spark": SPARK,
         "joblib": JOBLIB,
+        "ray": RAY,
+        "dask": DASK,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

@@ -27,6 +27,7 @@ from minishark.session import connect
 # Clusters end a moment after the test that closed or killed them.
 _GONE_S = 10.0
 _PREFIX = "ms-run-"
+_QUICK = "not slow"  # the marks that pyproject.toml asks for
 _own_folder = pytest.StashKey[Path]()
 _abandoned_before = pytest.StashKey[frozenset[Path]]()
 _left = pytest.StashKey[list[Path]]()
@@ -50,15 +51,18 @@ def pytest_configure(config: pytest.Config) -> None:
     would compile the packages anew. Temporary files go to a folder of the run's own, which must be
     empty at its end; only pytest keeps its `tmp_path`s where they can be looked at. Hypothesis has
     no deadlines: nothing is asserted of time, and the machine may be busy. It tries fewer examples
-    than by default, as each run tries others.
+    than by default, as each run tries others; where slow tests run, too, it tries more. numpy's
+    threads would only cost time in programs that tests start.
     """
     # A shell that runs the tests in the background lets them ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    hypothesis.settings.register_profile("tests", deadline=None, max_examples=60)
+    quick = config.getoption("markexpr") == _QUICK
+    hypothesis.settings.register_profile("tests", deadline=None, max_examples=40 if quick else 200)
     hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected: next to nothing of that is garbage
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         _remove_killed_runs()

@@ -33,6 +33,7 @@ LAYERS = (
     "dataframe",
     "functions",
     "tasks",
+    "deploy",
     "session",
     "tpch",
     "adapters",
@@ -78,6 +79,11 @@ DRIVERS = (
 )
 BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}
+)
+# What those need who hand keys to a node's process and tell how it ended.
+TRANSPORT = frozenset(
+    f"sparrow_core.runtime.transport.{name}"
+    for name in ("keys.Keys", "keys.generate", "keys.write_key_file", "deaths.describe_exit")
 )
 # Bounds on how much a reader has to hold in mind at once.
 ROOMS_MAX = 24
@@ -274,6 +280,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.tables": vocabulary.__contains__,
         "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
+        "minishark.deploy": TRANSPORT.__contains__,
         "minishark.session": "sparrow_core.PLACEMENTS".__eq__,
         "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }

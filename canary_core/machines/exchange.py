@@ -71,8 +71,8 @@ class Exchange:
         for target, pieces in arrivals.items():
             part = self.parts.get((size, target))
             if part is not None:
-                part.deliver(stage, pieces)
-                self.runnable[part.key] = None
+                if part.deliver(stage, pieces):
+                    self.runnable[part.key] = None
             else:
                 _, _, waiting = self._outgoing.setdefault(stage, (digest, size, {}))
                 waiting.setdefault(target, {}).update(pieces)
@@ -140,8 +140,8 @@ class Exchange:
     def _take(self, stage: int, key: Key, pieces: dict[Any, Any]) -> None:
         part = self.parts.get(key)
         if part is not None:
-            part.deliver(stage, pieces)
-            self.runnable[key] = None
+            if part.deliver(stage, pieces):
+                self.runnable[key] = None
         else:
             self._held.setdefault(key, {}).setdefault(stage, {}).update(pieces)
 

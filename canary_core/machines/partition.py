@@ -21,6 +21,7 @@ from canary_core.tasks import pieces_by_target
 from canary_core.tree import combine
 
 Key = tuple[int, int]  # (size of the group, index)
+_NO_PIECES: dict[Any, Any] = {}
 
 
 class Effects(Protocol):
@@ -71,6 +72,7 @@ class Partition:
             partition may come from a worker whose driver was ahead.
         position: The first stage that it had not run when it came.
         inbox: What has arrived, by stage and key.
+        awaited: How many pieces a blocked step waits for, by stage.
         frees: Values to free when nothing is blocked.
         reload: Ids of values that are to be loaded again.
         cuts: (stage, step) where it is to be stored; it runs no further before.
@@ -80,8 +82,8 @@ class Partition:
     """
 
     __slots__ = (
-        "batch", "blobs", "blocked", "busy_s", "cuts", "frees", "inbox", "index", "key", "known",
-        "pc", "position", "reload", "sent", "size", "states", "stored", "values",
+        "awaited", "batch", "blobs", "blocked", "busy_s", "cuts", "frees", "inbox", "index", "key",
+        "known", "pc", "position", "reload", "sent", "size", "states", "stored", "values",
     )  # fmt: skip
 
     def __init__(self, size: int, index: int) -> None:
@@ -95,6 +97,7 @@ class Partition:
         self.known = 0
         self.position = 0
         self.inbox: dict[int, dict[Any, Any]] = {}
+        self.awaited: dict[int, int] = {}
         self.frees: list[int] = []
         self.reload: list[int] = []
         self.cuts: deque[tuple[int, int]] = deque()
@@ -104,13 +107,14 @@ class Partition:
         self.blobs: dict[int, values.Frames] = {}
         self.sent: dict[str, set[tuple[int, int]]] = {}
 
-    def deliver(self, stage: int, pieces: dict[Any, Any]) -> None:
-        """Take what a stage sends here; the same pieces may come again."""
+    def deliver(self, stage: int, pieces: dict[Any, Any]) -> bool:
+        """Take what a stage sends here, perhaps again; False if a step still waits for more."""
         here = self.inbox.get(stage)
         if here is None:
-            self.inbox[stage] = pieces
+            self.inbox[stage] = here = pieces
         else:
             here.update(pieces)
+        return len(here) >= self.awaited.get(stage, 0)
 
     def first_unrun(self, replica: Replica) -> int:
         """The first stage that it has not run: all before it are over here."""
@@ -296,14 +300,16 @@ def _sent(part: Partition, stage: Stage) -> Any:
 
 def _receive(part: Partition, stage: Stage) -> bool:
     """Make the value of a stage that sends, if all of it has arrived."""
-    arrived = part.inbox.get(stage.index)
-    if arrived is None:
+    arrived = part.inbox.get(stage.index, _NO_PIECES)
+    if stage.kind == stages.SCATTER and len(arrived) < stage.size:
+        part.awaited[stage.index] = stage.size
+        return False
+    if not arrived:
         return False
     if stage.kind == stages.BROADCAST:
         value = arrived[0]
     elif stage.kind == stages.SCATTER:
-        if len(arrived) < stage.size:
-            return False
+        part.awaited.pop(stage.index, None)
         value = [each for _, each in sorted_pieces(arrived) if each is not values.NOTHING]
     else:
         if sum(high - low for low, high in arrived) < stage.size:

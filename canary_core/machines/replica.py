@@ -132,7 +132,8 @@ class Replica:
                 over += 1
             del track.steps[:over]
             track.base += over
-        over = max(0, min(floor, self.end) - self._base)
+        # One more stays, to be compared: another copy may have ended there.
+        over = max(0, min(floor - 1, self.end) - self._base)
         del self._stages[:over]
         self._base += over
         for stage in [stage for stage in self.cuts if stage < floor]:
@@ -165,8 +166,10 @@ class Replica:
         return self._digester.digest
 
     def trail(self, most: int) -> list[tuple[int, int, str]]:
-        """The last stages: index, digest and call."""
-        return [(stage.index, stage.digest, stage.call) for stage in self._stages[-most:]]
+        """The first and last stages of those that are known: index, digest and call."""
+        known, half = self._stages, most // 2
+        chosen = known if len(known) <= most else known[:half] + known[-half:]
+        return [(stage.index, stage.digest, stage.call) for stage in chosen]
 
     # --- what the driver calls, in its greenlet ------------------------------------------------
 
@@ -227,7 +230,7 @@ class Replica:
         index = stage.index
         if index == self._next_cut:
             self._cut(index)
-        if index >= self._retain_from:
+        if index >= self._retain_from - 1:
             self._stages.append(stage)
         else:
             self._base = index + 1

@@ -1,9 +1,11 @@
-"""A process's mailbox: multipart ZeroMQ messages over ipc on its host, over tcp from others.
+"""A process's mailbox: multipart messages over ZeroMQ, and through shared memory on its host.
 
 The first frame of a message is its header, the others are buffers that follow it without being
-copied into it (pickle protocol 5). One inbox for each transport, one outgoing socket for each peer:
-messages between two processes arrive once and in order as long as both live. Everything but `wake`
-belongs to one thread.
+copied into it (pickle protocol 5). One inbox for each transport, one outgoing socket for each peer,
+and a ring (runtime/ring.py) for each peer of the same host, which also has a socket: that tells of
+deaths, wakes the peer if it sleeps, and takes messages that don't fit in the ring. Messages between
+two processes arrive once as long as both live, and in order but for those that overtake a large
+one. Everything but `wake` belongs to one thread.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +21,7 @@ from pathlib import Path
 
 import zmq
 
+from canary_core.runtime.ring import IS_SUPPORTED, RingReader, RingWriter, default_capacity
 from sparrow_core.protocol.errors import InsecureTransport
 from sparrow_core.runtime.transport.keys import (
     Keys,
@@ -35,6 +39,9 @@ _HEARTBEAT_MS = 1_000
 _SILENCE_MS = 8_000
 _EVENTS, _POLLIN, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _BATCH = 256  # messages of one turn, so that a flood does not keep the loop from its tasks
+_MESSAGE, _RING, _WAKE = b"\0", b"\1", b"\2"  # what a socket brings, by its first byte
+_SPIN_S = 1e-3  # peers are awaited so long before a sleep: to be woken takes a tenth of that
+_SOCKETS_S = 2e-4  # while there is something to do, sockets are looked at this often
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,7 @@ class Mailbox:
         *,
         tcp: str = "",
         keys: Keys | None = None,
+        rings: Path | None = None,
     ) -> None:
         """Bind the inboxes.
 
@@ -82,12 +90,19 @@ class Mailbox:
             host: An id of this host.
             tcp: `tcp://address:port` ("*": any free port), to be reached from other hosts.
             keys: Needed for tcp.
+            rings: A folder in shared memory, of mode 0700, for rings to peers of this host; without
+                it, all is sent by sockets.
 
         Raises:
             InsecureTransport: tcp without keys, or a socket in a folder open to others.
         """
         check_private(ipc)
         self._keys = keys
+        self._folder = rings if IS_SUPPORTED else None
+        self._writers: dict[str, RingWriter] = {}  # by ipc
+        self._readers: dict[str, RingReader] = {}
+        self._rings_made = 0
+        self._looked_at = 0.0
         self._lost: list[Route] = []
         self._ipc = ipc
         self._context = zmq.Context()
@@ -143,14 +158,29 @@ class Mailbox:
         where = self._endpoint_of(to)
         peer = self._peers.get(where)
         if peer is None:
-            peer = self._peers[where] = self._connected(where)
-            monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-            self._monitors[monitor] = to
-            self._poller.register(monitor, zmq.POLLIN)
-        if buffers:
-            peer.send_multipart([header, *buffers], zmq.NOBLOCK, copy=False)
+            peer = self._add_peer(where, to)
+        ring = self._writers.get(where)
+        if ring is not None and ring.write((header, *buffers)):
+            if ring.must_wake():
+                peer.send(_WAKE, zmq.NOBLOCK)
+        elif buffers:
+            peer.send_multipart([_MESSAGE + header, *buffers], zmq.NOBLOCK, copy=False)
         else:
-            peer.send(header, zmq.NOBLOCK)
+            peer.send(_MESSAGE + header, zmq.NOBLOCK)
+
+    def _add_peer(self, where: str, route: Route) -> zmq.Socket[bytes]:
+        peer = self._peers[where] = self._connected(where)
+        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitors[monitor] = route
+        self._poller.register(monitor, zmq.POLLIN)
+        if self._folder is not None and where == route.ipc:
+            self._rings_made += 1
+            path = self._folder / f"{self._ipc.stem}-{self._rings_made}.ring"
+            with contextlib.suppress(OSError):  # no room: the socket does
+                self._writers[where] = RingWriter(path, default_capacity())
+                names = [os.fsencode(path), self.route.ipc.encode()]
+                peer.send_multipart([_RING, *names], zmq.NOBLOCK)
+        return peer
 
     def _endpoint_of(self, to: Route) -> str:
         return to.ipc if to.host == self.route.host else to.tcp
@@ -177,7 +207,37 @@ class Mailbox:
     def receive(self, timeout_s: float) -> list[Frames]:
         """The messages that have come; waits for one at most so long, or until `wake`."""
         found: list[Frames] = []
-        timeout_ms = None if timeout_s == math.inf else math.ceil(timeout_s * 1000)
+        self._take_from_rings(found)
+        if not found and timeout_s and self._folder is not None and self._readers:
+            self._spin(found, min(timeout_s, _SPIN_S))
+        if found or not timeout_s:
+            now = time.monotonic()
+            if now - self._looked_at >= _SOCKETS_S:
+                self._look_at_sockets(found, 0)
+                self._looked_at = now
+            return found
+        for reader in self._readers.values():
+            reader.sleep()
+        if any(reader.has_more for reader in self._readers.values()):
+            timeout_s = 0.0
+        self._look_at_sockets(found, None if timeout_s == math.inf else math.ceil(timeout_s * 1000))
+        for reader in self._readers.values():
+            reader.awake()
+        self._take_from_rings(found)
+        return found
+
+    def _take_from_rings(self, found: list[Frames]) -> None:
+        for reader in self._readers.values():
+            reader.take(found, _BATCH)
+
+    def _spin(self, found: list[Frames], limit_s: float) -> None:
+        """Wait for rings without a sleep; whoever needs the core has it."""
+        end = time.monotonic() + limit_s
+        while not found and time.monotonic() < end:
+            os.sched_yield()
+            self._take_from_rings(found)
+
+    def _look_at_sockets(self, found: list[Frames], timeout_ms: int | None) -> None:
         for ready, _ in self._poller.poll(timeout_ms):
             if ready in self._inboxes:
                 self._take(ready, found)
@@ -186,27 +246,46 @@ class Mailbox:
             elif ready is self._zap and self._keys is not None:
                 self._zap.send_multipart(answer_admission(self._zap.recv_multipart(), self._keys))
             elif ready in self._monitors:
-                self._disconnect(ready)
-        return found
+                self._disconnect(ready, found)
 
-    def _disconnect(self, monitor: zmq.Socket[bytes]) -> None:
+    def _disconnect(self, monitor: zmq.Socket[bytes], found: list[Frames]) -> None:
         """A process has died: it must not be called for ever."""
         route = self._monitors.pop(monitor)
         self._lost.append(route)
         self._poller.unregister(monitor)
-        peer = self._peers.pop(self._endpoint_of(route))
+        where = self._endpoint_of(route)
+        peer = self._peers.pop(where)
         peer.disable_monitor()
         monitor.close()
         peer.close()
+        if (writer := self._writers.pop(where, None)) is not None:
+            writer.close()
+        reader = self._readers.get(where)
+        if reader is not None and reader.is_abandoned:  # else it was suspended, or has reconnected
+            reader.take(found, math.inf)
+            self._readers.pop(where).close()
 
     def _take(self, inbox: zmq.Socket[bytes], found: list[Frames]) -> None:
         for _ in range(_BATCH):
-            frames = [memoryview(inbox.recv())]
+            first = memoryview(inbox.recv())
+            frames = [first[1:]]
             while inbox.get(_RCVMORE):
                 frames.append(inbox.recv(copy=False).buffer)
-            found.append(frames)
+            if first[:1] == _MESSAGE:
+                found.append(frames)
+            elif first[:1] == _RING and len(frames) == 3:
+                path, where = [bytes(each).decode() for each in frames[1:]]
+                self._open(Path(path), where, found)
             if not int(inbox.get(_EVENTS)) & _POLLIN:
                 return
+
+    def _open(self, path: Path, where: str, found: list[Frames]) -> None:
+        earlier = self._readers.pop(where, None)
+        if earlier is not None:
+            earlier.take(found, math.inf)
+            earlier.close()
+        with contextlib.suppress(FileNotFoundError):  # its writer has closed it again
+            self._readers[where] = RingReader(path)
 
     def lost(self) -> list[Route]:
         """Processes whose connection broke since the last call.
@@ -222,7 +301,13 @@ class Mailbox:
             os.write(self._wake_w, b"\0")
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Close everything, and remove the socket's file; what is not sent yet has `linger_s`."""
+        """Close everything, and remove the files; what is not sent yet has `linger_s`."""
+        for writer in self._writers.values():
+            writer.close()
+        for reader in self._readers.values():
+            reader.close()
+        self._writers.clear()
+        self._readers.clear()
         self._context.destroy(linger=round(linger_s * 1000))
         os.close(self._wake_r)
         os.close(self._wake_w)

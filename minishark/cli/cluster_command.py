@@ -37,6 +37,15 @@ _EXECUTORS_HELP = "Executor processes per node; each runs one task at a time."
 _BIND_OPTION = click.option(
     "--bind", metavar="tcp://ADDRESS", help="Bind to this interface instead of HOST."
 )
+_DRAIN_OPTION = click.option(
+    "--drain-limit",
+    "drain_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="When it is drained (SIGTERM), end after this time even if sessions still need the node.",
+)
 _JOIN_OPTION = click.option(
     "--join",
     multiple=True,
@@ -57,7 +66,7 @@ def cluster() -> None:
 @cluster.command(epilog=_START_EXAMPLES)
 @click.option("--name", default=_DEFAULT, show_default=True, help="Name of the cluster.")
 @count_option("--nodes", "Nodes to start.  [default: 2, or 1 with --listen]")
-@count_option("--executors-per-node", f"{_EXECUTORS_HELP}  [default: CPUs / nodes]")
+@count_option("--executors-per-node", f"{_EXECUTORS_HELP}  [default: CPUs / nodes]", minimum=0)
 @memory_option
 @click.option(
     "--listen",
@@ -86,7 +95,9 @@ def start(
     count = nodes or (1 if listen else 2)
     chosen = StartOptions(
         nodes=count,
-        executors_per_node=executors_per_node or default_executors(count),
+        executors_per_node=(
+            default_executors(count) if executors_per_node is None else executors_per_node
+        ),
         memory_limit_bytes=memory_limit,
         listen=listen,
         **options,
@@ -99,7 +110,7 @@ def start(
 @click.option(
     "--cluster", "cluster_name", default=_DEFAULT, show_default=True, help="Name of the cluster."
 )
-@count_option("--executors", _EXECUTORS_HELP, default=1)
+@count_option("--executors", f"{_EXECUTORS_HELP} 0 for a scheduler only.", default=1, minimum=0)
 @memory_option
 @click.option(
     "--listen",
@@ -109,6 +120,7 @@ def start(
 )
 @_BIND_OPTION
 @_JOIN_OPTION
+@_DRAIN_OPTION
 @keys_option
 @debug_option
 def node(
@@ -120,11 +132,13 @@ def node(
     listen: str,
     bind: str | None,
     join: tuple[str, ...],
+    drain_s: float,
     keys: str | None,
 ) -> int:
     """Run one node in the foreground.
 
-    For Slurm, ssh, systemd and other launchers; ends on SIGTERM.
+    For Slurm, ssh, systemd and other launchers. On SIGTERM it moves its data to other nodes, ends
+    its tasks and leaves; on a second one, or Ctrl-C, it ends at once.
     """
     from minishark.cluster.launch import bind_address, node_name
     from minishark.cluster.node import NodeOptions, run
@@ -138,6 +152,7 @@ def node(
         memory_limit_bytes=memory_limit,
         bind=bind_address(bind, listen),
         keys=keys and str(Path(keys).absolute()),
+        drain_s=drain_s,
     )
     return run(options, lambda own: click.echo(f"node {own.name} at {own.service}"))
 
@@ -159,6 +174,37 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
     else:
         _show(found)
+
+
+@cluster.command()
+@click.argument("name", metavar="NODE")
+@click.option("--cluster", "which", metavar="NAME|ADDRESS", default=_DEFAULT, show_default=True)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    help="Wait so long for the node to leave; 0 to return at once.",
+)
+@keys_option
+@debug_option
+def drain(*, name: str, which: str, wait_s: float, keys: str | None) -> int:
+    """Have a node leave without loss.
+
+    It takes no new tasks, its tables' partitions move to other nodes, its tasks end, and queries
+    that read its outputs are served to their end. Then it leaves. `minishark cluster status` shows
+    the names of nodes.
+    """
+    from minishark.cluster.launch import resolve
+    from minishark.cluster.status import drain_node
+
+    if drain_node(*resolve(which, keys), name, wait_s):
+        click.echo(f"{name} has left.")
+        return 0
+    click.echo(f"{name} drains.")
+    return 1 if wait_s else 0
 
 
 @cluster.command()
@@ -197,12 +243,13 @@ def _show(found: Survey) -> None:
     console.print(f"cluster {found.cluster} at {found.address}", markup=False)
     for scheduler, up in found.schedulers.items():
         console.print(f"scheduler {scheduler}: {'up' if up else 'silent'}", markup=False)
-    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free")
+    heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
     nodes = Table(*heads, box=None, pad_edge=False)
     for each in found.nodes:
         free = f"{_gb(each.memory_free_bytes)} of {_gb(each.memory_total_bytes)}"
         counts = (each.pid or "silent", each.slots, each.running, each.queued)
-        nodes.add_row(each.name, *map(str, counts), free, _gb(each.shared_memory_free_bytes))
+        shared, state = _gb(each.shared_memory_free_bytes), "draining" if each.draining else ""
+        nodes.add_row(each.name, *map(str, counts), free, shared, state)
     console.print(nodes)
     sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)
     for one in found.sessions:

@@ -124,12 +124,12 @@ verbose_option = click.option(
 
 
 def count_option(
-    name: str, description: str, *, default: int | None = None
+    name: str, description: str, *, default: int | None = None, minimum: int = 1
 ) -> Callable[[_Command], _Command]:
-    """An option that takes a positive integer; `description` is its help."""
+    """An option that takes an integer, at least `minimum`; `description` is its help."""
     return click.option(
         name,
-        type=click.IntRange(min=1),
+        type=click.IntRange(min=minimum),
         metavar="N",
         default=default,
         show_default=default is not None,

@@ -13,10 +13,12 @@ import getpass
 import os
 import secrets
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 
 import psutil
 import zmq
+from msgspec import structs
 
 from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster import wire
@@ -25,7 +27,7 @@ from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import greet, open_schedulers, own_endpoint
 from minishark.cluster.machine import default_limit_bytes
-from minishark.cluster.node import service_address, store_of, this_host
+from minishark.cluster.node import IDLE, service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
@@ -34,9 +36,11 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
+from sparrow_core.runtime.transport.keys import Keys
 
 _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
+_SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
 
 
@@ -45,9 +49,13 @@ class AttachedCluster:
 
     loses_files = True
 
-    def __init__(self, address: str, keys_folder: str | None = None) -> None:
-        """Connect to the cluster of the node at `address`, which may end in `/<public key>`."""
-        keys = load_keys(keys_folder)
+    def __init__(self, address: str, keys: str | Keys | None = None, *, slots: int = 1) -> None:
+        """Connect to the cluster of the node at `address`, which may end in `/<public key>`.
+
+        `keys` are a folder, or what is in it. The session begins when there are as many `slots`; a
+        few seconds later also with fewer.
+        """
+        keys = load_keys(keys)
         self.store_name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"  # of files that it writes
         self._host = this_host()
         self._connections = Connections(keys)
@@ -57,6 +65,7 @@ class AttachedCluster:
         # Those that a node has made, by its folder in shared memory, which is new at each start.
         self._has: dict[str, set[str]] = {}
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
+        self._released: frozenset[str] = frozenset()  # draining nodes that it needs no more
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
             self._keys = keys
@@ -83,9 +92,13 @@ class AttachedCluster:
             )
             self.paths = paths
             front = own_endpoint(service, self._folders.disk, "front")
-            self._sparrow = open_schedulers(
-                welcome, front, keys, lambda nodes: any(node.executors for node in nodes)
-            )
+            patience = time.monotonic() + _SLOTS_S
+
+            def complete(nodes: Sequence[NodeStatus]) -> bool:
+                found = sum(each.slots for node in nodes for each in node.executors)
+                return found >= slots or (found > 0 and time.monotonic() > patience)
+
+            self._sparrow = open_schedulers(welcome, front, keys, complete)
             undo.callback(self._sparrow.close)
             self.backend: Backend = self._sparrow
             started_s = psutil.Process().create_time()
@@ -93,19 +106,44 @@ class AttachedCluster:
             self._keep = wire.KeepSession(self.store_name, self._own, user, os.getpid(), started_s)
             self._ask_nodes(self._keep)
             undo.pop_all()
-        self.total_slots = sum(each.slots for node in self.status() for each in node.executors)
-        self.cores = self.total_slots  # nodes don't tell; few have more slots than cores
         self._keeper = threading.Thread(target=self._keep_alive, name="minishark-keep", daemon=True)
         self._keeper.start()
         atexit.register(self.close)  # for programs that forget to
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(node.name for node in self._nodes())
+        return tuple(node.name for node in self._nodes(lambda status: not status.draining))
 
-    def _nodes(self) -> tuple[StoreLocation, ...]:
-        found = (store_of(node.name, node.attributes) for node in self._sparrow.nodes())
+    @property
+    def draining(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self._nodes(lambda status: status.draining))
+
+    def _nodes(
+        self, wanted: Callable[[NodeStatus], bool] = lambda _: True
+    ) -> tuple[StoreLocation, ...]:
+        """The live nodes that have executors, and so store tables."""
+        found = (
+            store_of(node.name, node.attributes)
+            for node in self._sparrow.nodes()
+            if IDLE not in node.attributes and wanted(node)
+        )
         return tuple(location for location in found if location is not None)
+
+    @property
+    def total_slots(self) -> int:
+        staying = (node for node in self.status() if not node.draining)
+        return sum(each.slots for node in staying for each in node.executors)
+
+    @property
+    def cores(self) -> int:
+        return self.total_slots  # nodes don't tell; few have more slots than cores
+
+    @property
+    def open_folders(self) -> frozenset[str]:
+        return frozenset(self._made)
+
+    def release(self, nodes: Collection[str]) -> None:
+        self._released = frozenset(nodes)
 
     @property
     def schedulers(self) -> tuple[str, ...]:
@@ -113,13 +151,15 @@ class AttachedCluster:
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed on the live nodes; ClusterError if there are none."""
-        nodes = self._nodes()
+        nodes, staying = self._nodes(), self.nodes
         if not nodes:
             raise ClusterError("No node of the cluster answers any more; connect again.")
+        if not staying:
+            raise ClusterError("All nodes of the cluster are being drained: no task can run.")
         return Placement(
             policy=policy,
             probe_ratio=probe_ratio,
-            nodes=tuple(node.name for node in nodes),
+            nodes=staying,
             user=self.store_name,
             wait_s=_LOCALITY_WAIT_S,
             stores=(*nodes, self._own),
@@ -129,7 +169,7 @@ class AttachedCluster:
         return self._sparrow.nodes()
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
-        live = self.nodes
+        live = tuple(node.name for node in self._nodes())
         if not live:
             return ()  # no scheduler answers: nothing is known
         return tuple(node for node in nodes if node not in live and node != self.store_name)
@@ -190,6 +230,11 @@ class AttachedCluster:
         """Send a request to one node; whether it answered."""
         return bool(self._connections.call_all([node.service], request, _CALL_S))
 
+    def remove_copy(self, file: str, node: str) -> None:
+        stores = {each.name: each for each in self._nodes()}
+        if node in stores:
+            self._call(stores[node], wire.RemoveFile(file))
+
     def _ask_nodes(self, request: wire.Request) -> dict[str, wire.Reply]:
         # A node that does not answer is not asked again until it answers a heartbeat: each silent
         # node would delay every request by the timeout.
@@ -206,7 +251,8 @@ class AttachedCluster:
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
             with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
-                self._ask_nodes(self._keep)
+                released = tuple(self._released)
+                self._ask_nodes(structs.replace(self._keep, released=released))
                 self._make_missing_folders()
 
     def mailbox(self, name: str) -> Mailbox:

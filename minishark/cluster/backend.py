@@ -50,6 +50,9 @@ JobEvent: TypeAlias = (
 )
 
 
+CALLS_FOLDER = "tasks"
+"""The session's folder for large arguments and results of Python calls, which lasts."""
+
 BackendError: TypeAlias = SparrowError
 """What a backend raises when it is closed."""
 
@@ -119,7 +122,18 @@ class Cluster(Protocol):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of the live nodes, in order."""
+        """Names of the live nodes that store tables and run tasks, in order."""
+
+    @property
+    def draining(self) -> tuple[str, ...]:
+        """Names of the live nodes that are about to leave: they only serve what they have."""
+
+    @property
+    def open_folders(self) -> frozenset[str]:
+        """The folders that were made and not removed: of tables, and of what is being run."""
+
+    def release(self, nodes: Collection[str]) -> None:
+        """Tell these draining nodes, and no others, that the session needs them no more."""
 
     @property
     def total_slots(self) -> int:
@@ -155,6 +169,9 @@ class Cluster(Protocol):
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
         """Replicate a file from one node to another; whether it succeeded."""
+
+    def remove_copy(self, file: str, node: str) -> None:
+        """Delete a node's replica of a file; no effect if the node does not answer."""
 
     def store(self) -> Store:
         """The session's own view of all stores."""

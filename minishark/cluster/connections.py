@@ -27,9 +27,9 @@ OWN_KEY = "own.key"
 ALLOWED_KEYS = "allowed.keys"
 
 
-def load_keys(folder: str | None) -> Keys | None:
-    if folder is None:
-        return None
+def load_keys(folder: str | Keys | None) -> Keys | None:
+    if folder is None or isinstance(folder, Keys):
+        return folder
     try:
         return read_keys(Path(folder, OWN_KEY), Path(folder, ALLOWED_KEYS))
     except SparrowError as error:

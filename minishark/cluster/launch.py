@@ -87,13 +87,13 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise OptionError(f"Invalid cluster name {self.name!r}: use letters and digits.")
-        if self.nodes < 1 or self.executors_per_node < 1:
-            raise OptionError("A cluster needs at least one node, and a node one executor.")
+        if self.nodes < 1 or self.executors_per_node < 0:
+            raise OptionError("A cluster needs at least one node; executors can't be below 0.")
         if self.join and self.listen is None:
             raise OptionError("A node that joins a cluster needs its own address: pass --listen.")
         if self.listen is not None and not re.fullmatch(r"tcp://[^/]+:\d+", self.listen):
             raise OptionError(f"Can't listen at {self.listen!r}: write tcp://HOST:PORT.")
-        node_memory(self.memory_limit_bytes, self.nodes, self.executors_per_node)
+        node_memory(self.memory_limit_bytes, self.nodes, max(1, self.executors_per_node))
 
 
 def state_folder() -> Path:
@@ -195,7 +195,8 @@ def _node_options(
         ports = [int(port) + 2 * i for i in range(options.nodes)]
         services = [f"tcp://{host}:{each}" for each in ports]
         names = [node_name(service) for service in services]
-    memory = node_memory(options.memory_limit_bytes, options.nodes, options.executors_per_node)
+    executors = max(1, options.executors_per_node)
+    memory = node_memory(options.memory_limit_bytes, options.nodes, executors)
     return [
         NodeOptions(
             name=name,
@@ -329,7 +330,7 @@ def forget_cluster(record: ClusterRecord) -> None:
 
 
 def _end(nodes: Sequence[NodeProcess]) -> None:
-    """Terminate nodes with their children, kill those that do not end, and remove their files."""
+    """End nodes at once, undrained, kill those that do not end, and remove their files."""
     processes = [process for node in nodes if (process := node.process()) is not None]
     family = list(processes)
     for process in processes:
@@ -337,7 +338,7 @@ def _end(nodes: Sequence[NodeProcess]) -> None:
             family += process.children(recursive=True)
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
     for process in psutil.wait_procs(family, timeout=_STOP_S)[1]:
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -65,6 +65,7 @@ class OwnCluster:
         self._folders: ClusterFolders = make_folders()
         self.paths = StorePaths(self._folders.memory, self._folders.disk)
         self.scratch = self._folders.disk
+        self._made: set[str] = set()  # folders that were not removed
         self._meter = node_meter(self.paths, self.store_name, self._memory)
         warning = self._folders.warning
         self.warnings: tuple[str, ...] = (warning,) if warning else ()
@@ -136,6 +137,21 @@ class OwnCluster:
         del nodes
         return ()
 
+    @property
+    def draining(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def open_folders(self) -> frozenset[str]:
+        return frozenset(self._made)
+
+    def release(self, nodes: Collection[str]) -> None:
+        """Nodes that leave take no file with them."""
+
+    def remove_copy(self, file: str, node: str) -> None:
+        for place in dict.fromkeys((self.paths.memory, self.paths.disk)):
+            (place / node / file).unlink(missing_ok=True)
+
     def homes(self) -> dict[str, str]:
         """All nodes, with the folder that they share."""
         return dict.fromkeys(self.nodes, str(self.paths.memory))
@@ -153,10 +169,12 @@ class OwnCluster:
         return name
 
     def make_folder(self, folder: str) -> None:
+        self._made.add(folder)
         self.paths.make(folder, self.nodes)
 
     def remove_folder(self, folder: str) -> None:
         self.paths.remove(folder, self.nodes)
+        self._made.discard(folder)
 
     def mailbox(self, name: str) -> Mailbox:
         from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above

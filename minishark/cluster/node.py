@@ -22,7 +22,7 @@ import msgspec
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, runner_config
-from minishark.cluster.node_service import NodeService
+from minishark.cluster.node_service import Leaving, NodeService
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths
@@ -30,12 +30,14 @@ from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.ids import Address, address
+from sparrow_core.protocol.messages import Drain
 from sparrow_core.runtime.transport.child import NodeSettings
 from sparrow_core.runtime.transport.keys import Keys
 from sparrow_core.runtime.transport.process import calm_collector, run_node
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 HOST_VARIABLE = "MINISHARK_HOST"
+IDLE = "no-executors"  # the attribute of a node that runs no tasks, and stores no tables
 _SCHEDULER = "scheduler"
 _TCP = re.compile(r"tcp://(?P<host>[^/]+):(?P<port>\d+|\*)(?:/(?P<key>[0-9a-f]{64}))?")
 _HELLO_S = 1.0
@@ -53,13 +55,14 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # from the node's own); the same for all nodes. A node in this list runs a scheduler. Empty:
     # this node only.
     heads: tuple[str, ...] = ()
-    executors: int = 1
+    executors: int = 1  # 0 for a node that only runs a scheduler
     memory_limit_bytes: int | None = None  # executors and files; None for a machine's share
     bind: str | None = None  # the interface for tcp, if not that of `listen`
     keys: str | None = None  # the folder of `own.key` and `allowed.keys`, needed for tcp
     folders: tuple[str, str] | None = None  # in shared memory and on disk; None to make them
     locks: tuple[int, ...] = ()  # inherited file descriptors that hold the locks of `folders`
     wait_s: float = 30.0  # seconds to wait for a head to answer
+    drain_s: float = 300.0  # seconds that a drained node waits for its sessions and tasks at most
 
 
 def this_host() -> str:
@@ -99,8 +102,11 @@ def sparrow_endpoint(service: str) -> str:
 
 
 def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:
-    """Run a node until SIGINT or SIGTERM, call `on_ready` when it listens; the exit status."""
-    memory = node_memory(options.memory_limit_bytes, 1, options.executors)
+    """Run a node until it is drained (SIGTERM) or SIGINT; the exit status.
+
+    `on_ready` is called when it listens.
+    """
+    memory = node_memory(options.memory_limit_bytes, 1, max(1, options.executors))
     keys = load_keys(options.keys)
     heads = tuple(service_address(head, keys) for head in options.heads or (options.listen,))
     own = service_address(options.listen, keys)
@@ -124,20 +130,22 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         run_dir.mkdir(mode=0o700, exist_ok=True)
         paths = StorePaths(folders.memory, folders.disk)
         config = runner_config(node.name, paths, memory, host=node.host, keys=options.keys)
+        group = ExecutorGroup(RUNNER, config, count=options.executors)
+        groups = (group,) if options.executors else ()
         settings = NodeSettings(
             name=options.name,
             endpoint=sparrow_endpoint(options.listen),
             run_dir=str(run_dir),
-            groups=(ExecutorGroup(RUNNER, config, count=options.executors),),
+            groups=groups,
             schedulers=schedulers,
             own_schedulers=(_SCHEDULER,) if own in heads else (),
-            attributes=attributes_of(service.node),
+            attributes=(*attributes_of(service.node), *((IDLE,) * (not groups))),
             limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
             bind=options.bind and sparrow_endpoint(options.bind),
             keys=keys,
             metrics=True,
         )
-        return _run_until_signal(settings, lambda: on_ready(service.node))
+        return _run_until_signal(settings, service, options.drain_s, on_ready)
 
 
 def _greet(heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool) -> None:
@@ -176,11 +184,30 @@ def store_of(name: str, attributes: tuple[str, ...]) -> StoreLocation | None:
         return None
 
 
-def _run_until_signal(settings: NodeSettings, on_ready: Callable[[], None]) -> int:
-    def until_told(driver: ZmqDriver, _: Address) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: driver.stop())
-        on_ready()
+def _run_until_signal(
+    settings: NodeSettings,
+    service: NodeService,
+    drain_s: float,
+    on_ready: Callable[[StoreLocation], None],
+) -> int:
+    """Run a node until SIGINT; SIGTERM drains it first, a second one ends it at once."""
+
+    def until_told(driver: ZmqDriver, monitor: Address) -> None:
+        def on_terminate(*_: object) -> None:
+            if not service.drain():
+                driver.stop()
+
+        service.on_drain(
+            Leaving(
+                hold=lambda: driver.post(monitor, Drain(hold=True)),
+                release=lambda: driver.post(monitor, Drain()),
+                stop=driver.stop,
+                drain_s=drain_s,
+            )
+        )
+        signal.signal(signal.SIGINT, lambda *_: driver.stop())
+        signal.signal(signal.SIGTERM, on_terminate)
+        on_ready(service.node)
         driver.run()
 
     calm_collector()
@@ -200,6 +227,7 @@ def _warn_of_version(peer: str, version: int) -> None:
 def main() -> None:
     """Run the node that a line of JSON on stdin describes."""
     options = msgspec.json.decode(sys.stdin.buffer.readline(), type=NodeOptions)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     try:

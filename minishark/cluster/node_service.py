@@ -3,6 +3,14 @@
 A session holds a lease, which its heartbeats (`KeepSession`) renew. On the node's own host its
 process is checked instead, which is more reliable: a session that is suspended for an hour keeps
 its tables, and one that was killed loses them at once.
+
+A node that is to go drains first:
+
+    serving ──drain()──▶ draining: no new tasks; sessions see it, and move their partitions
+                             │ the heartbeats of all live sessions have released the node,
+                             │ or `drain_s` has passed
+                             ▼
+                         leaving: ends with its last task
 """
 
 from __future__ import annotations
@@ -47,6 +55,23 @@ class _Session:
         return live_process(self.kept.pid, self.kept.started_s) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """How a node ends that is drained.
+
+    Attributes:
+        hold: Takes no new tasks from now on.
+        release: The node ends when its tasks have; may be called repeatedly.
+        stop: Ends at once.
+        drain_s: How long the node waits at most for its sessions to do without it, and its tasks.
+    """
+
+    hold: Callable[[], None]
+    release: Callable[[], None]
+    stop: Callable[[], None]
+    drain_s: float
+
+
 class NodeService(Service):
     """The service of a node."""
 
@@ -73,6 +98,8 @@ class NodeService(Service):
         self._store = Store(paths, node.name, node.host, files, meter)
         self._sessions: dict[str, _Session] = {}
         self._reaped_s = 0.0
+        self._drain_until_s: float | None = None  # None: it does not drain
+        self._leaving: Leaving | None = None
         self._roots = tuple(path / node.name for path in dict.fromkeys((paths.memory, paths.disk)))
         for root in self._roots:
             root.mkdir(exist_ok=True)
@@ -99,6 +126,13 @@ class NodeService(Service):
                 return wire.Done()
             case wire.GetReport():
                 return self._report()
+            case wire.RemoveFile(file):
+                for root in self._roots:
+                    (root / self.path(file)).unlink(missing_ok=True)
+                return wire.Done()
+            case wire.DrainNode():
+                self.drain()
+                return wire.Done()
             case _:
                 return super().answer(request)
 
@@ -158,9 +192,33 @@ class NodeService(Service):
             bytes=sum(sizes),
         )
 
+    def on_drain(self, leaving: Leaving) -> None:
+        """Say how the node ends when it is drained."""
+        self._leaving = leaving
+
+    def drain(self) -> bool:
+        """Begin to drain; False if that was begun before, or can't be. Thread-safe."""
+        if self._leaving is None or self._drain_until_s is not None:
+            return False
+        self._drain_until_s = time.monotonic() + self._leaving.drain_s
+        self._leaving.hold()
+        return True
+
+    def _leave_if_released(self, leaving: Leaving, until_s: float) -> None:
+        """If no session needs this draining node any more, it may leave; at the limit, it must."""
+        if time.monotonic() > until_s:
+            leaving.stop()
+        elif all(
+            session.kept is not None and self.node.name in session.kept.released
+            for session in self._sessions.values()
+        ):
+            leaving.release()
+
     def tidy(self) -> None:
         """Remove the files of dead sessions: on this node, and their own folders on this host."""
         now = time.monotonic()
+        if self._leaving is not None and self._drain_until_s is not None:
+            self._leave_if_released(self._leaving, self._drain_until_s)
         for root in self._roots:
             for folder in root.glob(f"{SESSION_PREFIX}*"):
                 # A folder of an unknown session, made by a late task, gets a lease, too: the

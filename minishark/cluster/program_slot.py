@@ -33,6 +33,7 @@ class ProgramSlot:
         self._node = config["node"]
         self._host = config.get("host", "")
         self._folder = Path(config["disk"], "run")
+        self._rings = Path(config["memory"])
         self._keys = keys
         self._user_code = UserCode()
         self._worker: WorkerLoop | None = None
@@ -75,7 +76,7 @@ class ProgramSlot:
         """A mailbox that is reached as the controller is: over tcp, too, if it has a tcp route."""
         path = self._folder / f"w{os.getpid()}-{next(_numbers)}.sock"
         tcp = own_endpoint(controller, self._folder, path.name) if controller else ""
-        return Mailbox(path, self._host, tcp=tcp, keys=self._keys)
+        return Mailbox(path, self._host, tcp=tcp, keys=self._keys, rings=self._rings)
 
     def interrupt(self) -> float:
         """End the worker; may be called from another thread.

@@ -13,7 +13,8 @@ import psutil
 from minishark.cluster.connections import load_keys
 from minishark.cluster.joining import peer_session
 from minishark.cluster.node import service_address, store_of, this_host
-from minishark.cluster.wire import GetReport, Reply, Report, SessionReport
+from minishark.cluster.wire import Done, DrainNode, GetReport, Reply, Report, SessionReport
+from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
@@ -127,6 +128,7 @@ class NodeSurvey(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_bytes: int
     shared_memory_free_bytes: int
     sessions: tuple[SessionReport, ...]  # its stored files, by session
+    draining: bool = False  # it takes no new tasks, and leaves
 
 
 class SessionSurvey(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +188,34 @@ def _surveyed(status: NodeStatus, location: StoreLocation, reply: Reply | None) 
         memory_total_bytes=report.memory_total if report else 0,
         shared_memory_free_bytes=report.shared_memory_free if report else 0,
         sessions=report.sessions if report else (),
+        draining=status.draining,
     )
+
+
+def drain_node(address: str, keys_folder: str | None, name: str, wait_s: float) -> bool:
+    """Drain a node of a cluster, and wait at most so long for it to leave; whether it has.
+
+    Raises:
+        ClusterError: there is no such node, or it does not answer.
+    """
+    keys = load_keys(keys_folder)
+    service = service_address(address, keys)
+    with peer_session(service, keys, bool) as (_, connections, sparrow):
+        known = {status.name: status for status in sparrow.nodes()}
+        found = store_of(name, known[name].attributes) if name in known else None
+        if found is None:
+            names = ", ".join(known) or "none"
+            raise ClusterError(f"The cluster has no node called {name!r}; its nodes are {names}.")
+        replies = connections.call_all([found.service], DrainNode(), _REPORT_S)
+        if not isinstance(replies.get(found.service), Done):
+            raise ClusterError(f"Node {name} does not answer.")
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            # The last of the schedulers may leave with it: then nobody knows of nodes any more.
+            if all(status.name != name for status in sparrow.nodes()):
+                return True
+            time.sleep(_POLL_S)
+    return False
 
 
 def _sessions(nodes: Sequence[NodeSurvey]) -> tuple[SessionSurvey, ...]:

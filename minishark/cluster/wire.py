@@ -12,9 +12,7 @@ import platform
 from importlib.metadata import version
 from typing import TypeAlias
 
-import duckdb
 import msgspec
-import pyarrow as pa
 
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
@@ -41,6 +39,7 @@ class KeepSession(Message, frozen=True):
     user: str
     pid: int
     started_s: float  # start time of its process `pid`, in seconds since 1970
+    released: tuple[str, ...] = ()  # draining nodes of which the session needs nothing any more
 
 
 class EndSession(Message, frozen=True):
@@ -59,6 +58,16 @@ class RemoveFolder(Message, frozen=True):
     """Remove a folder of a session."""
 
     folder: str
+
+
+class RemoveFile(Message, frozen=True):
+    """Delete a replica that was moved to another node."""
+
+    file: str
+
+
+class DrainNode(Message, frozen=True):
+    """Drain the node: it moves its data, ends its tasks, and leaves."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -181,8 +190,8 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 Request: TypeAlias = (
-    Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Holds
-    | Replicate | GetReport
+    Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | Fetch | Credit
+    | Holds | Replicate | GetReport | DrainNode
 )  # fmt: skip
 Reply: TypeAlias = Welcome | Done | Failure | Chunk | Elsewhere | Report
 
@@ -201,8 +210,8 @@ def own_versions() -> dict[str, str]:
         "minishark": own,
         "protocol": str(PROTOCOL_VERSION),
         "Python": ".".join(platform.python_version_tuple()[:2]),
-        "DuckDB": duckdb.__version__,
-        "pyarrow": pa.__version__,
+        "DuckDB": version("duckdb"),
+        "pyarrow": version("pyarrow"),
     }
 
 

@@ -12,10 +12,11 @@ import numbers
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minishark.cluster.local import ClusterOptions, OwnCluster
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
+from minishark.deploy.targets import Shape, deploy, is_platform
 from minishark.errors import OptionError
 from minishark.session.lazy import imported
 from minishark.worker.cores import usable_cores
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
 
 def connect(
-    cluster: str | None = None,
+    cluster: Any = None,
     *,
     keys: str | Path | None = None,
     nodes: int | None = None,
+    cpus_per_node: int | None = None,
     executors_per_node: int | None = None,
     schedulers: int | None = None,
     partitions: int | None = None,
@@ -47,13 +49,19 @@ def connect(
 
     Args:
         cluster: a running cluster: `tcp://host:port` or `ipc://path` of one of its nodes, or its
-            name on this machine. None starts one that ends with the session; `nodes`,
-            `executors_per_node`, `schedulers` and `in_process` are for that.
+            name on this machine. None starts one that ends with the session, on this machine;
+            "ray", "ray://host:port", "dask" or a Client of Dask's distributed start one on machines
+            of Ray or Dask (see docs/cluster.md). `nodes`, `executors_per_node`, `schedulers` and
+            `memory_limit` are for those, `in_process` is for this machine.
         keys: the folder of the cluster's keys, for tcp; None for the environment variable
             MINISHARK_KEYS, or the folder that the cluster was started with.
-        nodes: number of nodes; None for two (one on a machine with one core).
+        nodes: number of nodes; None for two (one on a machine with one core); on Ray or Dask for
+            one on each machine.
+        cpus_per_node: on Ray or Dask, the cores that each node takes; None for those of the
+            smallest machine.
         executors_per_node: executor processes per node; None for one slot per core in all.
-        schedulers: number of Sparrow schedulers; None for two, or one if there is one node.
+        schedulers: number of Sparrow schedulers; None for two, or one if there is one node; on Ray
+            or Dask for one, in a process of its own.
         partitions: default number of partitions of tables and shuffles; None for one per slot.
         placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
             Sparrow's batch sampling with late binding.
@@ -109,6 +117,20 @@ def connect(
         )
         return Session(on, planner, placement, probe_ratio)
 
+    limit = None if memory_limit is None else parse_size(memory_limit)
+    if is_platform(cluster):
+        if in_process or keys is not None:
+            raise OptionError("On Ray or Dask, nodes are processes, and keys are made for them.")
+        shape = Shape(
+            nodes=nodes,
+            cpus_per_node=cpus_per_node,
+            executors_per_node=executors_per_node,
+            schedulers=schedulers,
+            memory_limit_bytes=limit,
+        )
+        return begin(_deployed(cluster, shape))
+    if cpus_per_node is not None:
+        raise OptionError("cpus_per_node is for clusters on Ray or Dask; use executors_per_node.")
     if cluster is not None:
         if in_process or not (nodes is executors_per_node is schedulers is None):
             raise OptionError("A running cluster has its nodes; connect without them.")
@@ -125,7 +147,7 @@ def connect(
         max(1, cores // few) if executors_per_node is None else executors_per_node,
         (1 if count == 1 else 2) if schedulers is None else schedulers,
         in_process,
-        None if memory_limit is None else parse_size(memory_limit),
+        limit,
     )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)
@@ -135,6 +157,19 @@ def connect(
         own.await_start()
         undo.pop_all()
     return session
+
+
+def _deployed(cluster: Any, shape: Shape) -> Cluster:
+    deployment = deploy(cluster, shape)
+    with contextlib.ExitStack() as undo:
+        undo.callback(deployment.close)
+        imported("minishark.session.session")
+        from minishark.deploy.cluster import DeployedCluster  # noqa: PLC0415 - slow to import
+
+        deployment.await_start()
+        found = DeployedCluster(deployment)
+        undo.pop_all()
+    return found
 
 
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:

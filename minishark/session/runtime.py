@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from minishark.answers import differences, output_order
 from minishark.catalog import Partition
-from minishark.cluster.backend import Cluster, Placement
+from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import Cancellation
 from minishark.errors import VerificationError
@@ -60,7 +60,7 @@ class Runtime:
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
         self.remove_function = self.definitions.remove_function
-        folder = cluster.folder("tasks")
+        folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
         pool = CallPool(cluster.backend, self._placement, files, working_folder=working_folder)
         self.calls = Calls(pool, lambda: cluster.total_slots)

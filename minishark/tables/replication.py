@@ -1,5 +1,7 @@
 """Re-replication: partitions that lost replicas with their nodes are copied in the background.
 
+When a node joins, replicas move to it; when one drains, they move away from it (`rebalancing`).
+
 The target is the number of replicas that the user declared, or that of the live nodes if it is
 smaller. Any live node that stores a partition is a source; the targets are the next nodes in the
 order in which tables are laid out, so that tables partitioned alike stay on the same nodes.
@@ -20,25 +22,16 @@ import pyarrow as pa
 import zmq
 
 from minishark.catalog import Table
-from minishark.cluster.backend import Cluster
+from minishark.cluster.backend import CALLS_FOLDER, Cluster
 from minishark.errors import MinisharkError
 from minishark.query.locality import replica_locations
+from minishark.tables.rebalancing import Copy, Farewells, moves
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
 COPIES_AT_ONCE = 2  # bound on concurrent copies, which compete with queries for disk and network
 
 _INTERVAL_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy of a partition from node to node."""
-
-    table: Table
-    index: int
-    source: str  # a live node that stores it
-    target: str  # a live node that does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +49,24 @@ def replicas(table: Table, nodes: Sequence[str]) -> Replicas:
     return Replicas(min(counts), wanted, sum(count < wanted for count in counts))
 
 
-def copies_needed(table: Table, nodes: Sequence[str]) -> tuple[Copy, ...]:
-    """The copies that bring each partition to its target, given the live nodes."""
+def copies_needed(
+    table: Table, nodes: Sequence[str], draining: Sequence[str] = ()
+) -> tuple[Copy, ...]:
+    """The copies that bring each partition to its target, given the live nodes that stay.
+
+    Those that are draining are sources only.
+    """
     wanted = min(table.replicas, len(nodes))
     found = []
     for partition in table.partitions:
         live = [node for node in partition.locations if node in nodes]
-        if not live:
+        sources = live or [node for node in partition.locations if node in draining]
+        if not sources:
             continue  # lost: only loading or computing the table again helps, when a query asks
         order = replica_locations(nodes, partition.index, len(nodes))
         targets = [node for node in order if node not in live]
         lacking = max(0, wanted - len(live))
-        found += [Copy(table, partition.index, live[0], t) for t in targets[:lacking]]
+        found += [Copy(table, partition.index, sources[0], t) for t in targets[:lacking]]
     return tuple(found)
 
 
@@ -80,6 +79,7 @@ class Replicator:
     homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
     # Called when locations of a partition change: table, index, new nodes, former nodes.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], None]
+    _farewells: Farewells = field(default_factory=Farewells)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -103,11 +103,25 @@ class Replicator:
 
     def heal(self) -> None:
         self._forget_restarted()
-        nodes = self.cluster.nodes
-        needed = [copy for table in self.tables() for copy in copies_needed(table, nodes)]
+        nodes, draining = self.cluster.nodes, self.cluster.draining
+        needed = [copy for table in self.tables() for copy in copies_needed(table, nodes, draining)]
+        if not needed:  # what is lost comes first
+            needed = [copy for table in self.tables() for copy in moves(table, nodes)]
         if needed:
             with ThreadPoolExecutor(COPIES_AT_ONCE, "minishark-copy") as pool:
                 list(pool.map(self._copy, needed))
+        self._say_farewell()
+
+    def _say_farewell(self) -> None:
+        """Delete replicas that have moved, and release draining nodes, when nobody needs them."""
+        tables = tuple(self.tables())
+        lasting = {self.cluster.folder(CALLS_FOLDER), *(table.folder for table in tables)}
+        open_folders = [each for each in self.cluster.open_folders if each not in lasting]
+        for file, node in self._farewells.superfluous(open_folders):
+            self.cluster.remove_copy(file, node)
+        draining = self.cluster.draining
+        released = self._farewells.released(draining, self.cluster.nodes, tables, open_folders)
+        self.cluster.release(released)
 
     def _forget_restarted(self) -> None:
         """Remove restarted nodes from the locations of files that they no longer have."""
@@ -130,8 +144,12 @@ class Replicator:
         nodes = self.cluster.nodes
         gone = [node for node in partition.locations if node not in nodes]
         # The table may be dropped or replaced during the copy: `moved` checks for that.
+        self._farewells.keep(partition.file, copy.target)
         if self.cluster.copy_file(partition.file, copy.source, copy.target):
-            self.moved(copy.table, copy.index, (copy.target,), gone)
+            self.moved(copy.table, copy.index, (copy.target,), (*gone, *copy.leaves))
+            # Whoever begins after this plans with the new locations.
+            for node in copy.leaves:
+                self._farewells.give_up(partition.file, node, self.cluster.open_folders)
 
 
 def _has(store: Store, file: str, node: str) -> bool:

@@ -56,7 +56,7 @@ class NodeMemory:
     def duckdb_bytes(self, stored_bytes: int) -> int:
         """The memory limit of each slot's DuckDB while files take `stored_bytes`."""
         left = self.usable_bytes - min(stored_bytes, self.storage_bytes)
-        return int(left / self.slots * DUCKDB_SHARE)
+        return int(left / max(1, self.slots) * DUCKDB_SHARE)
 
     @property
     def task_bytes(self) -> int:
@@ -76,7 +76,7 @@ class NodeMemory:
     @property
     def buffer_bytes(self) -> int:
         """How many bytes of its output a task buffers before it writes them to a file."""
-        part = self.beside_duckdb_bytes // (2 * self.slots)
+        part = self.beside_duckdb_bytes // (2 * max(1, self.slots))
         return max(_BUFFER_MIN_BYTES, min(_BUFFER_MAX_BYTES, part))
 
 

@@ -40,7 +40,14 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
-from sparrow_core.machines.slots import Asked, MemoryBudget, NodeJob, NodeTask, SlotPool
+from sparrow_core.machines.slots import (
+    Asked,
+    MemoryBudget,
+    NodeJob,
+    NodeTask,
+    SlotPool,
+    TaskTimes,
+)
 from sparrow_core.machines.unreported import Unreported
 from sparrow_core.policy import sampling as policy
 from sparrow_core.policy.disciplines import Candidates, Lanes, Queued, make_discipline
@@ -148,6 +155,7 @@ class NodeMonitor:
         self._ready: dict[TaskKey, NodeTask] = {}
         self._running: dict[TaskKey, NodeTask] = {}
         self._jobs: dict[JobId, NodeJob] = {}  # of which tasks or the shared part have come
+        self._times = TaskTimes()  # of these jobs
         self._weights = SetWeights()
         # Executors that died. Messages from before their death may still arrive.
         self._gone: dict[Address, None] = {}
@@ -155,6 +163,7 @@ class NodeMonitor:
         self._last_death = ""
         self._flush_due = False
         self._draining = False
+        self._held = False  # it drains, and must not leave yet
         self._left = False
         self._generation = 0  # of the tick that is awaited
 
@@ -169,7 +178,7 @@ class NodeMonitor:
             case Reserve():
                 return self._on_reserve(msg, now)
             case JobShared():
-                self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler)).shared = msg.shared
+                self._job(msg.job_id, msg.scheduler).shared = msg.shared
                 return []
             case CancelReservations():
                 return self._on_cancel_reservations(msg)
@@ -191,6 +200,8 @@ class NodeMonitor:
             case SetWeights():
                 return self._on_set_weights(msg)
             case Drain():
+                # Once it may leave, a late Drain with `hold` does not keep it.
+                self._held = msg.hold and (self._held or not self._draining)
                 self._draining = True
                 return [*self._register(), *self._wake()]
             case NodeRefused():
@@ -270,13 +281,7 @@ class NodeMonitor:
         # with it, each time again.
         if any(key.attempt > 1 for key, _ in self._tasks()):
             return 0
-        least = policy.AHEAD_MAX if self._jobs else 0
-        # Newest first: their mean time is the least known (then 0), which ends the loop early.
-        for job in reversed(self._jobs.values()):
-            least = min(least, policy.tasks_ahead(job.mean_s))
-            if not least:
-                break
-        return least
+        return self._times.least_ahead()
 
     def _ask(self, now: float) -> list[Envelope]:
         """Ask for as many tasks as slots are free, in one message per job."""
@@ -358,15 +363,23 @@ class NodeMonitor:
         if ask is not None:
             self._release_ask(ask)
         if msg.tasks:
-            job = self._jobs.setdefault(msg.job_id, NodeJob(msg.scheduler))
+            job = self._job(msg.job_id, msg.scheduler)
             job.scheduler = msg.scheduler
             if job.mean_s is None:
-                job.mean_s = policy.expected_s(msg.claim.task_s)
+                self._times.note(job, policy.expected_s(msg.claim.task_s))
         if msg.drained:
             self._unqueue(msg.job_id)
         elif msg.job_id in self._queue:
             self._queue[msg.job_id].claim = msg.claim
         return self._wake()
+
+    def _job(self, job_id: JobId, scheduler: Address) -> NodeJob:
+        """A job, which is known here from now on."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = self._jobs[job_id] = NodeJob(scheduler)
+            self._times.add(job)
+        return job
 
     def _release_ask(self, ask: Asked) -> None:
         self._pool.release(ask.claim, None, ask.count)
@@ -444,7 +457,7 @@ class NodeMonitor:
             if task is None or task.executor != msg.executor:
                 continue  # a duplicate, or given up before
             if job is not None and end.run_s is not None:
-                job.mean_s = policy.smoothed(job.mean_s, end.run_s)
+                self._times.note(job, policy.smoothed(job.mean_s, end.run_s))
             self._pool.sum_up(task.executor, end)
             self._end_task(key, end.lost, now - task.at)
         return self._wake()
@@ -489,8 +502,10 @@ class NodeMonitor:
             if key.job_id in over:
                 self._pool.release(self._ready.pop(key).answer.claim)
         answered = self._stop_asking(over)
-        known = [self._jobs.pop(job_id, None) for job_id in over]
-        if not any(known):
+        known = [job for job_id in over if (job := self._jobs.pop(job_id, None)) is not None]
+        for job in known:
+            self._times.remove(job)
+        if not known:
             return self._wake() if answered or self._draining else []
         # Running tasks keep their slots until the executor says that it has stopped them.
         return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
@@ -563,7 +578,9 @@ class NodeMonitor:
 
     def _leave(self) -> list[Envelope]:
         """If the node drains and nothing is left: say so, and fall silent."""
-        if self._left or self._queue or self._asking or self._ready or self._running:
+        if self._left or self._held:
+            return []
+        if self._queue or self._asking or self._ready or self._running:
             return []
         self._left = True
         out = [Envelope(scheduler, NodeLeft(self.name)) for scheduler in self._schedulers]
@@ -641,6 +658,7 @@ class NodeMonitor:
         self._memory.check([task.assignment.memory_bytes for task in self._running.values()])
         self._lanes.check(self._queue)
         assert all(key.job_id in self._jobs for key in self._ready)
+        self._times.check(self._jobs.values())
         assert not executors.keys() & self._gone.keys()
         taken = Counter(task.answer.claim.framework for _, task in self._tasks())
         for ask in self._asking.values():

@@ -63,6 +63,7 @@ from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
+    AcceptTimer,
     AssignTasks,
     CancelReservations,
     EndJob,
@@ -113,6 +114,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_attempts: Attempts at a task before its job fails.
+        accept_wait_s: How long a job may be open before its client is told that it has come. A
+            result says so, too, and short jobs are over by then.
         tick_s: Interval at which silent nodes and clients are looked for.
         node_timeout_s: A node that is silent for this long is dead.
         nodes_wait_s: How long a job waits for the first node of the cluster.
@@ -127,6 +130,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     """
 
     max_attempts: int = 4
+    accept_wait_s: float = 0.01
     tick_s: float = 0.5
     node_timeout_s: float = 3.0
     nodes_wait_s: float = 5.0
@@ -168,6 +172,8 @@ class Scheduler:
         self._probing: dict[JobId, _Admitted] = {}
         # Why each ended job was aborted (None: it was not), to answer a repeated SubmitJob.
         self._ended: OrderedDict[JobId, JobAborted | None] = OrderedDict()
+        self._unacknowledged: dict[JobId, Address] = {}  # open jobs, and their clients
+        self._accept_due = False
         self._weights = SetWeights()
         self._generation = 0  # of the tick that is awaited
         self._started_at: float | None = None
@@ -195,6 +201,8 @@ class Scheduler:
                 return self._on_node_load(msg, now)
             case ProbeTimer():
                 return self._place_probed(msg.job_id, now)
+            case AcceptTimer():
+                return self._acknowledge()
             case WidenTimer():
                 return self._on_widen_timer(msg, now)
             case RefuseReservations():
@@ -222,9 +230,9 @@ class Scheduler:
     # --- admission -----------------------------------------------------------------------------
 
     def _on_submit_job(self, msg: SubmitJob, now: float) -> list[Envelope]:
-        accepted = Envelope(msg.client, JobAccepted(msg.job_id))
         if self._has(msg.job_id):
-            return [accepted]  # repeated: our JobAccepted was late or lost
+            self._unacknowledged.pop(msg.job_id, None)
+            return [Envelope(msg.client, JobAccepted(msg.job_id))]  # ours was late or lost
         if msg.job_id in self._ended:
             # The client may have missed the verdict. If the job was ended at its own wish, it
             # wants no answer.
@@ -236,12 +244,22 @@ class Scheduler:
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
             text = f"this scheduler has {self._config.jobs_max} jobs already"
             return self._refuse(msg, "overloaded", text)
-        out = [accepted]
+        out: list[Envelope] = []
+        if not self._accept_due:
+            self._accept_due = True
+            out.append(Envelope(self.address, AcceptTimer(), self._config.accept_wait_s))
+        self._unacknowledged[msg.job_id] = msg.client
         if msg.replaces:
             # The scheduler of these may be dead, so nobody else would tell the nodes to drop them.
             nodes = self._ledger.nodes.values()
             out += [Envelope(node.address, EndJobs(msg.replaces)) for node in nodes]
         return [*out, *self._admit(msg, self._admission_deadline(now), now)]
+
+    def _acknowledge(self) -> list[Envelope]:
+        """Tell clients that their jobs have come."""
+        self._accept_due = False
+        clients, self._unacknowledged = self._unacknowledged, {}
+        return [Envelope(client, JobAccepted(job_id)) for job_id, client in clients.items()]
 
     def _has(self, job_id: JobId) -> bool:
         return job_id in self._ledger.jobs or job_id in self._parked or job_id in self._probing
@@ -440,6 +458,7 @@ class Scheduler:
         return [Envelope(nodes[name], EndJob(job_id)) for name in job.reserved if name in nodes]
 
     def _remember_ended(self, job_id: JobId, aborted: JobAborted | None) -> None:
+        self._unacknowledged.pop(job_id, None)
         self._ended[job_id] = aborted
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
@@ -788,6 +807,7 @@ class Scheduler:
         # A job whose loads are all known is placed.
         assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX
+        assert all(map(self._has, self._unacknowledged))
 
 
 def _kind_of(error: Unsatisfiable | NoNodes) -> str:

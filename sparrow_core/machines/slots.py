@@ -7,7 +7,7 @@ frameworks share slots, of which their executors may have more in sum.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -73,6 +73,37 @@ class NodeExecutor:
     @property
     def free(self) -> int:
         return self.info.slots - len(self.running)
+
+
+class TaskTimes:
+    """How far ahead the tasks of a node's jobs may be fetched, by their mean times.
+
+    Kept as a count of jobs for each number of tasks: jobs that have ended stay until a heartbeat,
+    and there may be hundreds of them, while the question comes with each message.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: Counter[int] = Counter()
+
+    def add(self, job: NodeJob) -> None:
+        self._jobs[policy.tasks_ahead(job.mean_s)] += 1
+
+    def remove(self, job: NodeJob) -> None:
+        self._jobs[policy.tasks_ahead(job.mean_s)] -= 1
+
+    def note(self, job: NodeJob, mean_s: float | None) -> None:
+        """The mean time of a job's tasks has changed, or is known now."""
+        self.remove(job)
+        job.mean_s = mean_s
+        self.add(job)
+
+    def least_ahead(self) -> int:
+        """The number that suits all jobs; 0 if there are none."""
+        return min((ahead for ahead, jobs in self._jobs.items() if jobs), default=0)
+
+    def check(self, jobs: Iterable[NodeJob]) -> None:
+        """Assert that exactly these jobs are counted."""
+        assert +self._jobs == Counter(policy.tasks_ahead(job.mean_s) for job in jobs)
 
 
 class MemoryBudget:

@@ -85,6 +85,10 @@ class ProbeTimer(Message, frozen=True):
     job_id: JobId
 
 
+class AcceptTimer(Message, frozen=True):
+    """A scheduler's timer: acknowledge the jobs that came lately and are still open."""
+
+
 class WidenTimer(Message, frozen=True):
     """A scheduler's timer: these tasks give up their preferred nodes (delay scheduling)."""
 
@@ -175,7 +179,7 @@ class SubmitJob(Message, frozen=True, kw_only=True):
 
 
 class JobAccepted(Message, frozen=True):
-    """The scheduler has the job."""
+    """The scheduler has the job; not sent for jobs that have ended within `accept_wait_s`."""
 
     job_id: JobId
 
@@ -419,7 +423,13 @@ class GetShared(Message, frozen=True):
 
 
 class Drain(Message, frozen=True):
-    """Take no new reservations; leave when the queue is empty and no task runs."""
+    """Take no new reservations; leave when the queue is empty and no task runs.
+
+    With `hold`, the node does not leave before a Drain without it has come: whoever drains it
+    needs more than the end of its tasks.
+    """
+
+    hold: bool = False
 
 
 class Drained(Message, frozen=True):
@@ -563,9 +573,9 @@ ClientIn = (
     | TaskAbandoned | TasksWithdrawn
 )  # fmt: skip
 SchedulerIn = (
-    Tick | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping | GetNodes | EndJob
-    | SetWeights | RegisterNode | NodeLeft | NodeLost | RefuseReservations | NodeLoad
-    | GetTasks | ReportTasks | GetShared | WithdrawTasks
+    Tick | AcceptTimer | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping
+    | GetNodes | EndJob | SetWeights | RegisterNode | NodeLeft | NodeLost | RefuseReservations
+    | NodeLoad | GetTasks | ReportTasks | GetShared | WithdrawTasks
 )  # fmt: skip
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | Drain | Reserve | ProbeLoad | AssignTasks

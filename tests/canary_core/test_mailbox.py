@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,19 +34,25 @@ def _keys() -> Keys:
     return structs.replace(keys, allowed=(keys.public,))
 
 
-def received(mailbox: Mailbox, count: int = 1, timeout_s: float = 10.0) -> list[Frames]:
+def received(
+    mailbox: Mailbox, count: int = 1, timeout_s: float = 10.0, wait_s: float = 0.05
+) -> list[Frames]:
     found: list[Frames] = []
     deadline = time.monotonic() + timeout_s
     while len(found) < count and time.monotonic() < deadline:
-        found += mailbox.receive(0.05)
+        found += mailbox.receive(wait_s)
     return found
 
 
 @pytest.mark.parametrize("hosts", [("one", "one"), ("one", "other")])
-def test_messages_arrive_once_and_in_order(folder: Path, hosts: tuple[str, str]) -> None:
-    """Over ipc on a host and over tcp between hosts, with empty, small and large buffers."""
+@pytest.mark.parametrize("has_ring", [False, True])
+def test_messages_arrive_once_and_in_order(
+    folder: Path, hosts: tuple[str, str], has_ring: bool
+) -> None:
+    """By ring or ipc on a host and over tcp between hosts, with empty, small and large buffers."""
     keys = _keys()
-    left = Mailbox(folder / "l.sock", hosts[0], tcp=_ANY_PORT, keys=keys)
+    rings = folder if has_ring else None
+    left = Mailbox(folder / "l.sock", hosts[0], tcp=_ANY_PORT, keys=keys, rings=rings)
     right = Mailbox(folder / "r.sock", hosts[1], tcp=_ANY_PORT, keys=keys)
     large = os.urandom(3 << 20)
     for number in range(300):
@@ -58,6 +65,43 @@ def test_messages_arrive_once_and_in_order(folder: Path, hosts: tuple[str, str])
     left.close()
     right.close()
     assert [] == list(folder.iterdir())
+
+
+def test_what_does_not_fit_in_a_ring_goes_by_the_socket(folder: Path) -> None:
+    """A message longer than the ring, and those while it is full, arrive once, in any order."""
+    left = Mailbox(folder / "l.sock", rings=folder)
+    right = Mailbox(folder / "r.sock")
+    left.send(right.route, b"first")
+    assert [[b"first"]] == received(right)
+    sent = [os.urandom(n) for n in (9 << 20, *[1 << 20] * 20)]
+    for each in sent:
+        left.send(right.route, each[:8], [each])
+    found = received(right, len(sent))
+    assert sorted(each[:8] for each in sent) == sorted(bytes(header) for header, _ in found)
+    assert {bytes(buffer) for _, buffer in found} == set(sent)
+    left.send(right.route, b"last")
+    assert [[b"last"]] == received(right)
+    left.close()
+    right.close()
+
+
+def test_a_sleeping_reader_of_a_ring_is_woken(folder: Path) -> None:
+    """Long before the end of its wait, however often it has gone to sleep."""
+    left, right = Mailbox(folder / "l.sock", rings=folder), Mailbox(folder / "r.sock")
+    told = threading.Thread(target=_ping, args=(left, right.route, 20))
+    began_s = time.monotonic()
+    told.start()
+    assert [[b"ping"]] * 20 == received(right, 20, timeout_s=20.0, wait_s=10.0)
+    told.join()
+    assert time.monotonic() < began_s + 5
+    left.close()
+    right.close()
+
+
+def _ping(mailbox: Mailbox, to: Route, count: int) -> None:
+    for _ in range(count):
+        time.sleep(0.01)
+        mailbox.send(to, b"ping")
 
 
 def test_a_stranger_is_not_admitted(folder: Path) -> None:

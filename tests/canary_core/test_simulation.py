@@ -564,6 +564,22 @@ def test_a_driver_without_communication_is_found_out_too() -> None:
         simulated(driver, workers=2).result(30.0)
 
 
+def test_a_copy_that_never_ends_while_another_has_ended_is_found_out() -> None:
+    """What the one that ended called last stays known at the other one."""
+    copies = itertools.count()
+
+    def driver(run: Run) -> Any:
+        mine = next(copies)
+        v = run.load(int)
+        while mine % 2:
+            v = run.map(functools.partial(_spent, 0.0001), v)
+        return v
+
+    with pytest.raises(ProgramDiverged) as caught:
+        simulated(driver, workers=2).result(30.0)
+    assert 1 == caught.value.stage
+
+
 def test_faults_of_the_network_alone() -> None:
     """Half of all packets are lost, and those that arrive come late, twice, and out of order."""
     network = Network(delay_s=0.001, jitter_s=0.05, loss=0.5, duplication=0.3)

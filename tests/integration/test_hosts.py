@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +17,12 @@ from oracle import divergences
 from processes import free_port, program, until
 
 import minishark
+from minishark.cli import app as cli_app
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,
     make_keys,
+    node_name,
     start_cluster,
     stop_cluster,
 )
@@ -165,28 +169,79 @@ def test_a_host_is_lost_in_the_middle_of_a_query(
 
 
 @pytest.mark.slow
-def test_a_node_joins_and_leaves(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`minishark cluster node` adds a node that open sessions use; SIGTERM ends it, all of it."""
+@pytest.mark.parametrize("how", ["command", "signal"])
+def test_a_node_joins_and_leaves(keys: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """An open session's tables move to a node that joins, and away again before it leaves.
+
+    There is one replica of each partition, and a query runs all the while: nothing is lost.
+    """
     head, own = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     start_cluster(StartOptions(name="ja", nodes=1, listen=head, keys=str(keys)))
     command = ("cluster", "node", "--listen", own, "--join", head, "--keys", str(keys))
+    warnings: list[str] = []
     try:
         with minishark.connect("ja", single_task_rows=0, partitions=4) as session:
-            session.create_table("t", _tables()["t"])
+            session.create_table("t", _tables()["t"], replicas=1)
+            session.create_table("names", _tables()["names"])
             monkeypatch.setenv(HOST_VARIABLE, "jb")
-            with program("-m", "minishark.cli", *command) as joining:
-                until(lambda: [1, 1] == [node.slots for node in session.nodes()], "a second node")
-                session.create_table("u", _tables()["t"], replicas=2)
-                for _ in range(5):
-                    assert _ANSWER == session.sql(_SUM).to_arrow().to_pylist()
-                    found = session.sql("SELECT count(*) AS n FROM t JOIN u USING (x)")
-                    assert [{"n": _ROWS}] == found.to_arrow().to_pylist()
-                joining.process.terminate()
-                assert 0 == joining.process.wait(20)
+            with (
+                program("-m", "minishark.cli", *command) as joining,
+                _queried(session, _ANSWER) as asked,
+            ):
+                name = node_name(own)
+                began_s = time.monotonic()
+                until(lambda: name in _users_of(session, "t"), "partitions on the new node")
+                until(lambda: name in _users_of(session, "names"), "the small table there, too")
+                until(lambda: name in _nodes_used(session), "tasks on the new node")
+                assert time.monotonic() - began_s < 15  # 5 s on a quiet machine
+                session.create_table("u", _tables()["t"], replicas=1)
+                if how == "command":
+                    assert 0 == cli_app.run(["cluster", "drain", name, "--cluster", "ja"])
+                else:
+                    joining.process.terminate()
+                assert 0 == joining.process.wait(30)
                 until(lambda: not joining.remains(), f"the end of {joining.remains()}")
-            assert _ANSWER == session.sql(_SUM).to_arrow().to_pylist()
+            assert asked
+            found = session.sql("SELECT count(*) AS n FROM t JOIN u USING (x)")
+            assert [{"n": _ROWS}] == found.to_arrow().to_pylist()
+            warnings += session.warnings
     finally:
         stop_cluster("ja")
+    assert [] == warnings  # no table had to be loaded again
+
+
+@contextlib.contextmanager
+def _queried(session: Session, expected: list[dict[str, int]]) -> Iterator[list[None]]:
+    """A thread that asks the same again and again, and must always get the same answer."""
+    over, asked = threading.Event(), []
+
+    def ask() -> None:
+        while not over.is_set():
+            frame = session.sql(_SUM)
+            assert expected == frame.to_arrow().to_pylist()
+            assert 0 == sum(stage.remade_tasks for stage in frame.metrics().by_stage)
+            asked.append(None)
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            yield asked
+        finally:
+            over.set()
+        asking.result(60)
+
+
+def _users_of(session: Session, table: str) -> set[str]:
+    """The nodes that store a table."""
+    partitions = session._runtime.tables.catalog.get(table).partitions
+    return {node for partition in partitions for node in partition.locations}
+
+
+def _nodes_used(session: Session) -> set[str]:
+    """The nodes on which a query's tasks run."""
+    frame = session.sql(_SUM)
+    frame.to_arrow()
+    return {task.node for stage in frame.metrics().by_stage for task in stage.by_task}
 
 
 @pytest.mark.slow

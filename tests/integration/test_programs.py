@@ -47,15 +47,17 @@ def _points() -> pa.Table:
 @pytest.fixture(scope="module", params=["processes", "threads"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     """Two nodes of one slot each, with a table of three partitions."""
-    in_process = request.param == "threads"
-    with minishark.connect(nodes=2, executors_per_node=1, in_process=in_process) as found:
+    if request.param == "processes":
+        yield request.getfixturevalue("own")
+        return
+    with minishark.connect(nodes=2, executors_per_node=1, in_process=True) as found:
         found.create_table("points", _points(), partitions=3)
         yield found
 
 
 @pytest.fixture(scope="module")
-def own(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """The same on processes only, for tests that end them."""
+def own() -> Iterator[Session]:
+    """The same on processes only, for tests that end them, too."""
     with minishark.connect(nodes=2, executors_per_node=1) as found:
         found.create_table("points", _points(), partitions=3)
         yield found
@@ -304,9 +306,8 @@ def _one_death(session: Session, running: Program, killed: set[int]) -> float | 
 
 def test_workers_die(own: Session) -> None:
     """Others take their partitions from the snapshot, new ones join; the result is the same."""
-    driver = slow_sum(0.003, 120)
-    expected = own.program(driver, partitions=6).result(60)
-    running = own.program(driver, partitions=6, snapshot_every=40)
+    expected = own.program(slow_sum(0.0, 120), partitions=6).result(60)
+    running = own.program(slow_sum(0.003, 120), partitions=6, snapshot_every=40)
     took = _survive(own, running, 2)
     _same(running.result(60), expected)
     assert 2 == len(took)
@@ -316,9 +317,8 @@ def test_workers_die(own: Session) -> None:
 def test_workers_that_survive_go_on_together() -> None:
     """Three workers, one of which dies: the others exchange data as before."""
     with minishark.connect(nodes=3, executors_per_node=1) as session:
-        driver = slow_sum(0.003, 80)
-        expected = session.program(driver, partitions=6).result(60)
-        running = session.program(driver, partitions=6, snapshot_every=40)
+        expected = session.program(slow_sum(0.0, 80), partitions=6).result(60)
+        running = session.program(slow_sum(0.003, 80), partitions=6, snapshot_every=40)
         until(lambda: (running.progress.snapshot or 0) > 0, "a snapshot")
         assert 3 == running.progress.workers
         os.kill(session.nodes()[2].executors[0].pid, signal.SIGKILL)

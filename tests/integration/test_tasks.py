@@ -33,10 +33,11 @@ WAIT_S = 60.0
 @pytest.fixture(scope="module", params=["processes", "threads"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     """Two nodes of one slot, as processes and as threads."""
-    with minishark.connect(
-        nodes=2, executors_per_node=1, in_process=request.param == "threads"
-    ) as s:
-        yield s
+    if request.param == "processes":
+        yield request.getfixturevalue("processes")
+        return
+    with minishark.connect(nodes=2, executors_per_node=1, in_process=True) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from sparrow_core.protocol import messages
 from sparrow_core.protocol.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
 from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of, name_of
 from sparrow_core.protocol.messages import (
+    AcceptTimer,
     AllNodesLost,
     AssignTasks,
     CancelJob,
@@ -157,6 +158,7 @@ WIRE: list[tuple[Message, str]] = [
      '["SlotDone","e#a",[[["j",1,2],0.5,"cg==","m","ZA==",true,false]]]'),
     (WatchTimer(1), '["WatchTimer",1]'),
     (StragglerTimer(JOB), '["StragglerTimer","j"]'),
+    (AcceptTimer(), '["AcceptTimer"]'),
     (ProbeTimer(JOB), '["ProbeTimer","j"]'),
     (WidenTimer(JOB, (1,)), '["WidenTimer","j",[1]]'),
     (SchedulerSilent(AT, True), '["SchedulerSilent","e#a",true]'),

@@ -108,7 +108,7 @@ def run(machine: Machine[Any], history: list[tuple[Any, float]]) -> None:
 
 
 @given(histories(SchedulerIn))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_schedulers_bear_nonsense(history: list[tuple[Any, float]]) -> None:
     """Jobs, reports and heartbeats that contradict each other."""
     run(Scheduler(Address("s#s0"), Random(1)), history)
@@ -116,7 +116,6 @@ def test_schedulers_bear_nonsense(history: list[tuple[Any, float]]) -> None:
 
 @pytest.mark.parametrize("policy", DISCIPLINES)
 @given(histories(NodeMonitorIn))
-@settings(max_examples=100, deadline=None)
 def test_node_monitors_bear_nonsense(policy: str, history: list[tuple[Any, float]]) -> None:
     """Reservations, answers and executors that nobody knows."""
     schedulers = (Address("s#s0"), Address("s#s1"))
@@ -125,14 +124,14 @@ def test_node_monitors_bear_nonsense(policy: str, history: list[tuple[Any, float
 
 
 @given(histories(ClientIn))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_clients_bear_nonsense(history: list[tuple[Any, float]]) -> None:
     """Results of tasks that never were, timers of jobs that are over."""
     run(Client(Address("c#c"), Address("c#sink"), (Address("s#s0"), Address("s#s1"))), history)
 
 
 @given(histories(ExecutorIn))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_executors_bear_nonsense(history: list[tuple[Any, float]]) -> None:
     """Tasks twice, slots that were never there."""
     run(Executor(Address("e#x"), NodeName("x"), Address("e#m"), (Address("e#slot"),)), history)

@@ -11,6 +11,7 @@ from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
+    AcceptTimer,
     AssignTasks,
     CancelReservations,
     EndJob,
@@ -96,6 +97,11 @@ def submit(*tasks: TaskSpec, shared: bytes = b"", placement: str = "sparrow") ->
     )
 
 
+def renamed(msg: SubmitJob, job_id: str) -> SubmitJob:
+    """The submission of another job."""
+    return structs.replace(msg, job_id=JobId(job_id))
+
+
 def task(task_id: int, *preferred: str) -> TaskSpec:
     """A task."""
     return TaskSpec(task_id, b"p%d" % task_id, tuple(map(NodeName, preferred)))
@@ -164,7 +170,7 @@ def test_batch_sampling_reserves_d_times_m_and_binds_late() -> None:
     """Reservations are spread with counts; the node that asks first gets the task."""
     scheduler = Driven("a", "b")
     out = scheduler(submit(task(0), task(1)))
-    assert Envelope(C, JobAccepted(JOB)) == out[0]
+    assert Envelope(S, AcceptTimer(), 0.01) == out[0]
     expected = {Envelope(monitor(n), Reserve(JOB, S, 2)) for n in "ab"}
     assert expected == set(out[1:])
     assert [Envelope(monitor("b"), assign(0, drained=False))] == scheduler(get("b", 1))
@@ -222,6 +228,19 @@ def test_submission_is_idempotent() -> None:
     assert [Envelope(C, JobAccepted(JOB))] == scheduler(submit(task(0)))
 
 
+def test_only_jobs_that_last_are_acknowledged() -> None:
+    """The client of a job that ends at once has its result; the others are told by one timer."""
+    scheduler = Driven("a")
+    timer = Envelope(S, AcceptTimer(), 0.01)
+    assert timer in scheduler(submit(task(0)))
+    scheduler(EndJob(JOB))
+    assert timer not in scheduler(renamed(submit(task(0)), "lasting"), 0.005)
+    lasting = Envelope(C, JobAccepted(JobId("lasting")))
+    assert [lasting] == scheduler(AcceptTimer(), 0.01)
+    assert [] == scheduler(AcceptTimer(), 0.01)
+    assert timer in scheduler(renamed(submit(task(0)), "later"), 0.02)
+
+
 def test_another_protocol_is_refused() -> None:
     """A client or node of another version hears why, in words."""
     scheduler = Driven("a")
@@ -252,7 +271,7 @@ def test_an_invalid_job_is_refused(placement: str, text: str) -> None:
 def test_a_job_waits_for_the_first_node_but_not_for_ever() -> None:
     """Without a node a job is parked; it is admitted when one comes, or fails after 5 s."""
     scheduler = Driven()
-    assert [Envelope(C, JobAccepted(JOB))] == scheduler(submit(task(0)))
+    assert [Envelope(S, AcceptTimer(), 0.01)] == scheduler(submit(task(0)))
     assert [Envelope(C, JobStatus(JOB, True, ()))] == scheduler(PingJob(JOB, C, (0,)), 1.0)
     assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(register("a"), 2.0)
     scheduler = Driven()
@@ -528,7 +547,8 @@ def test_jobs_run_only_on_nodes_with_what_they_require() -> None:
 def test_a_young_scheduler_waits_for_more_nodes_before_it_gives_up() -> None:
     """Just restarted, it cannot know all nodes: a job is parked until it has settled."""
     scheduler = Driven("a", settle_s=1.0)
-    assert [Envelope(C, JobAccepted(JOB))] == scheduler(optioned(task(0), requires=("gpu",)), 0.2)
+    accepting = Envelope(S, AcceptTimer(), 0.01)
+    assert [accepting] == scheduler(optioned(task(0), requires=("gpu",)), 0.2)
     assert {monitor("b"): 2} == reserved(scheduler(node_with("b", "gpu"), 0.4))
     scheduler = Driven("a", settle_s=1.0)
     scheduler(optioned(task(0), requires=("gpu",)), 0.2)

@@ -21,6 +21,7 @@ from sparrow_core.protocol.ids import Address, address
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import PROTOCOL_VERSION, GetNodes, KnownNodes
 from sparrow_core.runtime.transport import keys, zmq_driver
+from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 
@@ -303,3 +304,28 @@ def test_malformed_keys_are_refused(tmp_path: Path, text: str) -> None:
         keys.read_keys(file, allowed)
     with pytest.raises(SparrowError, match="cannot read"):
         keys.read_keys(file, tmp_path / "missing")
+
+
+def test_what_a_machine_posts_is_delivered_in_the_same_turn() -> None:
+    """A callback on the loop's thread that posts a message needs neither a wake-up nor a turn."""
+    driver = LocalDriver("memory")
+    turns: list[int] = []
+    driver._send = lambda: turns.append(len(turns))  # type: ignore[method-assign]
+    seen: list[tuple[str, int]] = []
+
+    class Asker(Recorder):
+        def on_message(self, msg: KnownNodes | GetNodes, now: float) -> list[Envelope]:
+            del now
+            seen.append((type(msg).__name__, len(turns)))
+            if isinstance(msg, GetNodes):
+                driver.post(self.at, KnownNodes(self.at, ()))
+            else:
+                driver.stop()
+            return []
+
+    asker = Asker(driver.address("asker"))
+    driver.host("asker", asker)
+    driver.post(asker.at, GetNodes(asker.at))
+    driver.run()
+    assert [("GetNodes", 0), ("KnownNodes", 0)] == seen
+    assert [0] == turns

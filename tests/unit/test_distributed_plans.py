@@ -226,7 +226,7 @@ planner_options = st.builds(
     ),
 )
 check = settings(
-    max_examples=3,
+    max_examples=settings.default.max_examples // 13,
     deadline=None,
     derandomize=True,
     database=None,

@@ -250,7 +250,7 @@ def chains(draw: st.DrawFn) -> Chain:
     return chain
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(chains())
 def test_clauses_share_a_select_only_where_that_is_exact(chain: Chain) -> None:
     """Whatever verbs follow each other, the rows are those of one subquery for each verb."""
@@ -258,7 +258,6 @@ def test_clauses_share_a_select_only_where_that_is_exact(chain: Chain) -> None:
     assert RUNNER.rows(chain.sql) == RUNNER.rows(chain.frame.sql())
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         st.none()

@@ -11,7 +11,8 @@ import pytest
 
 from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.backend import Cluster
-from minishark.tables.replication import Copy, Replicas, Replicator, copies_needed, replicas
+from minishark.tables.rebalancing import Copy
+from minishark.tables.replication import Replicas, Replicator, copies_needed, replicas
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
 
@@ -42,12 +43,16 @@ def table(replicas: int, *held: str) -> Table:
         (table(3, "a", "b"), "abc", [(0, "a", "b"), (0, "a", "c"), (1, "b", "c"), (1, "b", "a")]),
         (table(1, "a"), "abc", []),
         (table(2, "a"), "", []),
+        (table(2, "ax", "xy", "ab"), "ab", [(0, "a", "b"), (1, "x", "b"), (1, "x", "a")]),
     ],
 )
 def test_copies(found: Table, nodes: str, expected: list[tuple[int, str, str]]) -> None:
-    """Each partition gets as many holders as it shall have, from one that lives, in ring order."""
+    """Each partition gets as many holders as it shall have, from one that lives, in ring order.
+
+    If only a node that drains (x) has it, from there.
+    """
     copies = [Copy(found, *each) for each in expected]
-    assert copies == list(copies_needed(found, tuple(nodes)))
+    assert copies == list(copies_needed(found, tuple(nodes), ("x",)))
 
 
 def test_replicas_are_told_by_the_worst_partition() -> None:
@@ -66,6 +71,16 @@ class Nodes:
     paths: StorePaths
     home_of_b: str = "old"
     nodes: tuple[str, ...] = ("a", "b")
+    draining: tuple[str, ...] = ()
+    open_folders: tuple[str, ...] = ()
+
+    def folder(self, name: str) -> str:
+        """The path of a folder of the session."""
+        return name
+
+    def release(self, nodes: tuple[str, ...]) -> None:
+        """No node drains."""
+        assert not nodes
 
     def homes(self) -> dict[str, str]:
         """The folders of the nodes."""

@@ -2,7 +2,8 @@
 
 Messages within the process are delivered in order, so that a message that a machine sends itself
 without delay comes after all that are waiting already. `post`, `after` and `stop` are thread-safe;
-everything else belongs to the loop's thread. The ZeroMQ driver adds sockets.
+everything else belongs to the loop's thread. What machines and their callbacks post is delivered
+in the same turn, and needs no wake-up. The ZeroMQ driver adds sockets.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from sparrow_core.protocol.messages import Message, Tick
 
 Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
 _ADDRESSES_MAX = 1 << 16
+# Long timers fire together, at most so much later: most belong to jobs that have ended long since,
+# and each of a thousand jobs a second would wake the loop for its own.
+_SLACK_S = 0.01
+_SLACK_FROM_S = 0.1
 
 
 @lru_cache(_ADDRESSES_MAX)
@@ -45,6 +50,8 @@ class LocalDriver:
         self._local: deque[tuple[str, Message]] = deque()
         self._timers: list[tuple[float, int, Envelope]] = []
         self._posted: deque[Envelope] = deque()
+        self._posted_in_turn: deque[Envelope] = deque()  # by the loop's own thread
+        self._thread: int | None = None  # the loop's, during a turn
         self._order = itertools.count()
         self._stopping = False
         self._awake = threading.Event()
@@ -67,7 +74,11 @@ class LocalDriver:
 
     def after(self, delay_s: float, to: Address, msg: Message) -> None:
         """Send a message after a delay. Thread-safe."""
-        self._posted.append(Envelope(to, msg, delay_s))
+        envelope = Envelope(to, msg, delay_s)
+        if self._thread == threading.get_ident():
+            self._posted_in_turn.append(envelope)
+            return
+        self._posted.append(envelope)
         self._signal()
 
     def stop(self) -> None:
@@ -77,7 +88,9 @@ class LocalDriver:
 
     def run(self) -> None:
         while not self._stopping:
+            self._thread = None  # what a signal's handler posts now must end the wait
             self._wait(self._timeout_s())
+            self._thread = threading.get_ident()
             self._woken = False  # before taking: a later post wakes the loop again
             self._take_posted()
             self._fire_timers()
@@ -100,13 +113,17 @@ class LocalDriver:
         self._awake.clear()
 
     def _timeout_s(self) -> float:
-        if self._posted:
+        if self._posted or self._posted_in_turn:
             return 0.0
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else math.inf
 
     def _take_posted(self) -> None:
         while self._posted:
             self._route(self._posted.popleft())
+
+    def _take_posted_in_turn(self) -> None:
+        while self._posted_in_turn:
+            self._route(self._posted_in_turn.popleft())
 
     def _fire_timers(self) -> None:
         now = time.monotonic()
@@ -115,6 +132,7 @@ class LocalDriver:
             self._local.append((name_of(envelope.to), envelope.msg))
 
     def _deliver(self) -> None:
+        self._take_posted_in_turn()
         while self._local:
             name, msg = self._local.popleft()
             machine = self.machines.get(name)
@@ -127,10 +145,13 @@ class LocalDriver:
                 tap(self.address(name), msg, out, now)
             for envelope in out:
                 self._route(envelope)
+            self._take_posted_in_turn()
 
     def _route(self, envelope: Envelope) -> None:
         if envelope.delay_s > 0:
             due = time.monotonic() + envelope.delay_s
+            if envelope.delay_s >= _SLACK_FROM_S:
+                due = math.ceil(due / _SLACK_S) * _SLACK_S
             heapq.heappush(self._timers, (due, next(self._order), envelope))
             return
         endpoint, name = _split(envelope.to)

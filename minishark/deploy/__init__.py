@@ -1,0 +1,14 @@
+"""Clusters on machines that Ray, Dask or Slurm hands out.
+
+They launch, watch and restart our nodes. Placement of tasks, data and replicas stay ours.
+
+    supervisor   which nodes are to be launched, and when again: a state machine without IO
+    deployment   drives it on a thread, for a session or for the keeper of a shared cluster
+    cluster      what a session holds of it
+    ray_nodes    a platform: how a node is launched on a machine, watched and ended
+    dask_nodes   another
+    targets      which of them `connect` was told to use
+    host         what runs on that machine: starts a node's process (child), ends it, cleans up
+    rendezvous   for launchers that start all nodes alike, as srun does: they meet in a file
+    ray_data     Ray datasets into tables, and back
+"""

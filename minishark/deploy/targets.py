@@ -1,0 +1,112 @@
+"""What `connect` takes for a cluster that is to be launched on a platform."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from minishark.errors import OptionError
+
+if TYPE_CHECKING:
+    from minishark.deploy.deployment import Deployment
+
+_RAY = "ray"
+_RAY_CLIENT = "ray://"
+_DASK = "dask"
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster to launch.
+
+    Attributes:
+        nodes: how many; None for one on each machine.
+        cpus_per_node: cores that each takes; None for those of the smallest machine.
+        executors_per_node: executor processes of each; None for one per core.
+        schedulers: how many processes with a scheduler; None for one.
+        memory_limit_bytes: of all nodes together; None for shares of the machines' memory.
+    """
+
+    nodes: int | None = None
+    cpus_per_node: int | None = None
+    executors_per_node: int | None = None
+    schedulers: int | None = None
+    memory_limit_bytes: int | None = None
+
+    def check(self) -> None:
+        for name in ("nodes", "cpus_per_node", "executors_per_node", "schedulers"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise OptionError(f"{name} must be a whole number, at least 1.")
+
+
+def is_platform(cluster: object) -> bool:
+    """Whether `connect` is to launch a cluster there."""
+    if isinstance(cluster, str):
+        return cluster in (_RAY, _DASK) or cluster.startswith(_RAY_CLIENT)
+    return type(cluster).__module__.split(".")[0] == "distributed"
+
+
+def deploy(cluster: Any, shape: Shape, name: str = "default") -> Deployment:
+    """Begin to launch a cluster on a platform.
+
+    Raises:
+        OptionError: the shape has an invalid number, or the platform's package is not installed.
+        ClusterError: the platform does not answer.
+    """
+    shape.check()
+    from minishark.deploy.deployment import Deployment  # noqa: PLC0415 - slow to import
+
+    platform: Any
+    if isinstance(cluster, str) and cluster != _DASK:
+        _require("ray", "ray[data]")
+        from minishark.deploy.ray_nodes import (  # noqa: PLC0415 - an optional dependency
+            RayNodes,
+            connect_ray,
+            shape_of_ray,
+        )
+
+        disconnect = connect_ray(cluster)
+        try:
+            nodes, cores = shape_of_ray(shape.nodes, shape.cpus_per_node)
+        except BaseException:
+            disconnect()
+            raise
+        platform = RayNodes(cores=cores, disconnect=disconnect)
+    else:
+        _require("distributed", "distributed")
+        from minishark.deploy.dask_nodes import (  # noqa: PLC0415 - an optional dependency
+            DaskNodes,
+            connect_dask,
+            shape_of_dask,
+        )
+
+        client, disconnect = connect_dask(None if cluster == _DASK else cluster)
+        try:
+            nodes, cores = shape_of_dask(client, shape.nodes, shape.cpus_per_node)
+        except BaseException:
+            disconnect()
+            raise
+        platform = DaskNodes(client=client, disconnect=disconnect)
+    limit = shape.memory_limit_bytes
+    deployment = Deployment(
+        platform=platform,
+        nodes=nodes,
+        executors_per_node=shape.executors_per_node or max(1, int(cores)),
+        heads=shape.schedulers or 1,
+        name=name,
+        memory_limit_bytes=limit and limit // nodes,
+    )
+    deployment.launch()
+    return deployment
+
+
+def _require(module: str, package: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        extra = package.split("[", maxsplit=1)[0].replace("distributed", "dask")
+        raise OptionError(
+            f"This needs {package}, which is not installed: pip install 'minishark[{extra}]'."
+        ) from error
