@@ -10,10 +10,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import getpass
+import operator
 import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import psutil
@@ -44,6 +46,16 @@ _SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
 
 
+def spread_over_hosts(nodes: Sequence[StoreLocation]) -> tuple[str, ...]:
+    """The names of nodes: the first of each host, then the next of each, and so on."""
+    counts: Counter[str] = Counter()
+    turns = []
+    for node in nodes:
+        turns.append((counts[node.host], node.name))
+        counts[node.host] += 1
+    return tuple(name for _, name in sorted(turns, key=operator.itemgetter(0)))
+
+
 class AttachedCluster:
     """A running cluster, as one session uses it; `Cluster` documents its methods."""
 
@@ -59,6 +71,7 @@ class AttachedCluster:
         self.store_name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"  # of files that it writes
         self._host = this_host()
         self._connections = Connections(keys)
+        self._files = RemoteFiles(self._connections)
         self._stop = threading.Event()
         self._closed = False
         self._made: set[str] = set()  # folders of the session
@@ -112,7 +125,8 @@ class AttachedCluster:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(node.name for node in self._nodes(lambda status: not status.draining))
+        # Replicas go to nodes that follow each other: to different hosts, as far as there are some.
+        return spread_over_hosts(self._nodes(lambda status: not status.draining))
 
     @property
     def draining(self) -> tuple[str, ...]:
@@ -184,36 +198,40 @@ class AttachedCluster:
         if not self._call(stores[target], wire.MakeFolder(file.rpartition("/")[0])):
             return False
         try:
-            RemoteFiles(self._connections).replicate(file, stores[source], stores[target])
+            self._files.replicate(file, stores[source], stores[target])
         except OSError:
             return False
         return True
 
     def store(self) -> Store:
-        store = Store(self.paths, self.store_name, self._host, RemoteFiles(self._connections))
+        store = Store(self.paths, self.store_name, self._host, self._files)
         store.meet((*self._nodes(), self._own))
         return store
 
     def folder(self, name: str) -> str:
         return f"{self.store_name}/{name}"
 
-    def make_folder(self, folder: str) -> None:
-        self.paths.make(folder, (self.store_name,))
-        self._made.add(folder)
+    def make_folder(self, *folders: str) -> None:
+        for folder in folders:
+            self.paths.make(folder, (self.store_name,))
+        self._made.update(folders)
         nodes = self._nodes()
-        replies = self._ask_nodes(wire.MakeFolder(folder))
+        if all(self._has.get(node.memory, frozenset()).issuperset(folders) for node in nodes):
+            return
+        replies = self._ask_nodes(wire.MakeFolder(folders[0], folders[1:]))
         for node in nodes:
             if node.service in replies:
-                self._has.setdefault(node.memory, set()).add(folder)
+                self._has.setdefault(node.memory, set()).update(folders)
 
-    def remove_folder(self, folder: str) -> None:
-        self.paths.remove(folder, (self.store_name,))
-        self._made.discard(folder)
+    def remove_folder(self, *folders: str) -> None:
+        for folder in folders:
+            self.paths.remove(folder, (self.store_name,))
+        self._made.difference_update(folders)
         for has in list(self._has.values()):
-            has.discard(folder)
-        # A node that does not answer removes the folder when the session ends.
+            has.difference_update(folders)
+        # A node that does not answer removes the folders when the session ends.
         with contextlib.suppress(ResourceError, ClusterError):
-            self._ask_nodes(wire.RemoveFolder(folder))
+            self._ask_nodes(wire.RemoveFolder(folders[0], folders[1:]))
 
     def _make_missing_folders(self) -> None:
         """Create folders on nodes that missed the request: restarted, or silent at the time."""

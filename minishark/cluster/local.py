@@ -168,13 +168,15 @@ class OwnCluster:
     def folder(self, name: str) -> str:
         return name
 
-    def make_folder(self, folder: str) -> None:
-        self._made.add(folder)
-        self.paths.make(folder, self.nodes)
+    def make_folder(self, *folders: str) -> None:
+        self._made.update(folders)
+        for folder in folders:
+            self.paths.make(folder, self.nodes)
 
-    def remove_folder(self, folder: str) -> None:
-        self.paths.remove(folder, self.nodes)
-        self._made.discard(folder)
+    def remove_folder(self, *folders: str) -> None:
+        for folder in folders:
+            self.paths.remove(folder, self.nodes)
+        self._made.difference_update(folders)
 
     def mailbox(self, name: str) -> Mailbox:
         from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above

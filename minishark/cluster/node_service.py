@@ -118,11 +118,13 @@ class NodeService(Service):
             case wire.EndSession(session):
                 self._remove_session(str(self.path(session)))
                 return wire.Done()
-            case wire.MakeFolder(folder):
-                self._paths.make(str(self.path(folder)), (self._store_name,))
+            case wire.MakeFolder(folder, more):
+                for each in (folder, *more):
+                    self._paths.make(str(self.path(each)), (self._store_name,))
                 return wire.Done()
-            case wire.RemoveFolder(folder):
-                self._paths.remove(str(self.path(folder)), (self._store_name,))
+            case wire.RemoveFolder(folder, more):
+                for each in (folder, *more):
+                    self._paths.remove(str(self.path(each)), (self._store_name,))
                 return wire.Done()
             case wire.GetReport():
                 return self._report()

@@ -49,15 +49,17 @@ class EndSession(Message, frozen=True):
 
 
 class MakeFolder(Message, frozen=True):
-    """Create a folder of a session."""
+    """Create folders of a session."""
 
     folder: str
+    more: tuple[str, ...] = ()
 
 
 class RemoveFolder(Message, frozen=True):
-    """Remove a folder of a session."""
+    """Remove folders of a session."""
 
     folder: str
+    more: tuple[str, ...] = ()
 
 
 class RemoveFile(Message, frozen=True):

@@ -299,6 +299,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         locations: for PARTITION, the nodes that have a copy.
         runs: how many times all buckets were written, for BUCKETS; several if the rows exceeded
             the buffer.
+        received: the bytes that came over the network for it, by the store that sent them.
     """
 
     rows: int
@@ -310,6 +311,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     on_disk: bool = False
     locations: tuple[str, ...] = ()
     runs: int = 1
+    received: dict[str, int] = {}
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import cloudpickle
 import duckdb
 import pyarrow as pa
+from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
 from minishark.expressions import quote, quote_text
@@ -86,7 +87,10 @@ class TaskRunner:
             TaskError: with the reason, for whatever is not a bug.
         """
         with self._running:
-            return self._run_guarded(stage, task)
+            self._store.take_received()  # of a task that failed
+            outcome = self._run_guarded(stage, task)
+            received = self._store.take_received()
+            return structs.replace(outcome, received=received) if received else outcome
 
     def _run_guarded(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         try:
@@ -295,14 +299,16 @@ class TaskRunner:
         """Store and measure a partition; its rows in `table`, if they are in memory already."""
         columns = output_columns(stage)
         file, stored = self._outputs.partition(stage, task, schema, batches)
+
+        def measured() -> bytes:
+            rows = mapped(stored) if table is None else table
+            return self._statistics(rows.rename_columns([name for name, _ in columns]), columns)
+
         try:
-            table = mapped(stored) if table is None else table
-            named = table.rename_columns([name for name, _ in columns])
-            statistics = self._statistics(named, columns)
+            return self._outputs.replicated(task, file, stored, measured)
         except BaseException:
             stored.path.unlink(missing_ok=True)
             raise
-        return self._outputs.replicated(task, file, stored, statistics)
 
     def _statistics(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> bytes:
         self._duckdb.set_output_types(EXCHANGE_SETTINGS)

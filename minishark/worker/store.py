@@ -20,6 +20,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -434,25 +435,46 @@ class Store:
         Returns:
             The nodes that have it now, in the order of `nodes`.
         """
-        held = [node for node in nodes if self._give(stored, file, node)]
-        return tuple(held) if self.node in held else (self.node, *held)
+        groups: dict[str, list[str]] = {}
+        for node in nodes:
+            groups.setdefault(self._host_of(node), []).append(node)
+        # One copy goes to each host; its other nodes take theirs from there.
+        held = {self.node}
+        far = [group for host, group in groups.items() if host != self._host]
+        if far:
+            with ThreadPoolExecutor(min(_COPIES_AT_ONCE, len(far)), "minishark-replica") as pool:
+                held.update(*pool.map(partial(self._given_far, file), far))
+        held.update(node for node in groups.get(self._host, ()) if self._give(stored, file, node))
+        found = tuple(node for node in nodes if node in held)
+        return found if self.node in found else (self.node, *found)
+
+    def _host_of(self, node: str) -> str:
+        return self._stores[node].host if self._is_far(node) else self._host
+
+    def _given_far(self, file: str, nodes: Sequence[str]) -> list[str]:
+        """Those of another host's nodes that have taken a file."""
+        source = self._stores.get(self.node)
+        held: list[str] = []
+        if source is None or self._fetcher is None:  # it came later than the task's stage
+            return held
+        for node in nodes:
+            with contextlib.suppress(OSError):  # it died, or is full
+                self._fetcher.replicate(file, source, self._stores[node])
+                held.append(node)
+                source = self._stores[held[0]]
+        return held
 
     def _give(self, stored: StoredFile, file: str, node: str) -> bool:
+        """Link a file into the folder of a node on this host; whether it could be."""
         if node == self.node:
             return True
         try:
-            if self._is_far(node) and self._fetcher is not None:
-                own = self._stores.get(self.node)
-                if own is None:  # it came later than the task's stage
-                    return False
-                self._fetcher.replicate(file, own, self._stores[node])
-            else:
-                paths = self._paths_of(node)
-                copy = paths.memory / node / file
-                if stored.on_disk:
-                    follow(copy.parent, (paths.disk / node / file).parent)
-                    copy = paths.disk / node / file
-                link(stored.path, copy)
+            paths = self._paths_of(node)
+            copy = paths.memory / node / file
+            if stored.on_disk:
+                follow(copy.parent, (paths.disk / node / file).parent)
+                copy = paths.disk / node / file
+            link(stored.path, copy)
         except OSError:  # it died, or is full
             return False
         return True
