@@ -44,6 +44,8 @@ _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
 _SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
+_NODES_WAIT_S = 15.0  # for a node to answer, when none does any more
+_NODES_STEP_S = 0.05
 
 
 def spread_over_hosts(nodes: Sequence[StoreLocation]) -> tuple[str, ...]:
@@ -164,10 +166,9 @@ class AttachedCluster:
         return self._sparrow.live_schedulers
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed on the live nodes; ClusterError if there are none."""
-        nodes, staying = self._nodes(), self.nodes
-        if not nodes:
-            raise ClusterError("No node of the cluster answers any more; connect again.")
+        """How tasks are placed on the live nodes; ClusterError if none comes back in time."""
+        nodes = self._awaited_nodes()
+        staying = self.nodes
         if not staying:
             raise ClusterError("All nodes of the cluster are being drained: no task can run.")
         return Placement(
@@ -178,6 +179,18 @@ class AttachedCluster:
             wait_s=_LOCALITY_WAIT_S,
             stores=(*nodes, self._own),
         )
+
+    def _awaited_nodes(self) -> tuple[StoreLocation, ...]:
+        """The live nodes: some, unless none answers for a while."""
+        deadline = time.monotonic() + _NODES_WAIT_S
+        while not (nodes := self._nodes()):
+            if time.monotonic() > deadline or self._stop.is_set():
+                raise ClusterError(
+                    f"No node of the cluster has answered for {_NODES_WAIT_S:g} s. Check the nodes "
+                    "and the network to them: statements work again when one answers."
+                )
+            time.sleep(_NODES_STEP_S)
+        return nodes
 
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()

@@ -21,6 +21,7 @@ _IDLE_MAX = 8  # sockets kept for each service
 _STEP_MS = 100
 _CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
+_HANDSHAKE_MS = 2_000
 
 
 OWN_KEY = "own.key"
@@ -99,6 +100,7 @@ class Connections:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         if key is not None and self._keys is not None:
+            socket.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
             socket.setsockopt(zmq.CURVE_SERVERKEY, key)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
             socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -141,6 +141,10 @@ class Service:
 
     def tidy(self) -> None:
         """Clean up; called twice a second."""
+
+    def in_background(self, function: Callable[[str], bool], argument: str) -> Future[bool]:
+        """Call a function that may take long on a worker thread."""
+        return self._workers.submit(function, argument)
 
     # The loop
 
