@@ -38,10 +38,10 @@ class Link:
     @property
     def credit(self) -> int:
         """The number of chunks in flight: twice what fills the link, in bounds."""
-        if not self._rates:
+        if not self._rates or self.delay_s == math.inf:
             return _CREDIT_MIN
-        filled = self.delay_s * self.bytes_s / CHUNK_BYTES
-        return min(CREDIT_MAX, max(_CREDIT_MIN, math.ceil(2 * filled)))
+        filling = math.ceil(min(CREDIT_MAX, 2 * self.delay_s * self.bytes_s / CHUNK_BYTES))
+        return max(_CREDIT_MIN, filling)
 
     def answered(self, waited_s: float) -> None:
         """The first byte has come so long after the request."""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +12,18 @@ from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
-from minishark.cluster.wire import Done, GetReport, KeepSession
+from minishark.cluster.wire import (
+    Chunk,
+    Done,
+    Elsewhere,
+    Failure,
+    Fetch,
+    GetReport,
+    Holds,
+    KeepSession,
+    Part,
+    encode_message,
+)
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
@@ -233,3 +244,130 @@ def test_removed_folders_are_forgotten(paths: StorePaths) -> None:
     store.forget_removed()
     with pytest.raises(InputMissingError):
         store.read((item,))
+
+
+def test_several_parts_in_one_request(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
+    """Each part comes, or the reason why it does not, in the order in which they were asked for."""
+    expected = write(paths, 10, 3)
+    wanted = [(1, 3), (0, 0), (0, 9), (3, None)]
+    items = [FileSlice(FILE, ("n0",), *part) for part in wanted]
+    items.append(FileSlice(f"{FOLDER}/none.arrow", ("n0",)))
+    found = RemoteFiles(connections).fetch([(source, item) for item in items])
+    assert [expected.slice(3, 6), expected.slice(0, 0), expected.slice(9)] == [
+        found[0], found[1], found[3],
+    ]  # fmt: skip
+    assert "has 4 batches, not 0 to 9" in str(found[2])
+    assert "has no" in str(found[4])
+
+
+def test_slow_links_carry_fewer_bytes(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
+    """As soon as a link is known to be slow; what comes is the same."""
+    expected = write(paths, 300_000, 100_000)
+    files, item = RemoteFiles(connections), FileSlice(FILE, ("n0",))
+    assert expected == fetched(files, source, item)
+    plain = files.take_received()["n0"]
+    assert plain >= expected.nbytes
+    files._links[source.service] = links.Link()
+    files._link(source.service).transferred(1 << 20, 1.0)
+    assert expected == fetched(files, source, item)
+    assert files.take_received()["n0"] < 0.7 * plain
+    assert {} == files.take_received()
+
+
+class Sink:
+    """Takes a file."""
+
+    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
+        self.data = b""
+        self.restarts = 0
+        self._on_first = on_first
+
+    def write(self, data: memoryview, size: int) -> None:
+        """The next bytes; the first ones are told of."""
+        if not self.data:
+            self._on_first()
+        self.data += data
+        assert len(self.data) <= size
+
+    def restart(self) -> None:
+        """From the beginning."""
+        self.data = b""
+        self.restarts += 1
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[StoreLocation]:
+    """The node n1, which serves a copy of the file."""
+    paths = StorePaths(tmp_path / "other", tmp_path / "other-disk")
+    paths.memory.mkdir()
+    paths.make(FOLDER, ("n1",))
+    endpoint = f"ipc://{tmp_path}/o.sock"
+    serving = Service(endpoint, paths, "n1")
+    serving.start()
+    yield StoreLocation("n1", "afar", str(paths.memory), str(paths.disk), serving.endpoint)
+    serving.stop()
+
+
+def test_a_file_that_many_want_comes_from_those_that_have_it(
+    paths: StorePaths,
+    source: StoreLocation,
+    other: StoreLocation,
+    connections: Connections,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the source sends it to others; if they do not have it any more, the source does."""
+    monkeypatch.setattr(service, "_READERS_AT_ONCE", 0)
+    monkeypatch.setattr(remote_files, "_QUEUE_MAX_S", 0.2)
+    write(paths, 1000, 100)
+    stored = paths.memory / "n0" / FILE
+    copy = Path(other.memory, "n1", f"{FILE}@n0")
+    files, sink = RemoteFiles(connections), Sink()
+    files.copy(source, FILE, sink, "ipc:///me")
+    assert stored.read_bytes() == sink.data, "nobody else has it"
+    files.announce(source, FILE, other.service, f"{FILE}@n0")
+    copy.write_bytes(b"as if it were the same")
+    sink = Sink()
+    files.copy(source, FILE, sink, "ipc:///me")
+    assert b"as if it were the same" == sink.data
+    copy.unlink()
+    sink = Sink()
+    files.copy(source, FILE, sink, "ipc:///me")
+    assert stored.read_bytes() == sink.data
+    assert sink.restarts > 0
+    sink = Sink()
+    files.copy(source, FILE, sink)
+    assert stored.read_bytes() == sink.data, "who does not serve it gets it at once"
+
+
+def test_only_some_readers_at_once(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
+    """A third reader of a whole file is told to wait, or where it is, while two are served."""
+    write(paths, 400_000, 100_000)
+    ask = Fetch(parts=(Part(FILE),), credit=1, whole=True, reader="ipc:///r")
+    with (
+        connections.socket(source.service) as first,
+        connections.socket(source.service) as second,
+        connections.socket(source.service) as third,
+    ):
+        for socket in (first, second, third):
+            socket.send(encode_message(ask))
+        for socket in (first, second):
+            assert isinstance(connections.decoded(connections.receive(socket, 5.0)[0]), Chunk)
+        assert Elsewhere() == connections.decoded(connections.receive(third, 5.0)[0])
+        third.send(encode_message(Holds(FILE, "ipc:///r", "mine")))
+        third.send(encode_message(Holds(FILE, "ipc:///there", "copy")))
+        third.send(encode_message(ask))
+        found = connections.decoded(connections.receive(third, 5.0)[0])
+        assert found in (Elsewhere("ipc:///there", "copy"), Elsewhere())
+
+
+def test_a_request_for_nothing(source: StoreLocation, connections: Connections) -> None:
+    """It is refused."""
+    reply = connections.call(source.service, Fetch(parts=(), credit=1), 5.0)
+    assert isinstance(reply, Failure)
+    assert "Ask for 1 to" in reply.message
