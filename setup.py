@@ -68,6 +68,7 @@ setup(
     package_dir=RESOURCES,
     package_data={
         "minishark": ["py.typed"],
+        "minishark.page": ["static/*"],
         "sparrow_core": ["py.typed"],
         "canary_core": ["py.typed"],
         "sparrow_core.lab": ["*.json"],

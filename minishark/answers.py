@@ -225,12 +225,7 @@ def _plain_nested_type(
         return pa.struct([(field.name, _plain_type(field.type, temporal)) for field in kind])
     if types.is_fixed_size_list(kind):
         return pa.list_(_plain_type(kind.value_type, temporal), kind.list_size)
-    if (
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    ):
+    if hasattr(kind, "value_type"):  # lists and list views, of either size
         return pa.list_(_plain_type(kind.value_type, temporal))
     return kind
 

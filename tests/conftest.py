@@ -111,7 +111,6 @@ def pytest_collection_finish() -> None:
 
     It runs more seldom than in a program: what tests leave is freed by its reference counts.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
     gc.enable()

@@ -49,7 +49,9 @@ class ControlThread:
             mailbox: Where it receives messages; it is closed by `close`.
             settings: Of the program.
         """
-        self._loop = PacketLoop(mailbox, on_lost=self._lost)
+        # A worker that is suspended is given up, so that others do its work. But a controller that
+        # was suspended itself has lost all connections.
+        self._loop = PacketLoop(mailbox, self._lost, lambda _: self._loop.was_suspended)
         self._host = _Host()
         self.address = self._loop.address(_CONTROLLER)
         self.machine = Controller(self.address, settings)

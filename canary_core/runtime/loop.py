@@ -6,6 +6,8 @@ last turn. A worker that always has a task to run thus hears of messages after e
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,31 +26,68 @@ decode = msgspec.msgpack.Decoder(tuple[str, Packet]).decode
 # Who is at both ends, how often the link began anew, and the epoch: between workers, links (and
 # with them the numbers of packets) begin anew with each epoch.
 _Link = tuple[Address, int, int, int, int]
+_SUSPENDED_S = 4.0  # without a turn, though timers come many times a second
+_AFTERWARDS_S = 10.0
+_LOOK_AGAIN_S = 1.0
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class PacketLoop(LocalDriver):
     """Delivers between the machines that it hosts and those of other processes."""
 
-    def __init__(self, mailbox: Mailbox, on_lost: Callable[[str], None] = lambda _: None) -> None:
-        """Deliver to and from a mailbox; `on_lost` is told the endpoint of a process that died."""
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        on_lost: Callable[[str], None] = lambda _: None,
+        waits_for: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """Make a loop.
+
+        Args:
+            mailbox: To and from which it delivers.
+            on_lost: Told the endpoint of a process that has died, or has been silent for seconds.
+            waits_for: Whether one that is merely suspended is to be waited for.
+        """
         super().__init__(mailbox.route.endpoint)
         self.malformed = 0
         self._mailbox = mailbox
         self._on_lost = on_lost
+        self._waits_for = waits_for
+        self._awaited: dict[str, float] = {}  # suspended processes, and when to look again
         self._sent: dict[_Link, int] = {}  # the last number, by link
+        self._waited_at = time.monotonic()
+        self._resumed_at = -math.inf
 
     def _wake(self) -> None:
         self._mailbox.wake()
 
     def _wait(self, timeout_s: float) -> None:
+        now = time.monotonic()
+        if now - self._waited_at > _SUSPENDED_S:
+            self._resumed_at = now
+        self._waited_at = now
         for frames in self._mailbox.receive(timeout_s):
             self._accept(frames)
         for route in self._mailbox.lost():
             self._sent = {
                 k: n for k, n in self._sent.items() if endpoint_of(k[0]) != route.endpoint
             }
-            self._on_lost(route.endpoint)
+            self._lose(route.endpoint)
+        for endpoint in [each for each, due in self._awaited.items() if due <= now]:
+            self._lose(endpoint)
+
+    def _lose(self, endpoint: str) -> None:
+        """A connection is broken: tell so, or look again until a packet comes or it has ended."""
+        self._awaited.pop(endpoint, None)
+        if self._waits_for(endpoint) and self._mailbox.is_listening(route_of(endpoint)):
+            self._awaited[endpoint] = time.monotonic() + _LOOK_AGAIN_S
+        else:
+            self._on_lost(endpoint)
+
+    @property
+    def was_suspended(self) -> bool:
+        """Whether this process was, a moment ago: connections break then though nobody died."""
+        return time.monotonic() - self._resumed_at < _AFTERWARDS_S
 
     def _accept(self, frames: Frames) -> None:
         try:
@@ -58,6 +97,8 @@ class PacketLoop(LocalDriver):
             return
         if len(frames) > 1:
             packet = structs.replace(packet, frames=tuple(frames[1:]))
+        if self._awaited:
+            self._awaited.pop(endpoint_of(packet.sender), None)
         self._local.append((name, packet))
 
     def _route(self, envelope: Envelope) -> None:

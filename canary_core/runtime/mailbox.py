@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from sparrow_core.runtime.transport.keys import (
 Data = bytes | memoryview
 Frames = list[memoryview]
 
+_PROBE_S = 1.0
 _RECONNECT_MS = 5
 _RECONNECT_MAX_MS = 100
 _HEARTBEAT_MS = 1_000
@@ -69,6 +71,27 @@ def route_of(endpoint: str) -> Route:
     """The inverse of `Route.endpoint`; ValueError for other texts."""
     host, ipc, tcp = endpoint.split("|")
     return Route(host, ipc, tcp)
+
+
+def is_listening(endpoint: str) -> bool:
+    """Whether the process at an endpoint, as sockets know it, still has its inbox open.
+
+    One that is suspended has: connections are accepted by its kernel.
+    """
+    where, _ = split_endpoint(endpoint)
+    try:
+        if where.startswith("ipc://"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.setblocking(False)
+                probe.connect(where.removeprefix("ipc://"))
+        else:
+            host, _, port = where.removeprefix("tcp://").rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+    except BlockingIOError:  # too many wait to be accepted
+        return True
+    except OSError:
+        return False
+    return True
 
 
 class Mailbox:
@@ -170,7 +193,8 @@ class Mailbox:
 
     def _add_peer(self, where: str, route: Route) -> zmq.Socket[bytes]:
         peer = self._peers[where] = self._connected(where)
-        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        # Retried: nobody listens. Who sends here knows the address from somebody who did.
+        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
         self._monitors[monitor] = route
         self._poller.register(monitor, zmq.POLLIN)
         if self._folder is not None and where == route.ipc:
@@ -181,6 +205,10 @@ class Mailbox:
                 names = [os.fsencode(path), self.route.ipc.encode()]
                 peer.send_multipart([_RING, *names], zmq.NOBLOCK)
         return peer
+
+    def is_listening(self, route: Route) -> bool:
+        """Whether a process that seems to be lost is merely suspended, or was."""
+        return is_listening(self._endpoint_of(route))
 
     def _endpoint_of(self, to: Route) -> str:
         return to.ipc if to.host == self.route.host else to.tcp
@@ -231,10 +259,11 @@ class Mailbox:
             reader.take(found, _BATCH)
 
     def _spin(self, found: list[Frames], limit_s: float) -> None:
-        """Wait for rings without a sleep; whoever needs the core has it."""
+        """Wait for rings without a sleep; whoever needs the core, or Python's lock, has it."""
         end = time.monotonic() + limit_s
         while not found and time.monotonic() < end:
             os.sched_yield()
+            time.sleep(0)
             self._take_from_rings(found)
 
     def _look_at_sockets(self, found: list[Frames], timeout_ms: int | None) -> None:
@@ -288,7 +317,7 @@ class Mailbox:
             self._readers[where] = RingReader(path)
 
     def lost(self) -> list[Route]:
-        """Processes whose connection broke since the last call.
+        """Processes whose connection broke since the last call, or could not be made.
 
         That is at once if a process dies, and after seconds if it is suspended or its host is gone.
         """

@@ -53,7 +53,7 @@ class WorkerLoop:
             host: Workers with the same one die together: copies of snapshots go to others.
         """
         self._controller = controller
-        self._loop = loop = PacketLoop(mailbox, on_lost=self._lost)
+        self._loop = loop = PacketLoop(mailbox, self._lost, endpoint_of(controller).__eq__)
         self.machine = Worker(
             loop.address(WORKER),
             controller,

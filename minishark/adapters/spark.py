@@ -66,7 +66,6 @@ class SparkDataFrame(DuckDBDataFrame):
         Raises:
             UnsupportedError: `persist` did not return this DataFrame.
         """
-        del blocking
         if self._cached_as is None:
             raise UnsupportedError("Call unpersist on the DataFrame that persist returned.")
         session: SparkSession = self.session
@@ -92,7 +91,6 @@ class SparkDataFrame(DuckDBDataFrame):
 
     def explain(self, extended: bool | str | None = None, mode: str | None = None) -> None:
         """Print how minishark runs the query."""
-        del extended, mode
         session: SparkSession = self.session
         expressions = self._get_expressions(optimize=False)
         frame = session.minishark.sql(session._to_sql(expressions[-1]))  # noqa: SLF001

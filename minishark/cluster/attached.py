@@ -33,7 +33,7 @@ from minishark.cluster.node import IDLE, service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
-from minishark.errors import ClusterError, ResourceError
+from minishark.errors import ClusterError, OptionError, ResourceError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
@@ -62,6 +62,7 @@ class AttachedCluster:
     """A running cluster, as one session uses it; `Cluster` documents its methods."""
 
     loses_files = True
+    elastic = True
 
     def __init__(self, address: str, keys: str | Keys | None = None, *, slots: int = 1) -> None:
         """Connect to the cluster of the node at `address`, which may end in `/<public key>`.
@@ -73,7 +74,7 @@ class AttachedCluster:
         self.store_name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"  # of files that it writes
         self._host = this_host()
         self._connections = Connections(keys)
-        self._files = RemoteFiles(self._connections)
+        self._remote_files = RemoteFiles(self._connections)
         self._stop = threading.Event()
         self._closed = False
         self._made: set[str] = set()  # folders of the session
@@ -84,7 +85,7 @@ class AttachedCluster:
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
             self._keys = keys
-            self._head = service = service_address(address, keys)
+            self._head = self.address = service = service_address(address, keys)
             welcome = greet(self._connections, service)
             self._folders = make_folders()
             undo.callback(self._folders.remove)
@@ -118,7 +119,13 @@ class AttachedCluster:
             self.backend: Backend = self._sparrow
             started_s = psutil.Process().create_time()
             user = getpass.getuser()
-            self._keep = wire.KeepSession(self.store_name, self._own, user, os.getpid(), started_s)
+            self._keep = wire.KeepSession(
+                session=self.store_name,
+                location=self._own,
+                user=user,
+                pid=os.getpid(),
+                started_s=started_s,
+            )
             self._ask_nodes(self._keep)
             undo.pop_all()
         self._keeper = threading.Thread(target=self._keep_alive, name="minishark-keep", daemon=True)
@@ -149,6 +156,10 @@ class AttachedCluster:
     def total_slots(self) -> int:
         staying = (node for node in self.status() if not node.draining)
         return sum(each.slots for node in staying for each in node.executors)
+
+    @property
+    def most_slots(self) -> int:
+        return self.total_slots
 
     @property
     def cores(self) -> int:
@@ -192,6 +203,10 @@ class AttachedCluster:
             time.sleep(_NODES_STEP_S)
         return nodes
 
+    def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
+        """Answer requests for the session's events, on the service's thread."""
+        self._service.shared = answer
+
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()
 
@@ -211,13 +226,13 @@ class AttachedCluster:
         if not self._call(stores[target], wire.MakeFolder(file.rpartition("/")[0])):
             return False
         try:
-            self._files.replicate(file, stores[source], stores[target])
+            self._remote_files.replicate(file, stores[source], stores[target])
         except OSError:
             return False
         return True
 
     def store(self) -> Store:
-        store = Store(self.paths, self.store_name, self._host, self._files)
+        store = Store(self.paths, self.store_name, self._host, self._remote_files)
         store.meet((*self._nodes(), self._own))
         return store
 
@@ -285,6 +300,21 @@ class AttachedCluster:
                 released = tuple(self._released)
                 self._ask_nodes(structs.replace(self._keep, released=released))
                 self._make_missing_folders()
+                self._remote_files.remove_unwanted()
+
+    def start_node(self) -> None:
+        raise ClusterError(
+            "The session did not start this cluster: to add a node, run `minishark cluster node "
+            "--join ADDRESS` on its machine."
+        )
+
+    def drain(self, node: str) -> None:
+        found = [each for each in self._nodes() if each.name == node]
+        if not found:
+            names = ", ".join(self.nodes)
+            raise OptionError(f"There is no node {node!r} to drain; the nodes are {names}.")
+        if not self._call(found[0], wire.DrainNode()):
+            raise ClusterError(f"Node {node} does not answer.")
 
     def mailbox(self, name: str) -> Mailbox:
         own = own_endpoint(self._head, self.scratch, name)

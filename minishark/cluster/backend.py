@@ -11,6 +11,7 @@ import cloudpickle
 import msgspec
 
 from canary_core.runtime.mailbox import Mailbox
+from minishark.cluster.wire import Reply, Request
 from minishark.errors import (
     ClusterError,
     DataError,
@@ -108,6 +109,8 @@ class Cluster(Protocol):
 
     warnings: tuple[str, ...]  # sentences for the user
 
+    address: str  # of a running cluster; empty for a session's own
+
     paths: StorePaths
     """The folders of the session's files, and of nodes without folders of their own."""
 
@@ -119,6 +122,8 @@ class Cluster(Protocol):
     task_bytes: int  # memory that each task can use at least
 
     loses_files: bool  # whether files are lost with the nodes that store them
+
+    elastic: bool  # whether nodes join and leave
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -138,6 +143,10 @@ class Cluster(Protocol):
     @property
     def total_slots(self) -> int:
         """How many tasks run concurrently."""
+
+    @property
+    def most_slots(self) -> int:
+        """How many tasks run concurrently when it has grown as far as it may, as far as known."""
 
     @property
     def cores(self) -> int:
@@ -160,6 +169,9 @@ class Cluster(Protocol):
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its executors."""
+
+    def share_events(self, answer: Callable[[Request], Reply | None]) -> None:
+        """Answer requests for the session's events, if others can ask for them."""
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """The subset of `nodes` whose files are lost, as far as is known."""
@@ -184,6 +196,22 @@ class Cluster(Protocol):
 
     def remove_folder(self, *folders: str) -> None:
         """Delete folders on every node; tasks that still write to them fail."""
+
+    def start_node(self) -> None:
+        """Begin to start one more node; returns at once, the node joins when it is up.
+
+        Raises:
+            OptionError: it has as many nodes as it may.
+            ClusterError: the session can't start nodes of this cluster.
+        """
+
+    def drain(self, node: str) -> None:
+        """Begin to drain a node, which leaves when its tasks and their readers have ended.
+
+        Raises:
+            OptionError: there is no such node.
+            ClusterError: the node does not answer, or must stay.
+        """
 
     def mailbox(self, name: str) -> Mailbox:
         """A mailbox of the session, which executors can reach; the caller closes it."""

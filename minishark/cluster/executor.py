@@ -10,12 +10,14 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import zmq
 
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
 from minishark.cluster.machine import node_meter
 from minishark.cluster.program_slot import ProgramSlot
 from minishark.cluster.remote_files import RemoteFiles
+from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
@@ -40,6 +42,7 @@ _STUCK_S = 1.0
 _STUCK_STATUS = 75
 _TIDY_S = 2.0
 _FIT_S = 0.25
+_REPORT_S = 1.0  # in which outcomes have left the process, also on a busy machine
 
 
 def make_runner(config: dict[str, str], slot: int) -> ExecutorRunner:
@@ -58,7 +61,8 @@ class ExecutorRunner:
         meter = node_meter(self._paths, config["node"], memory)
         keys = load_keys(config.get("keys"))
         self._connections = Connections(keys)
-        files = RemoteFiles(self._connections) if "host" in config else None
+        self._remote_files = RemoteFiles(self._connections)
+        files = self._remote_files if "host" in config else None
         self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
@@ -76,16 +80,24 @@ class ExecutorRunner:
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
-            gave_up_s = self._calls.gave_up_s if self._own_process else None
-            if gave_up_s is not None and time.monotonic() > gave_up_s + _FIT_S:
-                # The front end has been told; only the end of the process stops that call.
+            if self._is_doomed() and self._calls.idle_s > _REPORT_S:
+                # The front end has been told; only the end of the process stops that call. Not
+                # sooner: who has submitted it may run here, too, and would be lost with it.
                 os._exit(_STUCK_STATUS)
             if time.monotonic() >= tidy_at_s:
                 self._runner.forget_removed()
                 self._calls.forget_removed()
+                with contextlib.suppress(ClusterError, zmq.ZMQError):  # it is being closed
+                    self._remote_files.remove_unwanted()
                 tidy_at_s = time.monotonic() + _TIDY_S
 
+    def _is_doomed(self) -> bool:
+        """Whether the process has to end, as a call in it was given up and does not."""
+        return self._calls.left_behind() and self._own_process
+
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
+        while self._is_doomed():
+            time.sleep(_FIT_S)  # what would begin now would be lost half way
         job = self._job(job_id, shared)
         self._connections.interrupted.clear()
         if self._own_process and job.working_folder:

@@ -9,9 +9,13 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError, load_keys
+from minishark.cluster.node import store_of
+from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.wire import Failure, Hello, Welcome, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
@@ -103,6 +107,21 @@ def open_from_task(
         sparrow.close()
         raise ClusterError(f"Can't submit tasks from this task: {error}") from error
     return sparrow
+
+
+def on_live_nodes(placement: Placement, nodes: Sequence[NodeStatus]) -> Placement:
+    """A placement on the nodes that live now, not on those of when the function was pickled.
+
+    It stays as it is where nodes have no folders of their own: these are the session's own cluster.
+    """
+    stores = [store_of(node.name, node.attributes) for node in nodes]
+    live = [store for store in stores if store is not None]
+    if not live:
+        return placement
+    draining = {node.name for node in nodes if node.draining}
+    staying = tuple(store.name for store in live if store.name not in draining)
+    of_sessions = [each for each in placement.stores if each.name.startswith(SESSION_PREFIX)]
+    return replace(placement, nodes=staying, stores=(*live, *of_sessions))
 
 
 @contextlib.contextmanager

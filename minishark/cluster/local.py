@@ -8,16 +8,25 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
+from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
-from sparrow_core import ClusterStartError, InProcessCluster, LocalCluster, NodeConfig, NodeStatus
+from sparrow_core import (
+    ClusterStartError,
+    InProcessCluster,
+    LocalCluster,
+    NodeConfig,
+    NodeStatus,
+    SparrowError,
+)
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 if TYPE_CHECKING:
@@ -29,7 +38,7 @@ _RESTARTS = 5  # of a process in a row: some seconds, in which queries wait
 _LOCALITY_WAIT_S = 30.0  # until a task may run elsewhere, unless its preferred nodes are dead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """The shape of a cluster on this machine."""
 
@@ -38,34 +47,49 @@ class ClusterOptions:
     schedulers: int = 1
     in_process: bool = False  # run everything on threads of this process, for tests and debugging
     memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
+    scaling: ScalingOptions | None = None  # None: as many nodes as at the start
 
     def check(self) -> None:
         for name in ("nodes", "executors_per_node", "schedulers"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise OptionError(f"{name} must be a whole number, at least 1.")
+        if self.scaling is not None:
+            self.scaling.check()
+            if self.in_process:
+                raise OptionError("Threads can't come and go: max_nodes does not go with them.")
+
+    @property
+    def most_nodes(self) -> int:
+        return self.nodes if self.scaling is None else self.scaling.max_nodes
 
 
 class OwnCluster:
     """A cluster on this machine, whose nodes share the session's folders; see `Cluster`."""
 
     loses_files = False
+    address = ""
 
     def __init__(self, options: ClusterOptions) -> None:
         options.check()
         limit = options.memory_limit_bytes
-        self._memory = node_memory(limit, options.nodes, options.executors_per_node)
-        self.memory_limit_bytes = self._memory.limit_bytes * options.nodes
+        self._memory = node_memory(limit, options.most_nodes, options.executors_per_node)
+        self.memory_limit_bytes = self._memory.limit_bytes * options.most_nodes
         self.task_bytes = self._memory.task_bytes
         self._pid = os.getpid()
-        self.nodes = tuple(f"node-{i}" for i in range(options.nodes))
-        self.store_name = self.nodes[0]  # where files go that the session itself writes
-        self.total_slots = options.nodes * options.executors_per_node
-        self.cores = min(self.total_slots, usable_cores())
+        self._options = options
+        self._names = tuple(f"node-{i}" for i in range(options.most_nodes))
+        self._nodes = self._names[: options.nodes]  # those that stay, as far as is known
+        self._starting: dict[str, None] = {}
+        self._changing = threading.Lock()  # guards the two above
+        self.store_name = self._nodes[0]  # where files go that the session itself writes
+        self.elastic = options.scaling is not None
+        self.most_slots = options.most_nodes * options.executors_per_node
         self._folders: ClusterFolders = make_folders()
         self.paths = StorePaths(self._folders.memory, self._folders.disk)
         self.scratch = self._folders.disk
         self._made: set[str] = set()  # folders that were not removed
+        self._scaler: Autoscaler | None = None
         self._meter = node_meter(self.paths, self.store_name, self._memory)
         warning = self._folders.warning
         self.warnings: tuple[str, ...] = (warning,) if warning else ()
@@ -78,22 +102,7 @@ class OwnCluster:
         atexit.register(self.close)  # for programs that forget to
 
     def _start(self, options: ClusterOptions) -> LocalCluster | InProcessCluster:
-        folders = dict.fromkeys((str(self.paths.memory), str(self.paths.disk)))
-        own_process = not options.in_process
-        configs = [
-            NodeConfig(
-                name=node,
-                executors=options.executors_per_node,
-                slots=1,
-                runner=RUNNER,
-                runner_config=runner_config(
-                    node, self.paths, self._memory, own_process=own_process
-                ),
-                limits=NodeMonitorConfig(memory_bytes=self._memory.query_bytes),
-                orphaned_folders=tuple(folders),
-            )
-            for node in self.nodes
-        ]
+        configs = [self._config(node) for node in self._nodes]
         run_folder = self._folders.disk / "run"
         run_folder.mkdir(mode=0o700)
         if options.in_process:
@@ -107,6 +116,19 @@ class OwnCluster:
         processes.launch()
         return processes
 
+    def _config(self, node: str) -> NodeConfig:
+        folders = dict.fromkeys((str(self.paths.memory), str(self.paths.disk)))
+        own_process = not self._options.in_process
+        return NodeConfig(
+            name=node,
+            executors=self._options.executors_per_node,
+            slots=1,
+            runner=RUNNER,
+            runner_config=runner_config(node, self.paths, self._memory, own_process=own_process),
+            limits=NodeMonitorConfig(memory_bytes=self._memory.query_bytes),
+            orphaned_folders=tuple(folders),
+        )
+
     def await_start(self) -> None:
         """Wait until all nodes are up; cleans up and raises a ClusterError if they do not start."""
         if not isinstance(self._sparrow, LocalCluster):
@@ -117,6 +139,70 @@ class OwnCluster:
         except BaseException:
             self.close()
             raise
+        if (scaling := self._options.scaling) is not None:
+            self._scaler = Autoscaler(options=scaling, fleet=self)
+            self._scaler.start()
+
+    # Nodes that come and go
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        if self._starting:
+            self._welcome()
+        return self._nodes
+
+    @property
+    def total_slots(self) -> int:
+        return len(self.nodes) * self._options.executors_per_node
+
+    @property
+    def cores(self) -> int:
+        return min(self.total_slots, usable_cores())
+
+    def start_node(self) -> None:
+        if not self.elastic or not isinstance(self._sparrow, LocalCluster):
+            raise OptionError("The cluster has a fixed number of nodes: connect with max_nodes.")
+        with self._changing:
+            present = {*self._starting, *(status.name for status in self._sparrow.nodes())}
+            free = [name for name in self._names if name not in present]
+            if not free:
+                raise OptionError(f"There are {len(self._names)} nodes, which is max_nodes.")
+            with _translated_errors():
+                self._sparrow.add_node(self._config(free[0]))
+            self._starting[free[0]] = None
+
+    def _welcome(self) -> None:
+        """Nodes that were started and are up store files from now on."""
+        assert isinstance(self._sparrow, LocalCluster)
+        with self._changing:
+            up = {node.name for node in self._sparrow.nodes() if node.executors}
+            failed = self._sparrow.failed_nodes()
+            for name in list(self._starting):
+                if name in failed:
+                    del self._starting[name]
+                elif name in up:
+                    del self._starting[name]
+                    self._nodes = (*self._nodes, name)
+                    for folder in frozenset(self._made):
+                        self.paths.make(folder, (name,))
+                        if folder not in self._made:  # removed concurrently
+                            self.paths.remove(folder, (name,))
+
+    def drain(self, node: str) -> None:
+        if not isinstance(self._sparrow, LocalCluster):
+            raise OptionError("Threads can't be drained.")
+        with self._changing, _translated_errors():
+            if node not in self._nodes:
+                names = ", ".join(self._nodes)
+                raise OptionError(f"There is no node {node!r} to drain; the nodes are {names}.")
+            self._sparrow.drain_node(node)
+            self._nodes = tuple(name for name in self._nodes if name != node)
+
+    def load(self) -> Load:
+        if self._starting:
+            self._welcome()
+        kept = frozenset(self._names[: self._options.schedulers])
+        return load_of(self._sparrow.nodes(), len(self._starting), kept)
 
     @property
     def schedulers(self) -> tuple[str, ...]:
@@ -129,6 +215,9 @@ class OwnCluster:
             policy=policy, probe_ratio=probe_ratio, nodes=self.nodes, wait_s=_LOCALITY_WAIT_S
         )
 
+    def share_events(self, answer: Callable[[Any], Any]) -> None:
+        """Nobody else knows of this cluster."""
+
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()
 
@@ -139,7 +228,8 @@ class OwnCluster:
 
     @property
     def draining(self) -> tuple[str, ...]:
-        return ()
+        """Those that left, too: their files stay."""
+        return tuple(name for name in self._names if name not in self._nodes)
 
     @property
     def open_folders(self) -> frozenset[str]:
@@ -171,12 +261,12 @@ class OwnCluster:
     def make_folder(self, *folders: str) -> None:
         self._made.update(folders)
         for folder in folders:
-            self.paths.make(folder, self.nodes)
+            self.paths.make(folder, self._nodes)
 
     def remove_folder(self, *folders: str) -> None:
-        for folder in folders:
-            self.paths.remove(folder, self.nodes)
         self._made.difference_update(folders)
+        for folder in folders:
+            self.paths.remove(folder, self._names)
 
     def mailbox(self, name: str) -> Mailbox:
         from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above
@@ -186,6 +276,8 @@ class OwnCluster:
     def close(self) -> None:
         if os.getpid() != self._pid:  # after fork(), the parent owns it
             return
+        if self._scaler is not None:
+            self._scaler.stop()
         self._sparrow.close()
         self._folders.remove()
         atexit.unregister(self.close)
@@ -197,3 +289,5 @@ def _translated_errors() -> Iterator[None]:
         yield
     except ClusterStartError as error:
         raise ClusterError(f"The cluster did not start: {error}") from error
+    except SparrowError as error:
+        raise ClusterError(f"The cluster can't do that: {error}.") from error

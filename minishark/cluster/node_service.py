@@ -18,6 +18,7 @@ A node that is to go drains first:
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import socket
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 
@@ -141,7 +142,7 @@ class NodeService(Service):
             case wire.Hello(versions):
                 problem = wire.versions_differ(versions, self._versions)
                 return wire.Failure(problem) if problem else self._welcome
-            case wire.KeepSession(session):
+            case wire.KeepSession(session=session):
                 self.path(session)
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
@@ -164,11 +165,21 @@ class NodeService(Service):
                 for root in self._roots:
                     (root / self.path(file)).unlink(missing_ok=True)
                 return wire.Done()
+            case wire.RemoveCopies(files):
+                for path in map(self.path, files):
+                    self._remove_copies(path)
+                return wire.Done()
             case wire.DrainNode():
                 self.drain()
                 return wire.Done()
             case _:
                 return super().answer(request)
+
+    def _remove_copies(self, file: PurePosixPath) -> None:
+        for root in self._roots:
+            folder = root / file.parent
+            for copy in (folder / file.name, *folder.glob(f"{glob.escape(file.name)}@*")):
+                copy.unlink(missing_ok=True)
 
     def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
         """Fetch replicas on other threads."""
@@ -224,6 +235,7 @@ class NodeService(Service):
             host=kept.location.host,
             files=len(sizes),
             bytes=sum(sizes),
+            service=kept.location.service,
         )
 
     def on_drain(self, leaving: Leaving) -> None:

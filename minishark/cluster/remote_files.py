@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ _ANSWER_MAX_S = 4.0
 _SILENCE_MAX_S = 10.0  # between chunks
 _REPLICATION_MAX_S = 300.0
 _DEAD_S = 2.0
+_UNWANTED_MAX = 10_000  # files; more are left until their session ends
 _PROBE_S = 0.5
 _HOSTS_AT_ONCE = 8
 _REDIRECTIONS_MAX = 3
@@ -47,7 +48,9 @@ class RemoteFiles:
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
         self._links: dict[str, Link] = {}
         self._received: Counter[str] = Counter()  # bytes on the wire, by the sender's name
-        self._lock = threading.Lock()  # guards the two above
+        self._unwanted: dict[str, None] = {}
+        self._holders: dict[str, None] = {}  # services that may have some of these
+        self._lock = threading.Lock()  # guards the four above
 
     def take_received(self) -> dict[str, int]:
         with self._lock:
@@ -165,6 +168,22 @@ class RemoteFiles:
             raise OSError(f"{target.name} can't take a replica: {error}") from error
         if not isinstance(reply, wire.Done):
             raise OSError(f"{target.name} can't take a replica: {reply}")
+
+    def remove_soon(self, holders: Iterable[StoreLocation], file: str) -> None:
+        with self._lock:
+            if len(self._unwanted) < _UNWANTED_MAX:
+                self._unwanted[file] = None
+                self._holders.update((each.service, None) for each in holders)
+
+    def remove_unwanted(self) -> None:
+        """Have other hosts delete what they were to delete soon; to be called now and then."""
+        with self._lock:
+            files, holders = tuple(self._unwanted), tuple(self._holders)
+            self._unwanted.clear()
+            self._holders.clear()
+        if files:
+            # Who does not answer removes them with the session.
+            self._connections.call_all(holders, wire.RemoveCopies(files), _ANSWER_MAX_S)
 
     def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> wire.Reply:
         """Wait for the reply to a long request, as long as the service answers others."""

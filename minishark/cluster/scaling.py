@@ -79,10 +79,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the policy remembers: since when tasks wait, and since when one node is too many."""
+    """What the policy remembers: since when tasks wait, and since when one node is too many.
+
+    A node that has just come, perhaps because somebody asked for it, is not too many at once.
+    """
 
     waiting_since: float | None = None
     spare_since: float | None = None
+    nodes: int = 0  # at the last look
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +147,12 @@ def _remembered(
     history: History, staying: Sequence[NodeLoad], demand: int, waiting: int, now: float
 ) -> History:
     slots = [node.slots for node in staying]
+    grown = len(staying) > history.nodes
     spare = demand <= sum(slots) - max(slots, default=0)
     return History(
         waiting_since=_since(history.waiting_since, now, holds=waiting > 0),
-        spare_since=_since(history.spare_since, now, holds=spare),
+        spare_since=_since(None if grown else history.spare_since, now, holds=spare),
+        nodes=len(staying),
     )
 
 

@@ -90,6 +90,8 @@ class Service:
         self._finished: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
         self._working = 0
         self._stopping = False
+        # Answers requests for a session's events; None for other requests.
+        self.shared: Callable[[wire.Request], wire.Reply | None] = lambda _: None
         self._context = zmq.Context()
         self._zap: zmq.Socket[bytes] | None = None
         self._socket = self._context.socket(zmq.ROUTER)
@@ -132,6 +134,9 @@ class Service:
 
     def answer(self, request: wire.Request) -> wire.Reply:
         """Answer a request that is not about files."""
+        reply = self.shared(request)
+        if reply is not None:
+            return reply
         return wire.Failure(f"{self._store_name} does not answer {type(request).__name__}.")
 
     def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from minishark.events.kinds import AnyEvent, SessionStarted
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
@@ -31,7 +32,7 @@ class Hello(Message, frozen=True):
     versions: dict[str, str]
 
 
-class KeepSession(Message, frozen=True):
+class KeepSession(Message, frozen=True, kw_only=True):
     """A session's heartbeat: renew the lease of its files."""
 
     session: str  # its name, which is also its folder in the node's storage
@@ -70,6 +71,12 @@ class RemoveFile(Message, frozen=True):
 
 class DrainNode(Message, frozen=True):
     """Drain the node: it moves its data, ends its tasks, and leaves."""
+
+
+class RemoveCopies(Message, frozen=True):
+    """Remove files, and the copies of them that were fetched for the node's executors."""
+
+    files: tuple[str, ...]
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -116,6 +123,18 @@ class Replicate(Message, frozen=True):
 
     file: str
     source: StoreLocation
+
+
+class GetEvents(Message, frozen=True):
+    """Ask a session for its events after the one of that number; 0 asks for all that it has."""
+
+    since: int
+
+
+class CancelQuery(Message, frozen=True):
+    """Cancel a query of a session, by its number in its events."""
+
+    query: int
 
 
 class GetReport(Message, frozen=True):
@@ -178,6 +197,20 @@ class SessionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     host: str
     files: int
     bytes: int
+    service: str = ""  # where the session answers requests
+
+
+class Events(Message, frozen=True, kw_only=True):
+    """The reply to GetEvents: as `minishark.events.stream.Batch`, in msgpack.
+
+    Attributes:
+        began: the session's SessionStarted.
+    """
+
+    began: SessionStarted
+    events: tuple[AnyEvent, ...]
+    last: int
+    dropped: int
 
 
 class Report(Message, frozen=True, kw_only=True):
@@ -192,10 +225,10 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 Request: TypeAlias = (
-    Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | Fetch | Credit
-    | Holds | Replicate | GetReport | DrainNode
+    Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | RemoveCopies
+    | Fetch | Credit | Holds | Replicate | GetReport | DrainNode | GetEvents | CancelQuery
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Done | Failure | Chunk | Elsewhere | Report
+Reply: TypeAlias = Welcome | Done | Failure | Chunk | Elsewhere | Report | Events
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -41,6 +42,14 @@ def run(query: LazyQuery, cancellation: Cancellation | None = None) -> pa.Table:
     answer = query.runtime.run(query.sql(), cancellation=cancellation)
     query.metrics = answer.metrics
     return answer.table
+
+
+def to_ray_dataset(query: LazyQuery) -> Any:
+    if query.is_distributed:
+        return query.runtime.to_ray_dataset(query.sql())
+    import ray.data  # noqa: PLC0415 - an optional dependency
+
+    return ray.data.from_arrow(run(query))
 
 
 async def to_arrow_async(query: LazyQuery) -> pa.Table:

@@ -482,11 +482,11 @@ class Column(CamelCase):
         level = Level.OTHER if alone else self.level
         return Column(pieces, None if self._has_own_name else self.name, level, kind)
 
-    def when(self, condition: Column, result: Any) -> Column:  # noqa: ARG002 - see CaseColumn
+    def when(self, condition: Column, result: Any) -> Column:
         """Another branch after `functions.when`."""
         raise OptionError("when() goes with functions.when(condition, value) only.")
 
-    def otherwise(self, result: Any) -> Column:  # noqa: ARG002 - see CaseColumn
+    def otherwise(self, result: Any) -> Column:
         """The value if no branch of `functions.when` was taken."""
         raise OptionError("otherwise() goes with functions.when(condition, value) only.")
 

@@ -448,6 +448,18 @@ class DataFrame(CamelCase):
 
         return pl.from_arrow(self.to_arrow())
 
+    def to_ray_dataset(self) -> Any:
+        """Run the query; its rows as a Ray dataset (needs Ray, see docs/cluster.md).
+
+        On a session that Ray hosts, each machine's rows go to Ray's object store there, and do not
+        pass through this program. The dataset belongs to this program, and outlives the session.
+
+        Raises:
+            OptionError: Ray is not installed, or this program is not connected to a Ray cluster.
+            ExecutionError: Ray has no free core, of which its datasets need one.
+        """
+        return actions.to_ray_dataset(self._query)
+
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the query; its rows as Arrow record batches.
 

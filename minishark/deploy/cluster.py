@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from minishark.cluster.attached import AttachedCluster
+from minishark.cluster.backend import Placement
 from minishark.deploy.deployment import Deployment
+
+_HEAD_S = 15.0
+_POLL_S = 0.05
 
 
 class DeployedCluster(AttachedCluster):
@@ -18,6 +24,13 @@ class DeployedCluster(AttachedCluster):
             deployment.close()
             raise
         self.warnings = (*self.warnings, *deployment.warnings)
+
+    def placement(self, policy: str, probe_ratio: float) -> Placement:
+        """As of any cluster; a head that is started again is waited for."""
+        deadline = time.monotonic() + _HEAD_S
+        while not self.nodes and not self._closed and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return super().placement(policy, probe_ratio)
 
     def close(self) -> None:
         """Leave the cluster, and end its nodes."""

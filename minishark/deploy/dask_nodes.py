@@ -19,7 +19,7 @@ from typing import Any
 from distributed import Client, get_client
 from distributed.comm.addressing import get_address_host
 
-from minishark.deploy.host import NodeHost, NodeSpec
+from minishark.deploy.host import NodeEnd, NodeHost, NodeSpec
 from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
 
@@ -38,14 +38,14 @@ async def _start(spec: NodeSpec) -> str:
     return await asyncio.to_thread(_hosts[spec.name].start, spec)
 
 
-async def _ended(names: tuple[str, ...]) -> dict[str, str]:
+async def _ended(names: tuple[str, ...]) -> dict[str, NodeEnd]:
     """How those of the nodes have ended that have."""
     found = {}
     for name in names:
         host = _hosts.get(name)
-        how = "its worker was started again" if host is None else host.poll()
-        if how is not None:
-            found[name] = how
+        end = NodeEnd("Its worker was started again.", left=False) if host is None else host.poll()
+        if end is not None:
+            found[name] = end
             _hosts.pop(name, None)
     return found
 
@@ -145,13 +145,13 @@ class DaskNodes:
         by_worker: dict[str, list[str]] = {}
         for name, node in self._nodes.items():
             if node.worker not in live:
-                self._found.put(Ended(name, f"Dask's worker {node.worker} is gone"))
+                self._found.put(Ended(name, f"Dask's worker {node.worker} is gone."))
             elif node.runs:
                 by_worker.setdefault(node.worker, []).append(name)
         for worker, names in by_worker.items():
             with contextlib.suppress(Exception):  # it goes now: the next look finds it gone
-                for name, how in self._on(worker, _ended, tuple(names)).items():
-                    self._found.put(Ended(name, f"The node ended: {how}"))
+                for name, end in self._on(worker, _ended, tuple(names)).items():
+                    self._found.put(Ended(name, end.how, end.left))
 
     def end(self, names: Sequence[str], timeout_s: float) -> None:
         """Have workers end their nodes."""

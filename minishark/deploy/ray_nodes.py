@@ -14,18 +14,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from minishark.cluster.machine import default_limit_bytes
-from minishark.deploy.host import NodeHost, NodeSpec
+from minishark.cluster.machine import default_limit_bytes, node_meter
+from minishark.deploy.host import NodeEnd, NodeHost, NodeSpec
 from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
+from minishark.worker.memory import NodeMemory
+from minishark.worker.paths import StorePaths
+from minishark.worker.store import Store
 
 CONNECT = "ray"
 _CLIENT = "ray://"
 _NODE_ID = "ray.io/node-id"
-_ON_HEAD = {"node:__internal_head__": 0.001}
+ON_HEAD = {"node:__internal_head__": 0.001}
 _THREADS = 8  # an actor's: one waits for the node's end, the others answer
 _SENTENCE_MAX = 500
 
@@ -35,6 +39,7 @@ class NodeActor:
 
     def __init__(self) -> None:
         self._host = NodeHost(ray.util.get_node_ip_address())
+        self._memory = NodeMemory(0, 0)  # until it is known
 
     def place(self, before: tuple[str, int], *, head: bool) -> tuple[str, str]:
         """This machine, and for a head the address that it is going to have."""
@@ -48,15 +53,35 @@ class NodeActor:
         if spec.memory_limit_bytes is None and spec.executors:
             limit = _memory_share(cores)
             spec = NodeSpec(**{**_fields(spec), "memory_limit_bytes": limit})
+        self._memory = NodeMemory(spec.memory_limit_bytes or 0, spec.executors)
         return self._host.start(spec)
 
-    def wait(self) -> str:
-        """Wait for the node's end; how it ended."""
+    def wait(self) -> NodeEnd:
+        """Wait for the node's end."""
         return self._host.wait()
 
     def end(self) -> None:
         """End the node and remove its files."""
         self._host.end()
+
+    def store(
+        self, block: pa.Table, schema: pa.Schema, node: str, file: str
+    ) -> tuple[list[int], int]:
+        """Write a block to the node's store: the rows of each record batch, and the bytes."""
+        from minishark.deploy.ray_data import store_block  # noqa: PLC0415 - few sessions use it
+
+        memory, disk = self._host.folders
+        paths = StorePaths(memory, disk)
+        meter = node_meter(paths, node, self._memory)
+        return store_block(Store(paths, node, meter=meter), block, schema, file)
+
+    def block(self, node: str, file: str, names: list[str]) -> tuple[pa.Table | None, bool]:
+        """The rows of a file of the node's store, and whether it has the file."""
+        path = StorePaths(*self._host.folders).find(file, (node,))
+        if path is None:
+            return None, False
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        return table.rename_columns(names), True
 
 
 def _fields(spec: NodeSpec) -> dict[str, Any]:
@@ -93,7 +118,7 @@ class RayNodes:
         """Make an actor on a machine that no other node has."""
         options: dict[str, Any] = {"num_cpus": 0 if launch.head else self.cores}
         if launch.head:
-            options["resources"] = _ON_HEAD
+            options["resources"] = ON_HEAD
         else:
             options["scheduling_strategy"] = "SPREAD"
             if launch.avoid:
@@ -135,12 +160,14 @@ class RayNodes:
         try:
             event = answer(ray.get(reference))
         except (RayError, ClusterError) as error:
-            event = Ended(name, _sentence(error))
+            event = Ended(name, sentence(error))
         match event:
             case Placed():
                 node.placed = True
             case Started():
-                self._await(name, node.actor.wait.remote(), lambda how: Ended(name, _died(how)))
+                self._await(
+                    name, node.actor.wait.remote(), lambda end: Ended(name, end.how, end.left)
+                )
             case Ended():
                 self._forget(name)
         return event
@@ -173,11 +200,7 @@ class RayNodes:
         return None if node is None else node.actor
 
 
-def _died(how: str) -> str:
-    return f"The node ended: {how}"
-
-
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
     """What went wrong with an actor, without its stack."""
     cause = getattr(error, "cause", None)
     text = str(cause if isinstance(cause, Exception) else error).strip()
@@ -208,7 +231,7 @@ def connect_ray(address: str) -> Callable[[], None]:
         where = f"at {address}" if address.startswith(_CLIENT) else "that this machine knows"
         raise ClusterError(
             f"There is no Ray cluster {where}: start one with `ray start --head`, call ray.init() "
-            f"first, or set RAY_ADDRESS. ({_sentence(error)})"
+            f"first, or set RAY_ADDRESS. ({sentence(error)})"
         ) from error
     shutdown: Callable[[], None] = ray.shutdown
     return shutdown

@@ -74,10 +74,14 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What was launched under this name is gone; `how` is a sentence, without its period."""
+    """What was launched under this name is gone; `how` is a sentence.
+
+    A node that has `left` was drained, and none is to take its place.
+    """
 
     name: str
     how: str
+    left: bool = False
 
 
 Event = Placed | Started | Ended
@@ -170,8 +174,10 @@ class Supervisor:
                 place.service, place.since = event.service, now
                 return []
             case Ended():
-                self.deaths += 1
-                self.last_death = event.how
+                place.retired |= event.left
+                if not place.retired:
+                    self.deaths += 1
+                    self.last_death = event.how
                 self._vacate(place, now)
                 return []
 
@@ -203,10 +209,3 @@ class Supervisor:
     def grow(self) -> None:
         """Want one worker more."""
         self._places.append(_Place(head=False))
-
-    def retire(self, name: str) -> None:
-        """A worker drains and ends by itself, and none is to take its place."""
-        for place in self._workers():
-            if place.name == name:
-                place.retired = True
-                return

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from canary_core.protocol.messages import Progress
 from minishark.programs.run import ProgramRun
 
+_REFRESH_S = 0.1
 _NOTHING_YET = Progress(stage=0, iterations=0, workers=0, epoch=1, snapshot=0, moves=0, tasks=0)
 
 
@@ -34,6 +38,19 @@ class ProgramProgress:
     migrations: int = 0
     rollbacks: int = 0
     elapsed_s: float = 0.0
+
+    def __str__(self) -> str:
+        """A line for a user who waits."""
+        parts = [f"iteration {self.iterations:,}", f"stage {self.stage:,}"]
+        if self.elapsed_s > 0:
+            parts.append(f"{self.stage / self.elapsed_s:,.0f} stages/s")
+        parts.append(f"{self.workers} workers")
+        if self.snapshot is not None:
+            parts.append(f"snapshot {self.snapshot:,}")
+        for count, what in ((self.migrations, "migrations"), (self.rollbacks, "rollbacks")):
+            if count:
+                parts.append(f"{count} {what}")
+        return " · ".join([*parts, f"{self.elapsed_s:.1f} s"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +90,12 @@ class Program:
             f"{now.elapsed_s:.1f} s>"
         )
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(
+        self,
+        timeout: float | None = None,
+        *,
+        on_progress: Callable[[ProgramProgress], object] | None = None,
+    ) -> Any:
         """Wait for what the driver returned, with values in the places of handles.
 
         A single becomes its value, any other handle the list of its parts. If the program was
@@ -83,6 +105,8 @@ class Program:
 
         Args:
             timeout: seconds; None waits as long as it takes. The program goes on after it.
+            on_progress: called some ten times a second, on the thread that waits; a
+                `ProgramProgress` prints as a line. What it raises cancels the program.
 
         Raises:
             TimeoutError: it still runs.
@@ -93,7 +117,7 @@ class Program:
             TasksLostError: its workers died too often, or all at once.
         """
         try:
-            is_over = self._run.over.wait(timeout)
+            is_over = self._wait(timeout, on_progress)
         except BaseException:  # Ctrl-C
             self._run.cancel()
             self._run.await_end()
@@ -103,6 +127,18 @@ class Program:
         if self._run.failure is not None:
             raise self._run.failure
         return self._run.result
+
+    def _wait(
+        self, timeout: float | None, on_progress: Callable[[ProgramProgress], object] | None
+    ) -> bool:
+        if on_progress is None:
+            return self._run.over.wait(timeout)
+        end_s = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._run.over.wait(max(0.0, min(_REFRESH_S, end_s - time.monotonic()))):
+            if time.monotonic() >= end_s:
+                return False
+            on_progress(self.progress)
+        return True
 
     def cancel(self) -> None:
         """End the program; `result` raises QueryCancelledError then. No effect if it is over."""

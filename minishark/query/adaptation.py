@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -20,23 +19,14 @@ from minishark.worker.protocol import TaskOutcome
 
 @dataclass(slots=True, kw_only=True)
 class Adaptation:
-    """What is left of a query while it runs.
+    """What is left of a query while it runs."""
 
-    Attributes:
-        plan: the physical plan, with leaves for the stages that had started when it was revised.
-        catalog: the tables that it reads.
-        options: the options that it was planned with.
-        free_root: whether the last stage may have any number of tasks.
-        revisions: what was changed so far.
-        elapsed_s: how long it took to decide that, in seconds.
-    """
-
+    # The physical plan, with leaves for the stages that had started when it was revised.
     plan: PhysicalPlan
-    catalog: Catalog
-    options: PlannerOptions
-    free_root: bool
-    revisions: list[RevisionMetrics] = field(default_factory=list)
-    elapsed_s: float = 0.0
+    catalog: Catalog  # the tables that it reads
+    options: PlannerOptions  # the options that it was planned with
+    free_root: bool  # whether the last stage may have any number of tasks
+    revisions: list[RevisionMetrics] = field(default_factory=list)  # what was changed so far
     _sizes: dict[int, StageSize] = field(default_factory=dict)
     _empty: set[int] = field(default_factory=set)
 
@@ -66,7 +56,6 @@ class Adaptation:
         """
         if len(started) == len(planned) or not self._sizes:
             return planned
-        begun = time.perf_counter()
         situation = Situation(
             sizes=self._sizes,
             empty=self._empty,
@@ -76,7 +65,6 @@ class Adaptation:
             free_root=self.free_root,
         )
         revision = adapt(self.plan, planned, started, situation)
-        self.elapsed_s += time.perf_counter() - begun
         if revision is None:
             return planned
         self.plan = revision.plan

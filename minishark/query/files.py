@@ -51,28 +51,18 @@ class _Reference:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A query over tables that stand for files.
+    """A query over tables that stand for files."""
 
-    Attributes:
-        sql: its text, with the tables' names.
-        tables: the tables; `NamedFiles` may evict them before they are used.
-    """
-
-    sql: str
-    tables: tuple[Table, ...]
+    sql: str  # its text, with the tables' names
+    tables: tuple[Table, ...]  # the tables; `NamedFiles` may evict them before they are used
 
 
 @dataclass(slots=True, kw_only=True)
 class NamedFiles:
-    """The tables that stand for files; safe to use from several threads.
+    """The tables that stand for files; safe to use from several threads."""
 
-    Attributes:
-        planning: DuckDB, which finds files and reads their schemas.
-        partitions: the preferred number of partitions.
-    """
-
-    planning: PlanningDatabase
-    partitions: int
+    planning: PlanningDatabase  # DuckDB, which finds files and reads their schemas
+    partitions: int  # the preferred number of partitions
     _tables: OrderedDict[_Key, Table] = field(default_factory=OrderedDict)
     _keys: dict[str, _Key] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)

@@ -43,17 +43,12 @@ _FUNCTION_COPIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What holds for all queries of a session, and travels to executors with each stage.
+    """What holds for all queries of a session, and travels to executors with each stage."""
 
-    Attributes:
-        settings: SET statements.
-        definitions: statements that create what a whole statement may name: views, macros, types.
-        functions: Python functions that SQL may call.
-    """
-
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # SET statements
+    # Statements that create what a whole statement may name: views, macros, types.
     definitions: tuple[str, ...] = ()
-    functions: tuple[ScalarFunction, ...] = ()
+    functions: tuple[ScalarFunction, ...] = ()  # Python functions that SQL may call
 
     def called_by(self, stage: Stage) -> tuple[ScalarFunction, ...]:
         """The Python functions that a stage may call; a whole statement may do so by a macro."""
@@ -65,27 +60,16 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobBuilder:
-    """Builds the jobs of one run of a query.
+    """Builds the jobs of one run of a query."""
 
-    Attributes:
-        graph: the outputs of earlier stages.
-        last: the number of the last stage.
-        output: what the last stage's tasks do with their rows.
-        folder: the query's folder, relative to a node's storage folder.
-        working_folder: the front end's, to which relative paths in SQL refer; empty for none.
-        environment: settings, definitions and functions.
-        threads: the number of threads for a large task that is alone in its stage.
-        explained: whether tasks report why they ran where they did.
-    """
-
-    graph: StageGraph
-    last: int
-    output: Output
-    folder: str
-    working_folder: str
-    environment: Environment
-    threads: int
-    explained: bool
+    graph: StageGraph  # the outputs of earlier stages
+    last: int  # the number of the last stage
+    output: Output  # what the last stage's tasks do with their rows
+    folder: str  # the query's folder, relative to a node's storage folder
+    working_folder: str  # the front end's, to which relative paths in SQL refer; empty for none
+    environment: Environment  # settings, definitions and functions
+    threads: int  # the number of threads for a large task that is alone in its stage
+    explained: bool  # whether tasks report why they ran where they did
 
     def job(
         self,

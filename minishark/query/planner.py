@@ -21,6 +21,7 @@ from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
 from minishark.query import calibration
 from minishark.query.files import NamedFiles
+from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.worker.protocol import ScalarFunction
 
@@ -75,6 +76,11 @@ class QueryPlan:
     @cached_property
     def reads_files(self) -> bool:
         return any(p.relation for table in self.tables.values() for p in table.partitions)
+
+    @cached_property
+    def shown(self) -> Shown:
+        """The plan as events tell it."""
+        return shown(self.physical, self.stages, self.tables)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,7 +170,7 @@ class QueryPlanner:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         if calls_python:
             options = options.without("collapse")  # few rows may take a function long
-        if options.threads < options.slots and _rows(tables) > SINGLE_TASK_ROWS:
+        if options.threads < options.slots and sum(t.rows for t in tables) > SINGLE_TASK_ROWS:
             # One task or several, and how many: that depends on the machine.
             options = replace(options, costs=calibration.machine_costs())
         physical = plan_physical(logical, tables, options)
@@ -213,7 +219,3 @@ class QueryPlanner:
         if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
-
-
-def _rows(tables: Catalog) -> int:
-    return sum(table.rows for table in tables)

@@ -12,7 +12,7 @@ from minishark.cluster.backend import JobEvent
 from minishark.compiler.stages.stage import Stage
 from minishark.query.metrics import StageMetrics, TaskMetrics
 from minishark.worker.protocol import TaskOutcome
-from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskSpec, explain
+from sparrow_core import JobFinished, JobSpec, TaskCompleted, explain
 
 
 @dataclass(slots=True)
@@ -25,13 +25,9 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True)
 class StageRecord:
-    """A stage and its jobs: one, or more if lost outputs were computed again.
+    """A stage and its jobs: one, or more if lost outputs were computed again."""
 
-    Attributes:
-        stage: the stage.
-    """
-
-    stage: Stage
+    stage: Stage  # the stage
     _jobs: dict[int, _Job] = field(default_factory=dict)
     _outcomes: dict[int, TaskOutcome] = field(default_factory=dict)
     _completed: dict[int, TaskCompleted] = field(default_factory=dict)
@@ -41,7 +37,7 @@ class StageRecord:
 
     def submitted(self, number: int, job: JobSpec, preferred: dict[int, frozenset[str]]) -> None:
         """A job of the stage starts; `preferred` has the preferred nodes of its tasks."""
-        tasks = tuple(map(_without_payload, job.tasks))
+        tasks = tuple(structs.replace(task, payload=b"") for task in job.tasks)
         self._jobs[number] = _Job(structs.replace(job, tasks=tasks, shared=b""))
         self._preferred.update(preferred)
 
@@ -74,27 +70,39 @@ class StageRecord:
         )
 
     def _tasks(self) -> Iterator[TaskMetrics]:
-        reasons = {}
-        for job in self._jobs.values():
-            if job.spec.options.explain:
-                reasons.update(explain(job.spec, job.events))
+        reasons: dict[int, tuple[str, ...]] = {}
+        for number in self._jobs:
+            reasons.update(self.why(number))
         for index in sorted(self._outcomes):
-            event, outcome = self._completed[index], self._outcomes[index]
-            preferred = self._preferred.get(index)
-            yield TaskMetrics(
-                node=event.node,
-                executor=event.executor,
-                attempt=event.attempt,
-                rows=outcome.rows,
-                bytes=outcome.nbytes,
-                disk_bytes=outcome.nbytes if outcome.on_disk else 0,
-                received=outcome.received,
-                run_s=event.run_s,
-                queue_s=event.queue_s,
-                local=event.node in preferred if preferred else None,
-                why=tuple(reasons[index].lines()) if index in reasons else (),
-            )
+            yield self.task(index, reasons.get(index, ()))
 
+    def task(self, index: int, why: tuple[str, ...] = ()) -> TaskMetrics:
+        """The metrics of a completed task."""
+        event, outcome = self._completed[index], self._outcomes[index]
+        preferred = self._preferred.get(index)
+        return TaskMetrics(
+            node=event.node,
+            executor=event.executor,
+            attempt=event.attempt,
+            rows=outcome.rows,
+            bytes=outcome.nbytes,
+            disk_bytes=outcome.nbytes if outcome.on_disk else 0,
+            received=outcome.received,
+            run_s=event.run_s,
+            queue_s=event.queue_s,
+            local=event.node in preferred if preferred else None,
+            why=why,
+        )
 
-def _without_payload(task: TaskSpec) -> TaskSpec:
-    return structs.replace(task, payload=b"")
+    def why(self, number: int) -> dict[int, tuple[str, ...]]:
+        """By task of a job, why it ran where it did, in sentences; empty if that is not known."""
+        job = self._jobs[number]
+        if not job.spec.options.explain:
+            return {}
+        found = explain(job.spec, job.events)
+        return {index: tuple(reason.lines()) for index, reason in found.items()}
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the stage's submission to its last completion."""
+        return self._elapsed_s

@@ -23,8 +23,10 @@ from minishark.query.adaptation import Adaptation
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.metrics import StageMetrics
+from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.query.recorder import StageRecord
+from minishark.query.shown import shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
@@ -35,50 +37,37 @@ from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where jobs run.
+    """Where jobs run."""
 
-    Attributes:
-        backend: takes jobs.
-        placement: gives the placement over the nodes that are alive now, which have the folders
-            that the jobs write to.
-        lost_nodes: of some nodes, those known to have lost their files.
-    """
-
-    backend: Backend
+    backend: Backend  # takes jobs
+    # Gives the placement over the nodes that are alive now, which have the folders that the jobs
+    # write to.
     placement: Callable[[], Placement]
+    # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
 
 
 @dataclass(slots=True, kw_only=True)
 class QueryRun:
-    """One execution of a query.
+    """One execution of a query."""
 
-    Attributes:
-        stages: the stages, in topological order; the last gives the result.
-        tables: gives the tables that they read, by name in lower case, as they were when planned,
-            with their current locations.
-        site: where jobs run.
-        store: where results are read from.
-        folder: the query's folder for outputs, relative to a node's storage folder.
-        output: what the last stage's tasks do with their rows.
-        environment: the session's settings, definitions and functions.
-        threads: the number of threads for a large task that is alone in its stage.
-        explained: whether the metrics say why each task ran where it did.
-        on_progress: called at least once a second; what it raises ends the query.
-        adaptation: revises the stages that have not started when one is complete; None for never.
-    """
-
-    stages: Sequence[Stage]
+    stages: Sequence[Stage]  # the stages, in topological order; the last gives the result
+    # Gives the tables that they read, by name in lower case, as they were when planned, with their
+    # current locations.
     tables: Callable[[], Mapping[str, Table]]
-    site: Site
-    store: Store
-    folder: str
-    output: Output
+    site: Site  # where jobs run
+    store: Store  # where results are read from
+    folder: str  # the query's folder for outputs, relative to a node's storage folder
+    output: Output  # what the last stage's tasks do with their rows
+    # The session's settings, definitions and functions.
     environment: Environment = field(default_factory=Environment)
-    threads: int = 1
-    explained: bool = False
+    threads: int = 1  # the number of threads for a large task that is alone in its stage
+    explained: bool = False  # whether the metrics say why each task ran where it did
+    # Called at least once a second; what it raises ends the query.
     on_progress: ProgressHandler | None = None
+    # Revises the stages that have not started when one is complete; None for never.
     adaptation: Adaptation | None = None
+    observer: QueryObserver | None = None  # told what happens; it may end the query
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -170,6 +159,15 @@ class QueryRun:
         self.store.forget(self.folder)
         return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))
 
+    def pieces(self) -> list[FileSlice | pa.Table]:
+        """The last stage's outputs: where each is stored, or itself if it came in a message."""
+        return [
+            FileSlice(outcome.file, (node,))
+            if outcome.inline is None and outcome.file is not None
+            else self._read(outcome, node)
+            for outcome, node in self.outcomes()
+        ]
+
     def _named(self, table: pa.Table) -> pa.Table:
         """A task's rows under the column names that users know.
 
@@ -229,6 +227,9 @@ class QueryRun:
         job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
         record = self._records.setdefault(stage.index, StageRecord(stage=stage))
         record.submitted(submission.number, job, preferred)
+        if self.observer is not None:
+            again = self._graph.rerun(stage.index)
+            self.observer.submitted(stage.index, stage.tasks, again)
         return job
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
@@ -247,8 +248,13 @@ class QueryRun:
             output = self._graph.at(submission.stage, event.task_id)
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
+            if self.observer is not None:
+                self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):
             record.finished(submission.number, event)
+            if self.observer is not None:
+                why = record.why(submission.number)
+                self.observer.finished(submission.stage, record.elapsed_s, event, why)
             self._adapt(submission.stage)
 
     def _adapt(self, stage: int) -> None:
@@ -265,9 +271,14 @@ class QueryRun:
             self._by_index = {stage.index: stage for stage in stages}
             self._graph.revise([self._node(stage) for stage in stages])
             self._builder = replace(self._builder, last=self._last.index)
+            if self.observer is not None:
+                plan = shown(adaptation.executed(stages), stages, self._stored)
+                self.observer.revised(adaptation.revisions, plan)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
         """The error of a task that failed for good."""
+        if self.observer is not None:
+            self.observer.failed(submission.stage, event)
         return task_error(event, is_own_text=self._by_index[submission.stage].is_statement)
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
@@ -281,7 +292,9 @@ class QueryRun:
         self._stored = self.tables()
 
     def waiting(self) -> None:
-        """Report progress."""
+        """Report progress; ends the run if it was cancelled."""
+        if self.observer is not None:
+            self.observer.check()
         if self.on_progress is not None:
             self.on_progress(self.progress())
 

@@ -7,18 +7,26 @@ tasks have left into a result. Sinks that make tables and files are in `minishar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 from msgspec import structs
 
+from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.expressions import Schema
 from minishark.query.locality import replica_locations
-from minishark.worker.protocol import CopyTarget, OutputKind, StageTask, TaskFunction, TaskPayload
+from minishark.worker.protocol import (
+    CopyTarget,
+    FileSlice,
+    OutputKind,
+    StageTask,
+    TaskFunction,
+    TaskPayload,
+)
 
 if TYPE_CHECKING:
     from minishark.query.run import QueryRun
@@ -114,7 +122,6 @@ class Sink(Generic[Result_co]):
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         """What the tasks of the last stage of `plan` do; `columns` are its column names."""
-        del plan
         return Output(kind=OutputKind.RESULT, columns=columns, lossless=self.lossless)
 
     def finish(self, run: QueryRun) -> Result_co:
@@ -155,6 +162,29 @@ class StreamRows(Sink[pa.RecordBatchReader]):
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver(Sink[Result_co]):
+    """Rows that another system takes over piece by piece, while the query's files exist.
+
+    `take` is given the pieces, which are stored files or small tables, and the names of their
+    columns. Its FilesLostError says which of them no node has any more; they are computed again.
+    """
+
+    take: Callable[[Sequence[FileSlice | pa.Table], Sequence[str]], Result_co]
+    distributes_files = True
+    needs_tasks = False
+
+    def finish(self, run: QueryRun) -> Result_co:
+        while True:
+            try:
+                return self.take(run.pieces(), run.output.names)
+            except FilesLostError as lost:
+                run.run_again(lost)
+
+    def accept(self, rows: pa.Table) -> Result_co:
+        return self.take([rows], rows.column_names)
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyFunction(Sink[pa.Table]):
     """What a Python function returns for a query's partitions, as one Arrow table."""
 
@@ -165,7 +195,6 @@ class ApplyFunction(Sink[pa.Table]):
         return options.in_stages()
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        del plan
         return Output(kind=OutputKind.RESULT, columns=columns, function=self.function)
 
     def finish(self, run: QueryRun) -> pa.Table:

@@ -31,51 +31,34 @@ from minishark.worker.protocol import TaskOutcome
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """An edge of the graph: a stage reads an earlier one.
+    """An edge of the graph: a stage reads an earlier one."""
 
-    Attributes:
-        stage: the number of the earlier stage.
-        own: whether task i reads only the output of task i; else each task reads all outputs.
-    """
-
-    stage: int
+    stage: int  # the number of the earlier stage
+    # Whether task i reads only the output of task i; else each task reads all outputs.
     own: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageNode:
-    """A node of the graph: a stage.
+    """A node of the graph: a stage."""
 
-    Attributes:
-        index: its number.
-        tasks: its number of tasks.
-        reads: the stages that it reads.
-        varies: whether its tasks may return other rows when they run again.
-        after: stages that it waits for if they are to run, as their size may change what is left.
-        enough_rows: the number of rows that suffices, taken from its tasks in order (a LIMIT);
-            None for all rows.
-    """
-
-    index: int
-    tasks: int
-    reads: tuple[Read, ...] = ()
-    varies: bool = False
+    index: int  # its number
+    tasks: int  # its number of tasks
+    reads: tuple[Read, ...] = ()  # the stages that it reads
+    varies: bool = False  # whether its tasks may return other rows when they run again
+    # The number of rows that suffices, taken from its tasks in order (a LIMIT); None for all rows.
     enough_rows: int | None = None
+    # Stages that it waits for if they are to run, as their size may change what is left.
     after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """The output of a task.
+    """The output of a task."""
 
-    Attributes:
-        outcome: what the task reported.
-        node: where it ran.
-        locations: the nodes that store its file; none if it cannot be lost with a node.
-    """
-
-    outcome: TaskOutcome
-    node: str
+    outcome: TaskOutcome  # what the task reported
+    node: str  # where it ran
+    # The nodes that store its file; none if it cannot be lost with a node.
     locations: tuple[str, ...] = ()
 
 

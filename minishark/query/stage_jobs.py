@@ -60,21 +60,14 @@ class Work(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class StageJobs:
-    """A run of a graph's stages.
+    """A run of a graph's stages."""
 
-    Attributes:
-        graph: the stages.
-        backend: where jobs run.
-        work: builds the jobs.
-        lost_nodes: of some nodes, those known to have lost their files.
-        recoveries: the number of losses so far.
-    """
-
-    graph: StageGraph
-    backend: Backend
-    work: Work
+    graph: StageGraph  # the stages
+    backend: Backend  # where jobs run
+    work: Work  # builds the jobs
+    # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]]
-    recoveries: int = 0
+    recoveries: int = 0  # the number of losses so far
     _jobs: dict[int, tuple[Submission, JobId]] = field(default_factory=dict)
     _events: queue.SimpleQueue[tuple[Submission, JobEvent]] = field(
         default_factory=queue.SimpleQueue

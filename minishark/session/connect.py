@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minishark.cluster.local import ClusterOptions, OwnCluster
+from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
-from minishark.deploy.targets import Shape, deploy, is_platform
+from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.session.lazy import imported
 from minishark.worker.cores import usable_cores
@@ -37,6 +38,9 @@ def connect(
     executors_per_node: int | None = None,
     schedulers: int | None = None,
     partitions: int | None = None,
+    min_nodes: int | None = None,
+    max_nodes: int | None = None,
+    idle_s: float = 60.0,
     placement: str = "sparrow",
     probe_ratio: float = 2.0,
     in_process: bool = False,
@@ -44,14 +48,17 @@ def connect(
     task_threads: int | None = None,
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
+    event_log: str | Path | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
     Args:
         cluster: a running cluster: `tcp://host:port` or `ipc://path` of one of its nodes, or its
-            name on this machine. None starts one that ends with the session, on this machine;
-            "ray", "ray://host:port", "dask" or a Client of Dask's distributed start one on machines
-            of Ray or Dask (see docs/cluster.md). `nodes`, `executors_per_node`, `schedulers` and
+            name on this machine; `ray:NAME` for one that was started with `minishark cluster start
+            --on ray`; `@FILE` for one whose nodes meet in a file. None starts one that ends with
+            the session, on this machine; "ray", "ray://host:port", "dask" or a Client of Dask's
+            distributed start one on machines of Ray or Dask (see docs/cluster.md). `nodes`,
+            `cpus_per_node` (Ray and Dask), `executors_per_node`, `schedulers` and
             `memory_limit` are for those, `in_process` is for this machine.
         keys: the folder of the cluster's keys, for tcp; None for the environment variable
             MINISHARK_KEYS, or the folder that the cluster was started with.
@@ -63,6 +70,11 @@ def connect(
         schedulers: number of Sparrow schedulers; None for two, or one if there is one node; on Ray
             or Dask for one, in a process of its own.
         partitions: default number of partitions of tables and shuffles; None for one per slot.
+        min_nodes: the fewest nodes of a new cluster with `max_nodes`; None for one. It starts with
+            these, or with `nodes` if given.
+        max_nodes: for a new cluster that grows up to there while tasks wait for slots, and shrinks
+            while it is idle; None for one that keeps its number of nodes.
+        idle_s: seconds for which one node fewer would have sufficed, after which one goes.
         placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
             Sparrow's batch sampling with late binding.
         probe_ratio: reservations per task, at least 1.
@@ -87,9 +99,12 @@ def connect(
         memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
             and shuffles in shared memory. The rest goes to disk. None for the environment variable
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
+        event_log: a folder for the history of the session: what happens, as lines of JSON of at
+            most 64 MiB, which `minishark ui FOLDER` shows. None for none.
 
     Raises:
         OptionError: an argument is invalid.
+        DataError: `event_log` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -115,12 +130,14 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio)
+        return Session(on, planner, placement, probe_ratio, event_log)
 
     limit = None if memory_limit is None else parse_size(memory_limit)
     if is_platform(cluster):
         if in_process or keys is not None:
             raise OptionError("On Ray or Dask, nodes are processes, and keys are made for them.")
+        if not (min_nodes is max_nodes is None):
+            raise OptionError("On Ray or Dask, the number of nodes is fixed: pass nodes.")
         shape = Shape(
             nodes=nodes,
             cpus_per_node=cpus_per_node,
@@ -132,6 +149,8 @@ def connect(
     if cpus_per_node is not None:
         raise OptionError("cpus_per_node is for clusters on Ray or Dask; use executors_per_node.")
     if cluster is not None:
+        if not (min_nodes is max_nodes is None):
+            raise OptionError("A running cluster grows by nodes that join it, not by max_nodes.")
         if in_process or not (nodes is executors_per_node is schedulers is None):
             raise OptionError("A running cluster has its nodes; connect without them.")
         if memory_limit is not None:
@@ -141,13 +160,18 @@ def connect(
         raise OptionError("keys go with the address of a cluster.")
     cores = usable_cores()
     few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
-    count = few if nodes is None else nodes
+    scaling = _scaling(min_nodes, max_nodes, idle_s)
+    least = few if scaling is None else scaling.min_nodes
+    count = least if nodes is None else nodes
     options = ClusterOptions(
-        count,
-        max(1, cores // few) if executors_per_node is None else executors_per_node,
-        (1 if count == 1 else 2) if schedulers is None else schedulers,
-        in_process,
-        limit,
+        nodes=count,
+        executors_per_node=(
+            max(1, cores // few) if executors_per_node is None else executors_per_node
+        ),
+        schedulers=(1 if count == 1 else 2) if schedulers is None else schedulers,
+        in_process=in_process,
+        memory_limit_bytes=limit,
+        scaling=scaling,
     )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)
@@ -157,6 +181,16 @@ def connect(
         own.await_start()
         undo.pop_all()
     return session
+
+
+def _scaling(min_nodes: int | None, max_nodes: int | None, idle_s: float) -> ScalingOptions | None:
+    if max_nodes is None:
+        if min_nodes is not None:
+            raise OptionError("min_nodes goes with max_nodes; `nodes` is for a fixed number.")
+        return None
+    return ScalingOptions(
+        min_nodes=1 if min_nodes is None else min_nodes, max_nodes=max_nodes, idle_s=idle_s
+    )
 
 
 def _deployed(cluster: Any, shape: Shape) -> Cluster:
@@ -175,7 +209,6 @@ def _deployed(cluster: Any, shape: Shape) -> Cluster:
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:
     imported("minishark.session.session")
     from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
-    from minishark.cluster.launch import resolve  # noqa: PLC0415
 
     return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
 
@@ -210,7 +243,7 @@ def planner_options(
     task_threads: int | None,
     disabled: Collection[str],
 ) -> PlannerOptions:
-    slots = cluster.total_slots
+    slots = cluster.most_slots
     if not single_task_rows and "coalesced_tasks" in disabled:
         eager = PlannerOptions.eager(partitions or slots).without(*disabled)
         return replace(eager, slots=cluster.cores)
@@ -218,7 +251,7 @@ def planner_options(
     options = PlannerOptions(
         partitions=partitions or slots,
         single_task_rows=single_task_rows,
-        threads=task_threads or (1 if alone else slots),
+        threads=task_threads or (1 if alone else cluster.total_slots),
         slots=cluster.cores,
         task_bytes=cluster.task_bytes,
         disabled=frozenset(disabled),

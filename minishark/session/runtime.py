@@ -24,6 +24,7 @@ from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import Cancellation
+from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
@@ -62,7 +63,13 @@ class Runtime:
         self.remove_function = self.definitions.remove_function
         folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
-        pool = CallPool(cluster.backend, self._placement, files, working_folder=working_folder)
+        pool = CallPool(
+            cluster.backend,
+            self._placement,
+            files,
+            working_folder=working_folder,
+            events=self.engine.events,
+        )
         self.calls = Calls(pool, lambda: cluster.total_slots)
 
     def _placement(self) -> Placement:
@@ -94,6 +101,11 @@ class Runtime:
         # each task's are freed when they have been read.
         with self.engine.up_to_date():
             return self.engine.run(sql, StreamRows())
+
+    def to_ray_dataset(self, sql: str) -> Any:
+        sink = ray_dataset_sink(self.cluster)
+        with self.engine.up_to_date():
+            return self.engine.run(sql, sink)[0]
 
     def explain(self, sql: str, *, mode: str) -> str:
         with self.engine.up_to_date():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 from canary_core.driver import Driver
@@ -26,7 +28,9 @@ from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
+from minishark.deploy.targets import from_platform
 from minishark.errors import OptionError
+from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
 from minishark.programs.result_table import IntoTable
@@ -37,8 +41,10 @@ from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
 from minishark.session.connect import check_placement
 from minishark.session.lazy import imported
+from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
+from minishark.session.watcher import Watcher
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -67,12 +73,24 @@ class Session(CamelCase):
     builder = _Builder()
 
     def __init__(
-        self, cluster: Cluster, planner: PlannerOptions, placement: str, probe_ratio: float
+        self,
+        cluster: Cluster,
+        planner: PlannerOptions,
+        placement: str,
+        probe_ratio: float,
+        event_log: str | Path | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(cluster, planner, placing)
         self._statements = Statements(self._runtime)
         self._name = secrets.token_hex(8)
+        shared = cluster.store_name if cluster.address else self._name[:6]
+        self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
+        self._page: PageServer | None = None
+        self._page_lock = threading.Lock()
+        share(self._watcher, self._runtime.engine)
+        if event_log is not None:
+            self._watcher.write_to(event_log)
         is_here(self._name, self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
@@ -141,7 +159,8 @@ class Session(CamelCase):
         Args:
             name: the table's name, as SQL will use it.
             data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader
-                or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark.
+                or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark; a
+                dataset of Ray.
             partition_by: columns whose hash decides a row's partition. Tables that are partitioned
                 alike on their join keys join without a shuffle.
             partitions: the number of partitions; None for the session's default, and 1 for small
@@ -158,6 +177,7 @@ class Session(CamelCase):
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         layout = Layout(keys, partitions, replicas)
+        data = from_platform(data, self._runtime.cluster)
         self._runtime.create_table(
             name, data, layout=layout, replace=replace, on_progress=on_progress
         )
@@ -471,6 +491,35 @@ class Session(CamelCase):
         cluster = self._runtime.cluster
         return node_states(cluster.status(), cluster.paths)
 
+    def add_node(self) -> None:
+        """Start one more node of the session's own cluster; returns before it is up.
+
+        The cluster must have been opened with `max_nodes`. On other clusters, run
+        `minishark cluster node --join ADDRESS` on the new machine.
+
+        Raises:
+            OptionError: there are as many nodes as there may be.
+            ClusterError: the cluster is not the session's own, or the session is stopped.
+        """
+        self._runtime.engine.check_open()
+        self._runtime.cluster.start_node()
+
+    def drain_node(self, node: str) -> None:
+        """Have a node leave without loss; returns at once.
+
+        It takes no new tasks. Its partitions move to other nodes, its tasks end, and running
+        queries that read its outputs are served to their end. Then it leaves.
+
+        Args:
+            node: its name, as `nodes()` has it.
+
+        Raises:
+            OptionError: there is no such node.
+            ClusterError: it does not answer, or has to stay as it runs the cluster's scheduler.
+        """
+        self._runtime.engine.check_open()
+        self._runtime.cluster.drain(node)
+
     def place(self, placement: str, probe_ratio: float = 2.0) -> None:
         """Change how the tasks of queries are placed from now on; see `connect`.
 
@@ -511,6 +560,30 @@ class Session(CamelCase):
         """What the user should know, such as shared memory that is too small."""
         return self._runtime.engine.warnings
 
+    # What happens
+
+    def ui(self, *, port: int = 0, open_browser: bool | None = None) -> str:
+        """Serve a page that shows what the session and its cluster do; its address.
+
+        The page is live until the session stops. It is served to this machine only, and its address
+        contains a random token: whoever has it sees all queries, and can cancel them.
+
+        Args:
+            port: the port on 127.0.0.1; 0 for any that is free. Only the first call chooses it.
+            open_browser: whether to open the page; None opens it where there is a display.
+
+        Raises:
+            ClusterError: the session is stopped.
+            OptionError: the port is taken.
+        """
+        engine = self._runtime.engine
+        engine.check_open()
+        with self._page_lock:
+            if self._page is None:
+                self._page = serve_session(self._watcher, engine, port)
+        show(self._page.address, open_browser)
+        return self._page.address
+
     # Life
 
     @property
@@ -530,6 +603,9 @@ class Session(CamelCase):
         """
         if not self.is_stopped:
             self._runtime.calls.pool.close()
+            self._watcher.stop()
+            if self._page is not None:
+                self._page.stop()
         if self._runtime.engine.stop():
             atexit.unregister(self.stop)
 

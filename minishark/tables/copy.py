@@ -129,7 +129,6 @@ class WriteFiles(Sink[tuple[Written, ...]]):
         return plan if self.copy.is_folder else in_one_partition(plan)
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
-        del plan
         suffix = "".join(self.copy.path.suffixes)  # DuckDB infers format and compression from it
         target = CopyTarget(str(self.staging), self.copy.text, suffix)
         return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)

@@ -202,19 +202,16 @@ class TableLoader:
         return TaskPayload(index, {"in0": slices}, replicas=nodes)
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
-        del submission
         outcome = decode_outcome(event.result)
         return TaskOutput(outcome, event.node, outcome.locations or (event.node,))
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
-        del submission
         if isinstance(event, TaskCompleted) and self.on_progress is not None:
             total = len(self._pieces) + self._is_divided * self.layout.partitions
             self._done = min(total, self._done + 1)  # lost outputs are computed twice
             self.on_progress(self._done, total)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
-        del submission
         error = task_error(event)
         if isinstance(error, FragmentRejectedError | TaskFailedError):
             return DataError(f"The data can't be read: {error}")

@@ -16,6 +16,7 @@ from minishark.errors import DataError, ResourceError
 from minishark.expressions import Column, Schema, quote_text
 from minishark.query.files import ROW_NUMBER, row_ranges
 from minishark.tables.load import TableSource
+from minishark.tables.pieces import Pieces
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import Store
@@ -154,6 +155,17 @@ def memory_source(
     slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
     source = TableSource(schema, slices=slices or (FileSlice(file, (store_name,)),))
     return source, SourceSize(stored.bytes, stored.rows)
+
+
+def pieces_source(
+    pieces: Pieces, folder: str, planning: PlanningDatabase
+) -> tuple[TableSource, SourceSize]:
+    schema = table_schema(pieces.schema.empty_table(), planning)
+    stored = pieces.store(folder)
+    slices = tuple(item for piece in stored for item in piece.slices())
+    rows = tuple(count for piece in stored for count in piece.batches)
+    size = SourceSize(sum(piece.bytes for piece in stored), sum(rows))
+    return TableSource(schema, slices=slices, rows=rows), size
 
 
 def table_schema(table: pa.Table, planning: PlanningDatabase) -> Schema:

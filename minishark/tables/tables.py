@@ -23,8 +23,15 @@ from minishark.query.inputs import lost_partitions
 from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.tables.load import LoadedTable, TableLayout, TableLoader, TableSource
+from minishark.tables.pieces import Pieces
 from minishark.tables.replication import Replicator
-from minishark.tables.sources import SourceSize, arrow_table, files_source, memory_source
+from minishark.tables.sources import (
+    SourceSize,
+    arrow_table,
+    files_source,
+    memory_source,
+    pieces_source,
+)
 from minishark.worker.protocol import FileSlice
 from minishark.worker.statistics import merge_statistics
 from minishark.worker.store import InputMissingError
@@ -201,6 +208,8 @@ class Tables:
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
             return files_source(data, self.planning, pieces)
+        if isinstance(data, Pieces):
+            return pieces_source(data, folder, self.planning)
         return memory_source(
             arrow_table(data),
             self.cluster.store(),

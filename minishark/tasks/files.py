@@ -53,13 +53,17 @@ class Files:
         self._unused: OrderedDict[bytes, None] = OrderedDict()
         self._unused_bytes = 0
         self._numbers = itertools.count()
-        self._lock = threading.RLock()  # finalizers may come while it is held
+        # Guards the above; never held while files are written, as the cluster's thread needs it.
+        # Finalizers may come while it is held.
+        self._lock = threading.RLock()
+        self._making = threading.Lock()
+        self._writing: dict[bytes, threading.Event] = {}  # by digest; set when it is over
 
     def make_folder(self) -> None:
         """Create the folder, unless it was."""
         if self._is_made:
             return
-        with self._lock:
+        with self._making:
             if not self._is_made:
                 self._make()
                 self._is_made = True
@@ -72,18 +76,39 @@ class Files:
         """
         self.make_folder()
         digest = hashlib.sha256(data).digest()
-        with self._lock:
-            found = self._stored.get(digest)
-            if found is None:
-                name = f"{self.folder}/{digest.hex()[:32]}-{os.getpid()}-{next(self._numbers)}"
-                item = write_file(data, name, self.store())
-                found = self._stored[digest] = _Stored(item, digest, data.nbytes)
-                self._by_name[name] = found
-            elif not found.uses:
-                del self._unused[digest]
-                self._unused_bytes -= found.nbytes
-            found.uses += 1
-            return found.item
+        while True:
+            with self._lock:
+                item = self._used(digest)
+                other = self._writing.get(digest)
+                if item is None and other is None:
+                    written = self._writing[digest] = threading.Event()
+                    break
+            if item is not None:
+                return item
+            assert other is not None
+            other.wait()  # another thread writes the same bytes; if that fails, this one will
+        try:
+            name = f"{self.folder}/{digest.hex()[:32]}-{os.getpid()}-{next(self._numbers)}"
+            item = write_file(data, name, self.store())
+            with self._lock:
+                stored = self._stored[digest] = _Stored(item, digest, data.nbytes, uses=1)
+                self._by_name[name] = stored
+            return item
+        finally:
+            with self._lock:
+                del self._writing[digest]
+            written.set()
+
+    def _used(self, digest: bytes) -> FileSlice | None:
+        """The file of these bytes, for one more call; None if there is none. The lock is held."""
+        found = self._stored.get(digest)
+        if found is None:
+            return None
+        if not found.uses:
+            del self._unused[digest]
+            self._unused_bytes -= found.nbytes
+        found.uses += 1
+        return found.item
 
     @contextlib.contextmanager
     def storing(self) -> Iterator[Sink]:
@@ -102,6 +127,7 @@ class Files:
 
     def release(self, items: Iterable[FileSlice]) -> None:
         """A call does not need these files of `put` any more."""
+        unwanted: list[FileSlice] = []
         with self._lock:
             for item in items:
                 stored = self._by_name[item.file]
@@ -114,10 +140,11 @@ class Files:
                 stored = self._stored.pop(digest)
                 del self._by_name[stored.item.file]
                 self._unused_bytes -= stored.nbytes
-                self.remove((stored.item,))
+                unwanted.append(stored.item)
+        self.remove(unwanted)
 
     def remove(self, items: Iterable[FileSlice]) -> None:
-        """Delete files of this host; those of others go with the session's folder."""
+        """Delete files: those of this host at once, those of others soon."""
         store = self.store()
         for item in items:
             store.remove(item)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 from minishark.cluster.backend import Placement
-from minishark.cluster.joining import open_from_task
+from minishark.cluster.joining import on_live_nodes, open_from_task
 from minishark.errors import ClusterError, OptionError
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
@@ -26,6 +26,7 @@ from minishark.tasks.pool import CallPool
 from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
 from minishark.worker.python_tasks import SCOPE, PythonTasks, slot_here
+from minishark.worker.store import Store
 
 T = TypeVar("T")
 
@@ -151,14 +152,16 @@ class _Opened:
 
     def __init__(self, address: SessionAddress, tasks: PythonTasks) -> None:
         cluster = open_from_task(address.schedulers, tasks.keys, tasks.sockets)
-        store = tasks.store
-        files = Files(address.folder, lambda: store, lambda: None)
-        pool = CallPool(
-            cluster,
-            lambda: address.placement,
-            files,
-            working_folder=lambda: address.working_folder,
-        )
+
+        def placing() -> Placement:
+            return on_live_nodes(address.placement, cluster.nodes())
+
+        def store() -> Store:
+            tasks.store.meet(placing().stores)  # with nodes that have joined since the call began
+            return tasks.store
+
+        files = Files(address.folder, store, lambda: None)
+        pool = CallPool(cluster, placing, files, working_folder=lambda: address.working_folder)
         self.calls = Calls(pool, lambda: address.slots)
         self._close_cluster = cluster.close
         self._at_end = tasks.closing

@@ -26,16 +26,11 @@ Dictionaries = Mapping[int, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows that have the same dictionaries.
+    """Rows that have the same dictionaries."""
 
-    Attributes:
-        schema: the schema of all tables.
-        tables: the rows, to be read before the next part.
-    """
-
-    schema: pa.Schema
+    schema: pa.Schema  # the schema of all tables
     dictionaries: Dictionaries
-    tables: Iterator[pa.Table]
+    tables: Iterator[pa.Table]  # the rows, to be read before the next part
 
 
 class Parts:

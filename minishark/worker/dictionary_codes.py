@@ -12,15 +12,12 @@ from minishark.compiler.hints import DictionaryCodes
 
 @dataclass(frozen=True, slots=True)
 class CodedInputs:
-    """The tables that a fragment reads, by name.
+    """The tables that a fragment reads, by name."""
 
-    Attributes:
-        tables: inputs with their additional columns of codes, and the dictionaries of these codes.
-        new: the names of those that are not stored tables as they are: outputs of stages, and what
-            was computed from inputs.
-    """
-
+    # Inputs with their additional columns of codes, and the dictionaries of these codes.
     tables: Mapping[str, pa.Table]
+    # The names of those that are not stored tables as they are: outputs of stages, and what was
+    # computed from inputs.
     new: frozenset[str] = frozenset()
 
 

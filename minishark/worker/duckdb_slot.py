@@ -41,7 +41,6 @@ class Rows(Protocol):
 
     def to_arrow_reader(self, batch_size: int, /) -> pa.RecordBatchReader:
         """The rows in batches."""
-        ...
 
 
 class DuckDBSlot:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import linecache
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
@@ -45,7 +47,6 @@ class Function(Protocol):
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """The output rows for the rows of one task."""
-        ...
 
 
 class FunctionFailedError(Exception):
@@ -69,6 +70,7 @@ class FunctionFailedError(Exception):
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             frames = frames.tb_next
+        _read_lines(frames)
         trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
         message = traceback.format_exception_only(error)[-1].strip()
         return cls(message, trace, _pickled(error))
@@ -125,17 +127,12 @@ class MapGroups:
     """`fn(rows)` or `fn(key, rows)` for each group of rows.
 
     The last column is the group's number, and rows come in its order.
-
-    Attributes:
-        keys: positions of the grouping columns.
-        with_key: whether it takes the key too: a tuple with a value per grouping column.
-        pandas: whether it takes and gives pandas frames instead of Arrow tables.
     """
 
     fn: Callable[..., Any]
-    keys: tuple[int, ...]
-    with_key: bool
-    pandas: bool
+    keys: tuple[int, ...]  # positions of the grouping columns
+    with_key: bool  # whether it takes the key too: a tuple with a value per grouping column
+    pandas: bool  # whether it takes and gives pandas frames instead of Arrow tables
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
@@ -397,10 +394,25 @@ class UserCode:
         with self._lock:
             if self._thread is None:
                 return 0.0
-            _raise_in(self._thread, Interrupted)
+            if self._thread not in _reading:
+                _raise_in(self._thread, Interrupted)
             if self._asked_s is None:
                 self._asked_s = time.monotonic()
             return time.monotonic() - self._asked_s
+
+
+_reading: set[int] = set()  # threads that read source files, and would leave one open
+
+
+def _read_lines(frames: TracebackType | None) -> None:
+    """Read the lines that a traceback shows, without being interrupted: they are cached then."""
+    thread = threading.get_ident()
+    try:
+        _reading.add(thread)
+        for frame, _ in traceback.walk_tb(frames):
+            linecache.getlines(frame.f_code.co_filename, frame.f_globals)
+    finally:
+        _reading.discard(thread)
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:

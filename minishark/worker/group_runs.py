@@ -47,15 +47,10 @@ _TOGETHER: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A row for each run of rows with the same key.
+    """A row for each run of rows with the same key."""
 
-    Attributes:
-        table: the key as c0, and the aggregates c1, ... over the rows of the run.
-        are_groups: whether no key comes again.
-    """
-
-    table: pa.Table
-    are_groups: bool
+    table: pa.Table  # the key as c0, and the aggregates c1, ... over the rows of the run
+    are_groups: bool  # whether no key comes again
 
 
 def runs_of(
@@ -88,17 +83,11 @@ def runs_of(
 
 @dataclass(slots=True)
 class _Part:
-    """The runs of some rows.
+    """The runs of some rows."""
 
-    Attributes:
-        keys: the key of each run, as an integer.
-        values: for each aggregate, its values over the runs.
-        breaks: the runs whose key is not above the one before.
-    """
-
-    keys: _Integers
-    values: list[_Integers]
-    breaks: _Integers
+    keys: _Integers  # the key of each run, as an integer
+    values: list[_Integers]  # for each aggregate, its values over the runs
+    breaks: _Integers  # the runs whose key is not above the one before
 
 
 def _found(batches: Batches, wanted: InputGroupRuns) -> list[_Part]:

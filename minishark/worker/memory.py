@@ -34,14 +34,10 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kKmMgGtT]?)(i?)[bB]?\s*")
 
 @dataclass(frozen=True, slots=True)
 class NodeMemory:
-    """The memory of one node.
-
-    Attributes:
-        slots: how many tasks it runs at a time, each in a process of its own.
-    """
+    """The memory of one node."""
 
     limit_bytes: int
-    slots: int
+    slots: int  # how many tasks it runs at a time, each in a process of its own
 
     @property
     def usable_bytes(self) -> int:

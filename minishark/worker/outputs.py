@@ -32,15 +32,10 @@ _attempts = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where a task's rows go.
+    """Where a task's rows go."""
 
-    Attributes:
-        store: the files of the task's node.
-        buffer_bytes: how many bytes are buffered before they are written.
-    """
-
-    store: Store
-    buffer_bytes: int
+    store: Store  # the files of the task's node
+    buffer_bytes: int  # how many bytes are buffered before they are written
 
     @property
     def batch_rows(self) -> int:

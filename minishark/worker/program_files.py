@@ -19,17 +19,12 @@ from minishark.worker.store import Store
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows of consecutive stored partitions: those from `first` to `last` (exclusive).
-
-    Attributes:
-        offset: the number of rows before, in the first of these partitions.
-        length: the number of rows.
-    """
+    """Rows of consecutive stored partitions: those from `first` to `last` (exclusive)."""
 
     first: int
     last: int
-    offset: int
-    length: int
+    offset: int  # the number of rows before, in the first of these partitions
+    length: int  # the number of rows
 
 
 def row_range(rows: Sequence[int], index: int, count: int) -> RowRange:
@@ -59,17 +54,11 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFiles:
-    """The store as the workers of one program use it.
+    """The store as the workers of one program use it."""
 
-    Attributes:
-        store: the executor's view of the store.
-        folder: the program's folder in it.
-        tables: the session's tables, by name in lower case.
-    """
-
-    store: Store
-    folder: str
-    tables: Mapping[str, tuple[StoredPartition, ...]]
+    store: Store  # the executor's view of the store
+    folder: str  # the program's folder in it
+    tables: Mapping[str, tuple[StoredPartition, ...]]  # the session's tables, by name in lower case
 
     def table(self, name: str, index: int, count: int) -> pa.Table:
         """A partition of a table, memory-mapped without a copy; `row_range` says of which rows.

@@ -16,38 +16,25 @@ from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
-    """Record batches `first` to `last` (exclusive; None: to the end) of a task's output or a table.
+    """Record batches `first` to `last` (exclusive; None: the end) of a task's output or a table."""
 
-    Attributes:
-        file: a stored Arrow file, relative to the storage folder of each of the locations; empty
-            for an output that travels in messages.
-        locations: the nodes that store it.
-        inline: such an output, as an Arrow IPC stream.
-    """
-
+    # A stored Arrow file, relative to the storage folder of each of the locations; empty for an
+    # output that travels in messages.
     file: str
-    locations: tuple[str, ...]
+    locations: tuple[str, ...]  # the nodes that store it
     first: int = 0
     last: int | None = None
-    inline: bytes = b""
+    inline: bytes = b""  # such an output, as an Arrow IPC stream
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
-    """Where a node, or a session, keeps its files.
+    """Where a node, or a session, keeps its files."""
 
-    Attributes:
-        name: the node, or the session's name as a location of files.
-        host: processes of one host read each other's files by path.
-        memory: its folder in shared memory.
-        disk: its folder on disk.
-        service: where it serves its files to other hosts.
-    """
-
-    name: str
-    host: str
-    memory: str
-    disk: str
-    service: str
+    name: str  # the node, or the session's name as a location of files
+    host: str  # processes of one host read each other's files by path
+    memory: str  # its folder in shared memory
+    disk: str  # its folder on disk
+    service: str  # where it serves its files to other hosts
 
 
 class OutputKind(StrEnum):
@@ -66,19 +53,12 @@ class OutputKind(StrEnum):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True):
-    """A pickled value.
+    """A pickled value."""
 
-    Attributes:
-        pickled: the pickle; empty if it is in `stream`.
-        stream: the file of a large pickle.
-        buffers: the files of its out-of-band buffers, in order.
-        others: files of values that are parts of it.
-    """
-
-    pickled: bytes
-    stream: FileSlice | None = None
-    buffers: tuple[FileSlice, ...] = ()
-    others: tuple[FileSlice, ...] = ()
+    pickled: bytes  # the pickle; empty if it is in `stream`
+    stream: FileSlice | None = None  # the file of a large pickle
+    buffers: tuple[FileSlice, ...] = ()  # the files of its out-of-band buffers, in order
+    others: tuple[FileSlice, ...] = ()  # files of values that are parts of it
 
     @property
     def files(self) -> tuple[FileSlice, ...]:
@@ -88,103 +68,65 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
-    """A Python function that is applied to a task's output rows.
+    """A Python function that is applied to a task's output rows."""
 
-    Attributes:
-        label: what users call it, such as "map_partitions".
-        pickled: a `minishark.worker.functions.Function`, by cloudpickle.
-        returns: names and DuckDB types of its output columns.
-        keys: positions of the grouping columns; empty for no groups.
-    """
-
-    label: str
-    pickled: bytes
-    returns: tuple[tuple[str, str], ...]
-    keys: tuple[int, ...] = ()
+    label: str  # what users call it, such as "map_partitions"
+    pickled: bytes  # a `minishark.worker.functions.Function`, by cloudpickle
+    returns: tuple[tuple[str, str], ...]  # names and DuckDB types of its output columns
+    keys: tuple[int, ...] = ()  # positions of the grouping columns; empty for no groups
 
 
 class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A Python function that SQL calls.
+    """A Python function that SQL calls."""
 
-    Attributes:
-        name: in lower case.
-        pickled: the function, by cloudpickle.
-        returns: its DuckDB result type.
-        parameters: its DuckDB parameter types; None for any.
-        vectorized: whether it takes Arrow arrays instead of values.
-        sees_nulls: whether it is called if an argument is NULL.
-        volatile: whether equal arguments may give different results.
-    """
-
-    name: str
-    pickled: bytes
-    returns: str
-    parameters: tuple[str, ...] | None = None
-    vectorized: bool = False
-    sees_nulls: bool = False
-    volatile: bool = False
+    name: str  # in lower case
+    pickled: bytes  # the function, by cloudpickle
+    returns: str  # its DuckDB result type
+    parameters: tuple[str, ...] | None = None  # its DuckDB parameter types; None for any
+    vectorized: bool = False  # whether it takes Arrow arrays instead of values
+    sees_nulls: bool = False  # whether it is called if an argument is NULL
+    volatile: bool = False  # whether equal arguments may give different results
 
 
 class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
-    """The destination of FILES.
+    """The destination of FILES."""
 
-    Attributes:
-        folder: an absolute path; each task makes an entry of its own in it.
-        options: the text between the parentheses of DuckDB's COPY.
-        suffix: how the entries' names end.
-    """
-
-    folder: str
-    options: str
-    suffix: str
+    folder: str  # an absolute path; each task makes an entry of its own in it
+    options: str  # the text between the parentheses of DuckDB's COPY
+    suffix: str  # how the entries' names end
 
 
 class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="stage"):
-    """The description that the tasks of a stage share.
+    """The description that the tasks of a stage share."""
 
-    Attributes:
-        sql: the fragment; empty to store the rows of the input `in0` unchanged.
-        types: the DuckDB types of its output columns, without the bucket number; empty for the
-            types that DuckDB finds.
-        folder: where output files go, relative to a node's storage folder; the front end creates
-            it, and removes it after the query, so that late tasks can't write any more.
-        shared_inputs: inputs that are the same for every task, by the name in the fragment.
-        prefix: what the names of output files begin with.
-        buckets: the number of buckets, for BUCKETS.
-        columns: the output columns as users know them, name and DuckDB type; for PARTITION, FILES
-            and functions.
-        lossless: whether a RESULT keeps DuckDB's types instead of those that users get.
-        prelude: statements that must run first: settings and definitions.
-        rows: the estimated number of output rows per task.
-        stores: where nodes keep their files, if not in the same folders as the executor.
-        cuts: the least number of batches of a PIECE, if it has enough rows; 0 for any.
-        scalars: Python functions that the fragment calls.
-        function: what is applied to the output rows.
-        target: where the files go, for FILES.
-        working_folder: the front end's working directory, for relative paths; empty if it has none.
-        threads: how many cores a task may use.
-        hints: what optimizer rules attach to the fragment.
-    """
-
-    sql: str
+    sql: str  # the fragment; empty to store the rows of the input `in0` unchanged
+    # The DuckDB types of its output columns, without the bucket number; empty for the types that
+    # DuckDB finds.
     types: tuple[str, ...]
     output: OutputKind
+    # Where output files go, relative to a node's storage folder; the front end creates it, and
+    # removes it after the query, so that late tasks can't write any more.
     folder: str
+    # Inputs that are the same for every task, by the name in the fragment.
     shared_inputs: dict[str, tuple[FileSlice, ...]] = {}
-    prefix: str = ""
-    buckets: int = 0
+    prefix: str = ""  # what the names of output files begin with
+    buckets: int = 0  # the number of buckets, for BUCKETS
+    # The output columns as users know them, name and DuckDB type; for PARTITION, FILES and
+    # functions.
     columns: tuple[tuple[str, str], ...] = ()
-    lossless: bool = False
-    prelude: tuple[str, ...] = ()
-    rows: float = math.inf
+    lossless: bool = False  # whether a RESULT keeps DuckDB's types instead of those that users get
+    prelude: tuple[str, ...] = ()  # statements that must run first: settings and definitions
+    rows: float = math.inf  # the estimated number of output rows per task
+    # Where nodes keep their files, if not in the same folders as the executor.
     stores: tuple[StoreLocation, ...] = ()
-    cuts: int = 0
-    scalars: tuple[ScalarFunction, ...] = ()
-    function: TaskFunction | None = None
-    target: CopyTarget | None = None
+    cuts: int = 0  # the least number of batches of a PIECE, if it has enough rows; 0 for any
+    scalars: tuple[ScalarFunction, ...] = ()  # Python functions that the fragment calls
+    function: TaskFunction | None = None  # what is applied to the output rows
+    target: CopyTarget | None = None  # where the files go, for FILES
+    # The front end's working directory, for relative paths; empty if it has none.
     working_folder: str = ""
-    threads: int = 1
-    hints: FragmentHints = NO_FRAGMENT_HINTS
+    threads: int = 1  # how many cores a task may use
+    hints: FragmentHints = NO_FRAGMENT_HINTS  # what optimizer rules attach to the fragment
 
 
 class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
@@ -196,41 +138,27 @@ class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProgramJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="program"):
-    """What the workers of a program share.
+    """What the workers of a program share."""
 
-    Attributes:
-        driver: by cloudpickle.
-        controller: the address of its controller.
-        folder: of snapshots and results, relative to a node's storage folder.
-        tables: the session's tables when the program began, by name in lower case.
-        stores: where nodes keep their files, if not in the same folders as the executor.
-        working_folder: the front end's working directory; empty if it has none.
-    """
-
-    driver: bytes
-    controller: str
-    folder: str
+    driver: bytes  # by cloudpickle
+    controller: str  # the address of its controller
+    folder: str  # of snapshots and results, relative to a node's storage folder
+    # The session's tables when the program began, by name in lower case.
     tables: dict[str, tuple[StoredPartition, ...]]
+    # Where nodes keep their files, if not in the same folders as the executor.
     stores: tuple[StoreLocation, ...] = ()
-    working_folder: str = ""
+    working_folder: str = ""  # the front end's working directory; empty if it has none
 
 
 class PythonJob(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="python"):
-    """What calls of a Python function share.
+    """What calls of a Python function share."""
 
-    Attributes:
-        function: what is called.
-        folder: where large results go, relative to a node's storage folder.
-        stores: where nodes keep their files, if not in the same folders as the executor.
-        working_folder: the front end's working directory; empty if it has none.
-        timeout_s: seconds after which a call is given up; None for no limit.
-    """
-
-    function: Value
-    folder: str
+    function: Value  # what is called
+    folder: str  # where large results go, relative to a node's storage folder
+    # Where nodes keep their files, if not in the same folders as the executor.
     stores: tuple[StoreLocation, ...] = ()
-    working_folder: str = ""
-    timeout_s: float | None = None
+    working_folder: str = ""  # the front end's working directory; empty if it has none
+    timeout_s: float | None = None  # seconds after which a call is given up; None for no limit
 
 
 Job: TypeAlias = StageTask | ProgramJob | PythonJob
@@ -238,37 +166,22 @@ Job: TypeAlias = StageTask | ProgramJob | PythonJob
 
 
 class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker of a program has done.
+    """What a worker of a program has done."""
 
-    Attributes:
-        tasks: the number of tasks that it has run.
-        stages: the number of stages that its driver has recorded.
-        iterations: the number of signals that its driver has got.
-        busy_s: the seconds that it spent in batches of them.
-        cpu_s: the CPU time of its thread.
-    """
-
-    tasks: int
-    stages: int
-    iterations: int
-    busy_s: float
-    cpu_s: float
+    tasks: int  # the number of tasks that it has run
+    stages: int  # the number of stages that its driver has recorded
+    iterations: int  # the number of signals that its driver has got
+    busy_s: float  # the seconds that it spent in batches of them
+    cpu_s: float  # the CPU time of its thread
 
 
 class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
-    """One task of a stage.
+    """One task of a stage."""
 
-    Attributes:
-        index: its index in the stage, and of its partition.
-        inputs: its own inputs, by the name in the fragment.
-        relations: inputs that are SQL relations, such as `read_parquet([...])`.
-        replicas: the nodes that get a copy of the output, for PARTITION.
-    """
-
-    index: int
-    inputs: dict[str, tuple[FileSlice, ...]]
-    relations: dict[str, str] = {}
-    replicas: tuple[str, ...] = ()
+    index: int  # its index in the stage, and of its partition
+    inputs: dict[str, tuple[FileSlice, ...]]  # its own inputs, by the name in the fragment
+    relations: dict[str, str] = {}  # inputs that are SQL relations, such as `read_parquet([...])`
+    replicas: tuple[str, ...] = ()  # the nodes that get a copy of the output, for PARTITION
 
 
 class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -284,33 +197,23 @@ def _joined(slices: tuple[BucketSlice, ...]) -> BucketSlice:
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """The outcome of a task.
+    """The outcome of a task."""
 
-    Attributes:
-        rows: rows put out.
-        nbytes: their size as Arrow data, in bytes.
-        file: the output file, relative to the node's storage folder; None for inline output. For
-            FILES, the task's entry in the target folder.
-        inline: the output as an Arrow IPC stream, if it is small.
-        buckets: one entry per bucket of each run, for BUCKETS; one per batch, for a PIECE that was
-            cut.
-        statistics: the partition's statistics as an Arrow IPC stream, for PARTITION.
-        on_disk: whether the output went to disk, as shared memory was full.
-        locations: for PARTITION, the nodes that have a copy.
-        runs: how many times all buckets were written, for BUCKETS; several if the rows exceeded
-            the buffer.
-        received: the bytes that came over the network for it, by the store that sent them.
-    """
-
-    rows: int
-    nbytes: int
+    rows: int  # rows put out
+    nbytes: int  # their size as Arrow data, in bytes
+    # The output file, relative to the node's storage folder; None for inline output. For FILES, the
+    # task's entry in the target folder.
     file: str | None = None
-    inline: bytes | None = None
+    inline: bytes | None = None  # the output as an Arrow IPC stream, if it is small
+    # One entry per bucket of each run, for BUCKETS; one per batch, for a PIECE that was cut.
     buckets: tuple[BucketSlice, ...] = ()
+    # The partition's statistics as an Arrow IPC stream, for PARTITION.
     statistics: bytes | None = None
-    on_disk: bool = False
-    locations: tuple[str, ...] = ()
+    on_disk: bool = False  # whether the output went to disk, as shared memory was full
+    locations: tuple[str, ...] = ()  # for PARTITION, the nodes that have a copy
+    # How many times all buckets were written, for BUCKETS; several if the rows exceeded the buffer.
     runs: int = 1
+    # The bytes that came over the network for it, by the store that sent them.
     received: dict[str, int] = {}
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
@@ -344,22 +247,15 @@ class TaskProblem(StrEnum):
 
 
 class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Details of a failed task.
-
-    Attributes:
-        message: for the user.
-        partition: the task's index, for FUNCTION.
-        traceback: the traceback of a user's function, as text.
-        pickled: the exception that it raised, by cloudpickle; empty if it can't be pickled.
-        missing: the stored files that no location has, for INPUT.
-    """
+    """Details of a failed task."""
 
     problem: TaskProblem
-    message: str
-    partition: int = 0
-    traceback: str = ""
+    message: str  # for the user
+    partition: int = 0  # the task's index, for FUNCTION
+    traceback: str = ""  # the traceback of a user's function, as text
+    # The exception that it raised, by cloudpickle; empty if it can't be pickled.
     pickled: bytes = b""
-    missing: tuple[FileSlice, ...] = ()
+    missing: tuple[FileSlice, ...] = ()  # the stored files that no location has, for INPUT
 
 
 class PythonOutcome(msgspec.Struct, frozen=True, array_like=True):

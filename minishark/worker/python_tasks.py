@@ -65,18 +65,13 @@ class EachOfRows:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A call that runs, for what its code asks of minishark.
+    """A call that runs, for what its code asks of minishark."""
 
-    Attributes:
-        tasks: what runs it.
-        families: the calls that it has submitted, by what they were submitted to.
-        ending: called when it has ended.
-        stopping: called from another thread when it is to be interrupted.
-    """
-
-    tasks: PythonTasks
+    tasks: PythonTasks  # what runs it
+    # The calls that it has submitted, by what they were submitted to.
     families: dict[Any, Any] = field(default_factory=dict)
-    ending: list[Callable[[], None]] = field(default_factory=list)
+    ending: list[Callable[[], None]] = field(default_factory=list)  # called when it has ended
+    # Called from another thread when it is to be interrupted.
     stopping: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -109,7 +104,6 @@ class PythonTasks:
         sockets: a folder for sockets of code that submits calls.
         keys: the folder of the cluster's keys, for code that submits calls; None for no keys.
         shared: broadcast values.
-        gave_up_s: when a call was given up that does not end, for which its process must end.
         closing: what calls have opened for later ones; closed at the end of the slot.
     """
 
@@ -117,12 +111,13 @@ class PythonTasks:
         self.store = store
         self.sockets = sockets
         self.keys = keys
-        self.gave_up_s: float | None = None
         self.closing: dict[Closing, None] = {}
         self.shared = LoadedValues(store, _SHARED_MAX)
         self._functions = LoadedValues(store, _FUNCTIONS_MAX)
         self._user_code = UserCode()
         self._scopes: dict[Scope, None] = {}  # of calls that run
+        self._idle_since_s = time.monotonic()
+        self._left: list[UserCode] = []  # of calls that were given up and have not ended
         self._numbers = itertools.count()
         _slots[self] = None
 
@@ -163,6 +158,7 @@ class PythonTasks:
             end_copies_of(own)
             SCOPE.reset(token)
             del self._scopes[scope]
+            self._idle_since_s = time.monotonic()
             for end in scope.ending:
                 end()
 
@@ -215,7 +211,7 @@ class PythonTasks:
             if not _happens(done, timeout_s):
                 code.stop()
                 if not _happens(done, _STUCK_S):
-                    self.gave_up_s = time.monotonic()
+                    self._left.append(code)
                 raise _TimedOut
         except Interrupted:
             code.stop()
@@ -230,6 +226,17 @@ class PythonTasks:
             for stop in scope.stopping:
                 stop()
         return self._user_code.stop()
+
+    @property
+    def idle_s(self) -> float:
+        """For how many seconds no call has run, those aside that were given up."""
+        return 0.0 if self._scopes else time.monotonic() - self._idle_since_s
+
+    def left_behind(self) -> bool:
+        """Interrupt calls again that were given up and have not ended; whether there are any."""
+        if self._left:
+            self._left = [code for code in self._left if code.stop()]
+        return bool(self._left)
 
     def forget_removed(self) -> None:
         """Free what was made of files that are removed by now."""

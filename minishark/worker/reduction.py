@@ -26,20 +26,13 @@ RunCte: TypeAlias = Callable[[EarlyCte, CodedInputs], pa.RecordBatchReader]
 
 @dataclass(slots=True, kw_only=True)
 class Reduction:
-    """Reduces the inputs of one task.
-
-    Attributes:
-        helpers: threads that share the work.
-        run: runs an early CTE over the inputs as they are by then.
-        threads: how many threads may work.
-        left_bytes: how many bytes of runs, CTEs and inputs may still be held.
-    """
+    """Reduces the inputs of one task."""
 
     hints: FragmentHints
-    helpers: Helpers
-    run: RunCte
-    threads: int
-    left_bytes: int
+    helpers: Helpers  # threads that share the work
+    run: RunCte  # runs an early CTE over the inputs as they are by then
+    threads: int  # how many threads may work
+    left_bytes: int  # how many bytes of runs, CTEs and inputs may still be held
     _groups: dict[str, str] = field(default_factory=dict)
 
     def reduced(self, sql: str, coded: CodedInputs) -> tuple[str, CodedInputs]:

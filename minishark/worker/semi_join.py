@@ -53,15 +53,10 @@ def semi_joined(
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Which integers are keys.
+    """Which integers are keys."""
 
-    Attributes:
-        base: the integer of the first mark.
-        marks: whether each integer is a key.
-    """
-
-    base: int
-    marks: NDArray[np.bool_]
+    base: int  # the integer of the first mark
+    marks: NDArray[np.bool_]  # whether each integer is a key
 
     @classmethod
     def of(cls, keys: pa.ChunkedArray, low: int, high: int) -> _Marks:

@@ -80,7 +80,6 @@ class Fetcher(Protocol):
         Raises:
             InputMissingError: `source` does not have the file, or does not answer.
         """
-        ...
 
     def announce(self, source: StoreLocation, file: str, reader: str, copy: str) -> None:
         """Tell the source of a file that the service `reader` serves it, too, as `copy`."""
@@ -92,6 +91,9 @@ class Fetcher(Protocol):
         Raises:
             OSError: it could not.
         """
+
+    def remove_soon(self, holders: Iterable[StoreLocation], file: str) -> None:
+        """Delete a file, and copies of it, where `holders` have some; does not wait for them."""
         ...
 
     def take_received(self) -> dict[str, int]:
@@ -207,9 +209,15 @@ class Store:
         return any(True for _ in self._copies(item))
 
     def remove(self, item: FileSlice) -> None:
-        """Delete this host's copies of a file; whoever has mapped it can go on to read it."""
+        """Delete a file: this host's copies at once, those of others soon.
+
+        Whoever has mapped it can go on to read it.
+        """
         for path in self._copies(item):
             path.unlink(missing_ok=True)
+        far = [peer for peer in self._stores.values() if self._is_far(peer.name)]
+        if far and self._fetcher is not None:
+            self._fetcher.remove_soon(far, item.file)
 
     def _copies(self, item: FileSlice) -> Iterator[Path]:
         for node in dict.fromkeys((self.node, *item.locations)):

@@ -43,7 +43,8 @@ class Submission:
                     shown += 1
             if isinstance(event, JobFailed):
                 self.failed = True
-                click.echo(_failure(event), err=True)
+                lines = (f"{event.kind}: {event.message}", *event.story)
+                click.echo("\n  ".join(lines), err=True)
             if isinstance(event, JobFinished | JobFailed):
                 return
 
@@ -52,7 +53,3 @@ class Submission:
         for _, why in sorted(explain(self._job, self._seen).items()):
             for line in why.lines():
                 click.echo(line)
-
-
-def _failure(event: JobFailed) -> str:
-    return "\n  ".join((f"{event.kind}: {event.message}", *event.story))

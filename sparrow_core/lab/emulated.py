@@ -75,18 +75,10 @@ def emulated_delay(parameters: Sleeping, seed: int, advance: Advance) -> Sequenc
 # --- where the time of a task goes -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Breakdown:
-    """See `Sleeping`."""
-
-    cluster: Sleeping = Sleeping(loads=(0.8,))
-
-
-def breakdown(parameters: Breakdown, seed: int, advance: Advance) -> Sequence[Point]:
-    """Distributions of message delays, queue times and service times."""
-    shape = parameters.cluster
-    with _emulate(shape, seed, audited=True) as cluster:
-        queries = _sleeping_jobs(shape, shape.loads[0], seed)
+def breakdown(parameters: Sleeping, seed: int, advance: Advance) -> Sequence[Point]:
+    """Distributions of message delays, queue times and service times, at the first load."""
+    with _emulate(parameters, seed, audited=True) as cluster:
+        queries = _sleeping_jobs(parameters, parameters.loads[0], seed)
         run_queries(cluster.client, queries, advance)
         events = cluster.end_and_read_audit()
     rows: list[Point] = []
@@ -217,8 +209,8 @@ EXPERIMENTS = (
         title="Where the time of a task goes: 100 nodes of 4 slots at 80 % load",
         source="Sparrow, figure 9",
         kind="emulated",
-        parameters=Breakdown(),
-        quick=Breakdown(_TINY),
+        parameters=Sleeping(loads=(0.8,)),
+        quick=_TINY,
         run=breakdown,
         chart=Chart(x="Time (ms)", y="Share", style="steps", log_x=True),
         findings=(

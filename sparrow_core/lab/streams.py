@@ -88,5 +88,4 @@ class RunningTasks:
         cluster.on_run = self._on_run
 
     def _on_run(self, job: StartJob, change: int, now: float) -> None:
-        del now
         self.by_user[job.user] += change

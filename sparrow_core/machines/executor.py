@@ -136,7 +136,6 @@ class Executor:
         self._generation = 0
 
     def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
-        del now  # slots measure times
         match msg:
             case RunTasks():
                 return self._on_run_tasks(msg)

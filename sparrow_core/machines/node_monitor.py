@@ -583,8 +583,21 @@ class NodeMonitor:
         if self._queue or self._asking or self._ready or self._running:
             return []
         self._left = True
-        out = [Envelope(scheduler, NodeLeft(self.name)) for scheduler in self._schedulers]
+        out = [
+            Envelope(scheduler, NodeLeft(self.name, self._unreported.take(scheduler)))
+            for scheduler in self._schedulers
+        ]
         return [*out, Envelope(self._supervisor, Drained())] if self._supervisor else out
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no new reservations."""
+        return self._draining
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it has drained, and told the schedulers."""
+        return self._left
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
         if msg.generation != self._generation:

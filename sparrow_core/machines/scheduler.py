@@ -219,7 +219,8 @@ class Scheduler:
                 known = KnownNodes(self.address, self._ledger.node_infos())
                 return [Envelope(msg.client, known)]
             case NodeLeft():
-                return self._node_lost(msg.name, "it has drained", now)
+                reported = self._on_reports(msg.reports, now)
+                return [*reported, *self._node_lost(msg.name, "it has drained", now)]
             case NodeLost():
                 return self._node_lost(msg.node, msg.reason, now)
             case Tick():

@@ -35,14 +35,12 @@ class Metrics(Machine[GetMetrics]):
         self._messages: Counter[tuple[str, str, str]] = Counter()
 
     def tap(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:
-        del now
         name = name_of(at)
         self._messages[name, "in", type(msg).__name__] += 1
         for envelope in out:
             self._messages[name, "out", type(envelope.msg).__name__] += 1
 
     def on_message(self, msg: GetMetrics, now: float) -> list[Envelope]:
-        del now
         return [Envelope(msg.asker, MetricsText(self._source, self.text()))]
 
     def text(self) -> str:

@@ -46,12 +46,10 @@ class Discipline:
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
         """Key of the job's lane: within a lane, the oldest job is always chosen."""
-        del job_id
         return claim.framework
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
         """The candidate that gets a slot; None if there is no candidate."""
-        del now
         return next((job_id for job_id, _ in candidates), None)
 
     def taken(self, claim: Claim, count: int = 1) -> None:
@@ -74,11 +72,9 @@ class StrictPriority(Discipline):
     """Strict priority: smallest number first, by arrival within a priority; no preemption."""
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        del job_id
         return claim.framework, claim.priority
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        del now
         first = min(candidates, key=lambda each: each[1].claim.priority, default=None)
         return first[0] if first else None
 
@@ -95,7 +91,6 @@ class ShortestRemaining(Discipline):
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
         """A lane per job: remaining work changes, so no order is fixed."""
-        del claim
         return job_id
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
@@ -135,11 +130,9 @@ class WeightedFair(Discipline):
         self._level_s = 0.0
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        del job_id
         return claim.framework, claim.user
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        del now
         first: dict[str, JobId] = {}
         for job_id, queued in candidates:
             first.setdefault(queued.claim.user, job_id)

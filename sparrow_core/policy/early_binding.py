@@ -52,7 +52,7 @@ class BoundPlacer(Placer):
         return bool(self._bound.get(node))
 
     def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
-        del held  # as many as tasks are bound to the node
+        # `held` is the number of tasks that are bound to the node.
         bound = self._bound.pop(node, OrderedDict())
         return self.place(tuple(bound.values()), nodes) if bound else {}
 
@@ -65,7 +65,6 @@ class RandomPlacer(BoundPlacer):
     """Random: each task is bound to a uniformly random node."""
 
     def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
-        del task
         return self._rng.choice(candidates)
 
 

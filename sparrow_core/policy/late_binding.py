@@ -36,15 +36,12 @@ class UnconstrainedPlacer(Placer):
         return policy.spread_reservations(self._rng, policy.without(nodes, avoid), count)
 
     def take(self, node: NodeName, count: int) -> list[TaskSpec]:
-        del node  # any will do
-        return pop_first(self.waiting, count)
+        return pop_first(self.waiting, count)  # any node will do
 
     def offers(self, node: NodeName) -> bool:
-        del node
         return bool(self.waiting)
 
     def node_lost(self, node: NodeName, held: int, nodes: Sequence[NodeName]) -> Reservations:
-        del node
         return _move(self._rng, self.waiting, held, nodes)
 
     def node_joined(self, node: NodeName, nodes: int) -> Reservations:

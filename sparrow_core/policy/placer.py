@@ -39,8 +39,7 @@ class Placer(ABC):
 
     def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
         """Nodes to ask for their load before these tasks are placed. Raises as `place` does."""
-        del tasks, nodes  # late binding needs no load
-        return ()
+        return ()  # late binding needs no load
 
     def note_loads(self, loads: Mapping[NodeName, int]) -> None:
         """The loads of the probed nodes that answered in time."""
@@ -61,20 +60,17 @@ class Placer(ABC):
 
     def widen(self, tasks: Sequence[TaskId], nodes: Sequence[NodeName]) -> Reservations:
         """Those of the tasks that still wait may run on any node from now on."""
-        del tasks, nodes  # they may already, or are bound to nodes
-        return {}
+        return {}  # they may already, or are bound to nodes
 
     def node_joined(self, node: NodeName, nodes: int) -> Reservations:
         """A node has joined; there are `nodes` of them now on which waiting tasks may run."""
-        del node, nodes  # bound tasks stay where they are
-        return {}
+        return {}  # bound tasks stay where they are
 
     def refused(self, node: NodeName, count: int, nodes: Sequence[NodeName]) -> Reservations:
         """A node's queue was too full for `count` reservations: reserve elsewhere.
 
         Returns nothing if only that node will do; the scheduler then tries it again.
         """
-        del node, count, nodes
         return {}
 
     def withdraw(self, task_id: TaskId) -> None:

@@ -23,7 +23,6 @@ class RoundRobinPlacer(BoundPlacer):
         self._dealt: Counter[NodeName] = Counter()
 
     def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
-        del task
         # Per job, as each job has its own placer: there is no shared state between schedulers.
         least = min(self._dealt[node] for node in candidates)
         node = self._rng.choice([node for node in candidates if self._dealt[node] == least])

@@ -44,7 +44,6 @@ class Machine(Protocol[In_contra]):
 
     def on_message(self, msg: In_contra, now: float) -> list[Envelope]:
         """Take a message at time `now` (seconds of a monotonic clock); returns what to send."""
-        ...
 
     def gauges(self) -> dict[str, float]:
         """Sizes of internal tables, by name, for metrics; none by default."""

@@ -313,9 +313,14 @@ class RegisterNode(Message, frozen=True, kw_only=True):
 
 
 class NodeLeft(Message, frozen=True):
-    """The node has drained: it has no reservation and no task left."""
+    """The node has drained: it has no reservation and no task left.
+
+    `reports`, as in RegisterNode: without the last ones, tasks that have ended there would count as
+    lost with it, and run again.
+    """
 
     name: NodeName
+    reports: tuple[JobReport, ...] = ()
 
 
 class NodeRefused(Message, frozen=True):

@@ -120,17 +120,12 @@ class Result(Struct, frozen=True, array_like=True, gc=False):
 
 
 class AttemptEnd(Struct, frozen=True, array_like=True, gc=False):
-    """How an attempt ended; its slot is free.
-
-    Attributes:
-        run_s: Time in the runner; None if it was not run to its end.
-        lost: Why it must be retried; None if it need not.
-    """
+    """How an attempt ended; its slot is free."""
 
     task_id: TaskId
     attempt: Count
-    run_s: float | None = None
-    lost: str | None = None
+    run_s: float | None = None  # time in the runner; None if it was not run to its end
+    lost: str | None = None  # why it must be retried; None if it need not
 
 
 class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):

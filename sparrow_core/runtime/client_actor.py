@@ -174,7 +174,6 @@ class _Caller(Machine[_Call]):
     inputs: ClassVar[Any] = _Call
 
     def on_message(self, msg: _Call, now: float) -> list[Envelope]:
-        del now
         _guard(msg.callback)
         return []
 

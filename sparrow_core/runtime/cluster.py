@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,13 @@ from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
 from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of, name_of
 from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import AllNodesLost, Message, NodeLost, SchedulerLost
+from sparrow_core.protocol.messages import (
+    AllNodesLost,
+    Drain,
+    Message,
+    NodeLost,
+    SchedulerLost,
+)
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
 from sparrow_core.runtime.runner import SlotThread
@@ -54,7 +61,6 @@ class _Starter(Machine[_Respawn]):
         self._start = start
 
     def on_message(self, msg: _Respawn, now: float) -> list[Envelope]:
-        del now
         self._start(msg.node)
         return []
 
@@ -121,6 +127,8 @@ class LocalCluster(_OwnCluster):
         self._given_up: dict[NodeName, None] = {}
         self._last_deaths: dict[NodeName, str] = {}
         self._started = False
+        self._restarts = restarts
+        self._leaving: dict[NodeName, None] = {}  # nodes that drain: their ends are no deaths
         self._respawns = {NodeName(node.name): Respawns(restarts) for node in nodes}
         homes = [nodes[number % len(nodes)].name for number in range(schedulers)]
         self._schedulers = tuple(
@@ -194,6 +202,51 @@ class LocalCluster(_OwnCluster):
         if self._given_up:
             raise ClusterStartError(self._start_problem() or "a node died")
 
+    def add_node(self, config: NodeConfig) -> None:
+        """Start one more node; returns at once, `nodes` shows when it is up. Thread-safe.
+
+        Raises:
+            SparrowError: There is a node of that name, or it can't be a name.
+            ClusterClosed: The cluster is closed, or was not started.
+        """
+        check_nodes((*self._configs, config), self._scheduler_count)
+        self._configs = (*self._configs, config)
+        self.call_soon(partial(self._add, NodeName(config.name)))
+
+    def _add(self, name: NodeName) -> None:
+        self._respawns.setdefault(name, Respawns(self._restarts))
+        self._restart(name)
+
+    def drain_node(self, node: str) -> None:
+        """Have a node end when its tasks have; it takes no new ones. Thread-safe.
+
+        Raises:
+            SparrowError: There is no such node, or a scheduler runs there.
+            ClusterClosed: The cluster is closed, or was not started.
+        """
+        name = NodeName(node)
+        if all(config.name != name for config in self._configs):
+            raise SparrowError(f"there is no node {node!r}")
+        if self._schedulers_of(name):
+            raise SparrowError(f"a scheduler runs on {node}, which therefore stays")
+        self.call_soon(partial(self._drain, name))
+
+    def _drain(self, name: NodeName) -> None:
+        if name in self._children:
+            self._leaving[name] = None
+            self._driver.post(address(self._endpoint(name), f"monitor-{name}"), Drain())
+
+    def _remove(self, name: NodeName) -> None:
+        """A node that was drained has ended."""
+        del self._leaving[name], self._children[name]
+        self._configs = tuple(config for config in self._configs if config.name != name)
+        for table in (self._dead, self._last_deaths, self._given_up):
+            table.pop(name, None)
+
+    def failed_nodes(self) -> dict[str, str]:
+        """The nodes that died too often to be restarted, each with how it died."""
+        return {str(name): self._last_deaths[name] for name in tuple(self._given_up)}
+
     def _spawn(self, config: NodeConfig) -> None:
         name = NodeName(config.name)
         settings = NodeSettings(
@@ -233,7 +286,11 @@ class LocalCluster(_OwnCluster):
             child.kill()  # it closed its pipe: useless, even if it runs
         child.close()
         self._driver.forget(self._endpoint(name))
-        self._plan_restart(name)
+        if name in self._leaving:
+            self._tell_of_death(name, returns=False)
+            self._remove(name)
+        else:
+            self._plan_restart(name)
 
     def _plan_restart(self, name: NodeName) -> None:
         delay_s = self._respawns[name].died(time.monotonic()) if self._started else None
@@ -271,7 +328,8 @@ class LocalCluster(_OwnCluster):
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """All nodes, in the order given; at most about a second old."""
-        return tuple(self._status(name, child.pid) for name, child in self._children.items())
+        children = tuple(self._children.items())  # the IO thread may add or remove some
+        return tuple(self._status(name, child.pid) for name, child in children)
 
     def _status(self, name: NodeName, pid: int) -> NodeStatus:
         """A node, its own deaths added to those of its executors."""
@@ -334,7 +392,6 @@ class InProcessCluster(_OwnCluster):
         audit_dir: Path | None = None,
     ) -> None:
         """Describe a cluster; `start` starts it. There are no sockets, so `run_dir` is unused."""
-        del run_dir
         super().__init__(nodes, schedulers, seed, audit_dir)
         self._slots: list[SlotThread] = []
         self._broken: list[str] = []

@@ -43,7 +43,6 @@ class Runner(Protocol):
             TaskFailure: The task failed, with a message for the user. Any other exception is a
                 permanent failure, with the traceback as its message.
         """
-        ...
 
     def cancel(self) -> None:
         """Make the current `run` return or raise soon; called from another thread.
@@ -51,15 +50,12 @@ class Runner(Protocol):
         May come just before `run` begins its work or just after it has ended, and more than
         once; it must not affect a later `run`.
         """
-        ...
 
     def forget(self, job_id: str) -> None:
         """The job is over: free what is cached for it."""
-        ...
 
     def close(self) -> None:
         """Release all resources; no more tasks will come."""
-        ...
 
 
 RunnerFactory = Callable[[dict[str, str], int], Runner]
@@ -114,7 +110,6 @@ class SlotThread(Machine[SlotIn]):
 
     def on_message(self, msg: SlotIn, now: float) -> list[Envelope]:
         """Pass a message to the thread; never blocks."""
-        del now
         match msg:
             case StartTasks():
                 for task in msg.tasks:

@@ -18,6 +18,7 @@ from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskC
 from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
+    Drain,
     ExecutorLost,
     ForgetJob,
     InterruptTask,
@@ -36,6 +37,7 @@ from sparrow_core.sim.world import World
 
 _DURATION = struct.Struct("<d")
 _RESPAWN_S = 0.3
+_SUPERVISED_S = 0.01
 _QUIET_S = 1000.0
 
 
@@ -85,7 +87,6 @@ class SimulatedSlot(Machine[SlotIn | SlotDone]):
 
     def on_message(self, msg: SlotIn | SlotDone, now: float) -> list[Envelope]:
         """Start or interrupt a task; a SlotDone to itself is the end of a task."""
-        del now
         match msg:
             case StartTasks():
                 for task in msg.tasks:
@@ -219,6 +220,7 @@ class SimulatedCluster:
         self.world.host(at, Scheduler(at, self.world.rng, self._scheduler_config))
 
     def start_node(self, name: NodeName) -> None:
+        """Start a node, or a dead one again."""
         at = self.monitor_of(name)
         monitor = NodeMonitor(
             name, at, self.schedulers,
@@ -242,6 +244,19 @@ class SimulatedCluster:
             self.world.post(self.monitor_of(name), ExecutorLost(executor, "killed"))
             respawn = functools.partial(self._respawn, name, framework)
             self.world.call(self.world.now + _RESPAWN_S, respawn)
+
+    def drain_node(self, name: NodeName) -> None:
+        """Drain a node; its processes end when it has left, as a supervisor would have it."""
+        self.world.post(self.monitor_of(name), Drain())
+
+        def end() -> None:
+            monitor = self.world.machines.get(self.monitor_of(name))
+            if isinstance(monitor, NodeMonitor) and monitor.has_left:
+                self.kill_node(name)
+            elif monitor is not None:
+                self.world.call(self.world.now + _SUPERVISED_S, end)
+
+        self.world.call(self.world.now + _SUPERVISED_S, end)
 
     def freeze_executor(self, name: NodeName, until_s: float) -> None:
         """Stop (SIGSTOP) a node's executors for a while."""

@@ -174,7 +174,7 @@ class ExpressCluster:
         self._wait(arrival.at_s, self._arrive, arrival)
 
     def call(self, at_s: float, action: Callable[[], None]) -> None:
-        self._wait(at_s, _call, action)
+        self._wait(at_s, lambda run: run(), action)
 
     def _send(self, handle: Callable[[Any], None], subject: Any) -> None:
         self._messages.append((self.now + self._delay_s, handle, subject))
@@ -410,10 +410,6 @@ class ExpressCluster:
         if self.on_run is not None:
             self.on_run(ask.job.start, -1, self.now)
         self._free_slot(ask.node)
-
-
-def _call(action: Callable[[], None]) -> None:
-    action()
 
 
 @contextlib.contextmanager

@@ -27,6 +27,11 @@ class Network(Struct, frozen=True):
         return tuple(delay_s + rng.random() * self.jitter_s for _ in range(copies))
 
 
+def host_of(endpoint: str) -> str:
+    """The host of a process: the node `n3` and its executor `n3-e7` are on one."""
+    return endpoint.partition("-")[0]
+
+
 def is_local(endpoint: str, other: str) -> bool:
-    """Whether two processes are on one node: `n3` and its executor `n3-e7` are."""
-    return endpoint.partition("-")[0] == other.partition("-")[0]
+    """Whether two processes are on one host."""
+    return host_of(endpoint) == host_of(other)

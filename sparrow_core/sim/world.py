@@ -19,7 +19,7 @@ import msgspec
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import Message, Tick
-from sparrow_core.sim.network import Network, is_local
+from sparrow_core.sim.network import Network, host_of, is_local
 
 Trace = Callable[[float, Address, Message], None]
 Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
@@ -42,7 +42,7 @@ class World:
         self.rng = Random(seed)
         self.machines: dict[Address, Machine[Any]] = {}
         self.taps: list[Tap] = []
-        self._cuts: list[tuple[Collection[str], float]] = []
+        self._cuts: list[tuple[frozenset[str], float, bool]] = []
         self._frozen: dict[str, float] = {}
         self._network = network or Network()
         self._network_rng = Random(f"network {seed}")
@@ -64,9 +64,17 @@ class World:
         for at in [at for at in self.machines if endpoint_of(at) == endpoint]:
             del self.machines[at]
 
-    def cut_off(self, endpoints: Collection[str], until_s: float) -> None:
-        """Network partition: until then, no message passes between these processes and others."""
-        self._cuts.append((endpoints, until_s))
+    def cut_off(self, hosts: Collection[str], until_s: float, *, one_way: bool = False) -> None:
+        """Network partition: until then, no message passes between these hosts and others.
+
+        A host is the part of an endpoint before a "-": a node with its executors, or a scheduler.
+
+        Args:
+            hosts: Those on one side.
+            until_s: When the link heals.
+            one_way: Only what these hosts send is lost; what is sent to them arrives.
+        """
+        self._cuts.append((frozenset(hosts), until_s, one_way))
 
     def freeze(self, endpoint: str, until_s: float) -> None:
         """Stop a process (SIGSTOP) until then; its messages and timers are delivered afterwards."""
@@ -120,10 +128,12 @@ class World:
             self.post(envelope.to, msg, delay_s + envelope.delay_s)
 
     def _is_cut(self, sender: str, receiver: str) -> bool:
+        here, there = host_of(sender), host_of(receiver)
         return any(
-            self.now < until_s and (sender in inside) != (receiver in inside)
-            for inside, until_s in self._cuts
-        )
+            self.now < until_s and ((here in inside) > (there in inside) if one_way
+                                    else (here in inside) != (there in inside))
+            for inside, until_s, one_way in self._cuts
+        )  # fmt: skip
 
     def _over_the_wire(self, envelope: Envelope) -> Message:
         machine = self.machines.get(envelope.to)

@@ -252,7 +252,7 @@ class Recorded:
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
 
-    def send(self, stage: Stage, index: int, pieces: Any) -> None:  # noqa: ARG002 - a protocol's
+    def send(self, stage: Stage, index: int, pieces: Any) -> None:
         self.sent.append((stage.call, pieces))
 
     def tell(self, stage: Stage, value: Any) -> None:

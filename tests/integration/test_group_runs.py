@@ -108,9 +108,11 @@ def test_groups_are_those_of_a_hash_table(session: Session, sql: str, table: str
     frame = session.sql(sql.format(table), verify=True)
     if table in ("lines", "keyed"):
         assert PLANNED in frame.explain("physical")
-    first, again = frame.to_arrow(), session.sql(sql.format(table))
-    for _ in range(2):  # the second time prepares the fragment, the third uses it
-        assert [] == differences(first, again.to_arrow())
+    first = frame.to_arrow()
+    if table in ("lines", "shuffled"):
+        again = session.sql(sql.format(table))
+        for _ in range(2):  # the second time prepares the fragment, the third uses it
+            assert [] == differences(first, again.to_arrow())
 
 
 @pytest.mark.parametrize("sql", NOT_IN_RUNS.values(), ids=NOT_IN_RUNS)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 from iterative import endless, exchange, failing, failing_driver, logistic, rank, slow_sum
@@ -326,6 +327,27 @@ def test_workers_that_survive_go_on_together() -> None:
         assert 1 <= running.progress.rollbacks
 
 
+def test_progress_while_one_waits(session: Session) -> None:
+    """It is told on the way, as a line of text if one likes; an exception there is Ctrl-C."""
+    told: list[ProgramProgress] = []
+    total, _ = session.program(slow_sum(0.001, 150), partitions=4).result(
+        60, on_progress=told.append
+    )
+    assert total > 0
+    assert told[-1].iterations > 0
+    assert str(told[-1]).startswith(f"iteration {told[-1].iterations} · stage")
+    running = session.program(slow_sum(0.001, 5000), partitions=4)
+    with pytest.raises(TimeoutError):
+        running.result(0.2, on_progress=told.append)
+
+    def stop(now: ProgramProgress) -> None:
+        raise InterruptedError(str(now))
+
+    with pytest.raises(InterruptedError, match="stages/s"):
+        running.result(on_progress=stop)
+    assert running.done()
+
+
 @pytest.mark.slow
 def test_a_task_that_kills_its_worker(own: Session) -> None:
     """Is tried four times; the error says how they died, and the session stays usable."""
@@ -369,6 +391,37 @@ def test_a_worker_is_suspended(own: Session) -> None:
         os.kill(victim, signal.SIGCONT)
     until(lambda: running.done() or running.progress.workers == 2, "it joins again")
     _same(running.result(100), expected)
+
+
+_SUSPENDED = """
+import pickle, sys
+sys.path.insert(0, {tests!r})
+import minishark
+from iterative import slow_sum
+with minishark.connect(nodes=2, executors_per_node=1) as session:
+    expected = session.program(slow_sum(0.0, 400), partitions=4).result(60)
+    running = session.program(slow_sum(0.01, 400), partitions=4, snapshot_every=40)
+    print("Running", file=sys.stderr)
+    assert pickle.dumps(running.result(100)) == pickle.dumps(expected)
+    print("the same", file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suspended", ["front end", "all"])
+def test_the_front_end_is_suspended(suspended: str) -> None:
+    """As by Ctrl-Z: its workers wait for it, longer than for one another."""
+    with program("-c", _SUSPENDED.format(tests=str(Path(__file__).parent))) as started:
+        started.wait_for("Running")
+        chosen = [psutil.Process(started.process.pid)]
+        if suspended == "all":
+            chosen += chosen[0].children(recursive=True)
+        for each in chosen:
+            each.suspend()
+        time.sleep(12)  # sockets give up after eight
+        for each in chosen:
+            each.resume()
+        started.wait_for("the same")
 
 
 _KILLS = 100

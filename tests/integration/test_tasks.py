@@ -611,6 +611,40 @@ def test_a_call_that_is_blocked_in_c_is_given_up(processes: Session) -> None:
     assert list(range(10)) == [each.result(WAIT_S) for each in found]
 
 
+def test_a_call_that_ignores_its_interrupt_is_interrupted_again(session: Session) -> None:
+    """Threads of this process can't be killed, but code that is interrupted often enough ends."""
+
+    def stubborn(times: int) -> None:
+        for _ in range(times):
+            try:
+                while True:
+                    time.sleep(0.001)
+            except BaseException:  # noqa: BLE001 - also what interrupts it
+                continue
+
+    before = threading.active_count()
+    with pytest.raises(TaskTimeoutError):
+        session.executor(timeout=0.2).submit(stubborn, 3).result(WAIT_S)
+    _until(lambda: threading.active_count() <= before)
+    assert 1 == session.submit(abs, -1).result(WAIT_S)
+
+
+def test_a_call_outlives_its_own_call_that_is_given_up(session: Session) -> None:
+    """With one slot a call runs in the process of the one that waits for it, which goes on."""
+
+    def parent(name: str) -> str:
+        future = session.executor(timeout=0.2, prefers=name).submit(time.sleep, 8)
+        with pytest.raises(TaskTimeoutError):
+            future.result()
+        time.sleep(1.5)  # longer than it would take to end the process
+        return "done"
+
+    name = session._runtime.cluster.nodes[0]
+    future = session.executor(prefers=name).submit(parent, name)
+    assert "done" == future.result(WAIT_S)
+    assert 1 == session.submit(abs, -1).result(WAIT_S)
+
+
 def test_the_end_of_a_session_is_the_end_of_its_calls() -> None:
     """Their futures fail, and nothing of them is left."""
     with minishark.connect(nodes=1, executors_per_node=1) as session:

@@ -27,8 +27,7 @@ from minishark.session.session import Session
 WAIT_S = 60.0
 
 
-def _start(host: str, keys: Path, ports: tuple[int, int], which: int) -> ClusterRecord:
-    heads = tuple(f"tcp://127.0.0.1:{port}" for port in ports)
+def _start(host: str, keys: Path, listen: str, heads: tuple[str, ...]) -> ClusterRecord:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOST_VARIABLE, host)
         return start_cluster(
@@ -36,7 +35,7 @@ def _start(host: str, keys: Path, ports: tuple[int, int], which: int) -> Cluster
                 name=host,
                 nodes=1,
                 executors_per_node=2,
-                listen=heads[which],
+                listen=listen,
                 join=heads,
                 keys=str(keys),
             )
@@ -56,10 +55,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterR
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         patch.setenv(HOST_VARIABLE, "front")
-        ports = (free_port(), free_port())
+        heads = (f"tcp://127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}")
         found = []
         for number in range(2):
-            found.append(_start(f"h{number}", folder / "keys", ports, number))
+            found.append(_start(f"h{number}", folder / "keys", heads[number], heads))
             stack.callback(_stop, found[-1])
         yield tuple(found)
 
@@ -96,6 +95,11 @@ def test_large_values_travel_between_hosts(
     assert set(names) == {future.node for future in futures}
     copies = [path for path in _stored(records) if "@" in path.name]
     assert 2 == len(copies)
+    # Results are read, so that their files go on all hosts, with the next heartbeats.
+    deadline = time.monotonic() + WAIT_S
+    while len(_stored(records)) > len(copies) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert copies == [path for path in _stored(records) if path.exists()]
 
 
 def test_calls_submit_calls_over_the_network(session: Session) -> None:
@@ -110,6 +114,38 @@ def test_calls_submit_calls_over_the_network(session: Session) -> None:
 
     assert 21 == session.submit(fib, 8).result(WAIT_S)
     assert list(range(1, 101)) == list(session.map(lambda x: x + 1, range(100), chunksize=1))
+
+
+def test_a_call_uses_nodes_that_have_joined_since_it_began(
+    session: Session, records: tuple[ClusterRecord, ...], tmp_path: Path
+) -> None:
+    """Also for large results, which are on the new node."""
+
+    def parent(folder: Path) -> int:
+        (folder / "begun").touch()
+        while not (folder / "joined").exists():
+            time.sleep(0.02)
+        name = (folder / "joined").read_text()
+        future = session.executor(prefers=name).submit(np.ones, 1_000_000)
+        found = int(future.result().sum())
+        assert name == future.node
+        return found
+
+    future = session.submit(parent, tmp_path)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.02)
+    keys = Path(os.environ["XDG_RUNTIME_DIR"], "keys")
+    heads = tuple(f"tcp://{record.address.removeprefix('tcp://')}" for record in records)
+    record = _start("h2", keys, f"tcp://127.0.0.1:{free_port()}", heads)
+    try:
+        (name,) = [node.name for node in record.nodes]
+        while name not in session._runtime.cluster.nodes:
+            time.sleep(0.02)
+        (tmp_path / "name").write_text(name)
+        (tmp_path / "name").rename(tmp_path / "joined")
+        assert 1_000_000 == future.result(WAIT_S)
+    finally:
+        _stop(record)
 
 
 def test_calls_survive_the_end_of_a_host(

@@ -1,7 +1,5 @@
 """Runners for tests: payloads are small commands."""
 
-# ruff: noqa: ARG002 - commands share one signature
-
 from __future__ import annotations
 
 import os

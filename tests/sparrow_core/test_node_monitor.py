@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.machine import Envelope
@@ -498,9 +500,27 @@ def test_a_draining_node_serves_what_it_has_and_leaves() -> None:
     assert isinstance(beat.msg, RegisterNode)
     assert beat.msg.draining
     assert [Envelope(S, RefuseReservations(OTHER, N, 2))] == node(Reserve(OTHER, S, 2))
-    expected = [Envelope(S, NodeLeft(N)), Envelope(Address("n#supervisor"), Drained())]
+    left = NodeLeft(N, (JobReport(JOB, (0,)),))
+    expected = [Envelope(S, left), Envelope(Address("n#supervisor"), Drained())]
     assert expected == node(ended(0))
     assert [Envelope(M, Tick(1), 0.5)] == node(Tick(0)), "no heartbeat any more"
+
+
+@pytest.mark.parametrize("order", ["in time", "duplicated", "swapped"])
+def test_a_node_that_is_held_leaves_when_it_is_let_go(order: str) -> None:
+    """It goes on to say that it drains; once it may leave, an old message does not keep it."""
+    node = Driven(e0=1)
+    hold, leave = Drain(hold=True), Drain()
+    left = Envelope(S, NodeLeft(N))
+    if order == "swapped":
+        assert left in node(leave, hold)
+        return
+    assert left not in node(hold)
+    beat = node(Tick(0))[1].msg
+    assert isinstance(beat, RegisterNode)
+    assert beat.draining
+    assert left in node(leave, hold)
+    assert order == "in time" or [] == node(leave)
 
 
 def test_newer_weights_replace_older_ones() -> None:

@@ -139,7 +139,14 @@ def test_simulated_probability_of_no_wait(placement: str) -> None:
     assert zero_wait_probability(placement, 0.3, 10) == pytest.approx(simulated, abs=0.1)
 
 
-@pytest.mark.parametrize("placement", ["random", "per_task", "sparrow"])
+@pytest.mark.parametrize(
+    "placement",
+    [
+        pytest.param("random", marks=pytest.mark.slow),
+        pytest.param("per_task", marks=pytest.mark.slow),
+        "sparrow",
+    ],
+)
 def test_mean_response_of_single_tasks(placement: str) -> None:
     """The simulator's oracle: M/M/1, shorter of two queues, less loaded of two queues."""
     jobs = 4000 if placement == "random" else 2500  # its queues change slowly
@@ -187,6 +194,7 @@ def test_late_binding_is_robust_to_heavy_tails() -> None:
     assert ms["batch"] > 1.3 * ms["sparrow"]
 
 
+@pytest.mark.slow
 def test_more_slots_a_node_help() -> None:
     """TR Fig. 7: four slots a node instead of one make responses much faster at high load."""
     one, four = (
@@ -386,6 +394,7 @@ def test_short_jobs_pass_long_ones() -> None:
     assert medians["srpt"][long] < 1.5 * medians["fifo"][long]
 
 
+@pytest.mark.slow
 def test_long_tasks_hardly_hurt_short_jobs_on_large_nodes() -> None:
     """SOSP Fig. 13: with 16 slots a node short jobs stay near 100 ms beside tasks of 10 s."""
     medians = []

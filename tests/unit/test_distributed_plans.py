@@ -226,7 +226,7 @@ planner_options = st.builds(
     ),
 )
 check = settings(
-    max_examples=settings.default.max_examples // 13,
+    max_examples=settings.default.max_examples // 20,
     deadline=None,
     derandomize=True,
     database=None,

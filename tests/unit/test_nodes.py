@@ -93,7 +93,7 @@ def test_names_and_addresses_to_listen_at() -> None:
         StartOptions(name="a/b"),
         StartOptions(name=""),
         StartOptions(nodes=0),
-        StartOptions(executors_per_node=0),
+        StartOptions(executors_per_node=-1),
         StartOptions(join=("tcp://h:1",)),
         StartOptions(listen="tcp://h:*"),
         StartOptions(listen="ipc:///x"),

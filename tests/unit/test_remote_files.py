@@ -22,6 +22,7 @@ from minishark.cluster.wire import (
     Holds,
     KeepSession,
     Part,
+    RemoveCopies,
     encode_message,
 )
 from minishark.errors import ClusterError
@@ -142,13 +143,47 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
     node = StoreLocation("n0", "here", str(tmp_path), str(tmp_path), "")
     memory = NodeMemory(1 << 30, 1)
     serving = NodeService(f"ipc://{tmp_path}/node.sock", node, "c", (), memory=memory)
-    kept = KeepSession("s-1", StoreLocation("s-1", "here", "", "", ""), "me", -1, 0.0)
+    kept = KeepSession(
+        session="s-1",
+        location=StoreLocation("s-1", "here", "", "", ""),
+        user="me",
+        pid=-1,
+        started_s=0.0,
+    )
     assert Done() == serving.answer(kept)
     serving.tidy()
     assert [] == list((tmp_path / "n0").iterdir())
     serving.start()
     assert {serving.endpoint} == set(connections.call_all([serving.endpoint], GetReport(), 5.0))
     serving.stop()
+
+
+def test_unwanted_files_are_removed_from_other_hosts(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """The file and what was fetched of it, with the next message; others and their names stay."""
+    tmp_path.chmod(0o700)
+    node = StoreLocation("n0", "far", str(tmp_path / "memory"), str(tmp_path / "disk"), "")
+    for place in (node.memory, node.disk):
+        Path(place, "n0").mkdir(parents=True)
+    folder = Path(node.memory, "n0", "s-1", "tasks")
+    folder.mkdir(parents=True)
+    for name in ("a", "a@n1", "a@n2", "ab", "b@n1"):
+        (folder / name).touch()
+    serving = NodeService(f"ipc://{tmp_path}/n.sock", node, "c", (), memory=NodeMemory(1 << 30, 1))
+    serving.start()
+    files = RemoteFiles(connections)
+    here = StorePaths(tmp_path / "m", tmp_path / "m")
+    store = Store(here, "front", "here", files)
+    store.meet((serving.node,))
+    store.remove(FileSlice("s-1/tasks/a", ("n0",)))
+    assert (folder / "a").exists()
+    files.remove_unwanted()
+    assert {"ab", "b@n1"} == {path.name for path in folder.iterdir()}
+    outside = connections.call(serving.endpoint, RemoveCopies(("../../x",)), 5.0)
+    assert isinstance(outside, Failure)
+    serving.stop()
+    files.remove_unwanted()  # of which nobody is asked, as there is nothing to remove
 
 
 def test_a_bad_address_among_others(source: StoreLocation, connections: Connections) -> None:

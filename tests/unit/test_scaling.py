@@ -112,7 +112,7 @@ def test_a_constant_load_ends_all_changes(demands: list[int], constant: int, nod
 def test_nothing_is_started_and_drained_at_once(nodes: int, demand: int, starting: int) -> None:
     """Nor anything while nodes are on their way, unless there are too few with them."""
     load = Load(spread(nodes, demand) if nodes else (), starting)
-    _, decision = decide(OPTIONS, History(0.0, 0.0), load, 1000.0)
+    _, decision = decide(OPTIONS, History(0.0, 0.0, nodes), load, 1000.0)
     assert not (decision.start and decision.drain)
     assert nodes + starting + decision.start <= max(OPTIONS.max_nodes, nodes + starting)
     if starting:
@@ -123,15 +123,25 @@ def test_nothing_is_started_and_drained_at_once(nodes: int, demand: int, startin
 def test_what_is_kept_or_has_no_slots_is_not_drained() -> None:
     """Nodes with schedulers stay; those without executors do not count."""
     load = Load((*spread(2, 0), NodeLoad(name="driver", slots=0)), kept=frozenset(("n0", "n1")))
-    assert Decision() == decide(OPTIONS, History(None, 0.0), load, 100.0)[1]
+    assert Decision() == decide(OPTIONS, History(None, 0.0, 2), load, 100.0)[1]
     few = Load((NodeLoad(name="driver", slots=0),))
     assert 1 == decide(OPTIONS, History(), few, 0.0)[1].start
+
+
+def test_a_node_that_was_asked_for_is_not_drained_at_once() -> None:
+    """Although the cluster has been idle for long."""
+    fleet = ToyFleet(1)
+    scaler = Autoscaler(options=OPTIONS, fleet=fleet)
+    for now in range(100):
+        scaler.step(float(now))
+    fleet.nodes += 1
+    assert [2] * 10 + [1] == [(scaler.step(100.0 + now), fleet.nodes)[1] for now in range(11)]
 
 
 def test_one_node_drains_at_a_time() -> None:
     """Each moves its data to the rest, so the next waits."""
     busy = (*spread(3, 0), NodeLoad(name="n3", slots=SLOTS, draining=True))
-    assert Decision() == decide(OPTIONS, History(None, 0.0), Load(busy), 100.0)[1]
+    assert Decision() == decide(OPTIONS, History(None, 0.0, 3), Load(busy), 100.0)[1]
 
 
 def test_a_start_that_fails_is_tried_again_after_a_while() -> None:

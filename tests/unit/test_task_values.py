@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minishark.tasks import files as tasks_files
 from minishark.tasks.files import Files
 from minishark.tasks.functions import Functions
 from minishark.worker.paths import StorePaths
-from minishark.worker.protocol import Value
+from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.store import InputMissingError, Store
 from minishark.worker.values import (
     LARGE_BYTES,
@@ -106,6 +107,52 @@ def test_files_are_shared_and_removed(tmp_path: Path, store: Store, files: Files
     assert 10 > len(_names(tmp_path))
     with pytest.raises(InputMissingError):
         load(values[0], Store(StorePaths(tmp_path / "no", tmp_path / "no"), "n"))
+
+
+def test_files_are_written_without_the_lock(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster's thread releases files meanwhile, and the same bytes are not written twice."""
+    done = dump(np.arange(LARGE_BYTES), files.put)
+    begun, go_on = threading.Event(), threading.Event()
+    write = tasks_files.write_file
+
+    def slow(data: memoryview, file: str, store: Store) -> FileSlice:
+        begun.set()
+        assert go_on.wait(10.0)
+        return write(data, file, store)
+
+    monkeypatch.setattr(tasks_files, "write_file", slow)
+    found: list[Value] = []
+    large = np.ones(LARGE_BYTES)
+    writers = [
+        threading.Thread(target=lambda: found.append(dump(large, files.put))) for _ in range(2)
+    ]
+    for each in writers:
+        each.start()
+    assert begun.wait(10.0)
+    released = threading.Thread(target=files.release, args=(done.files,))
+    released.start()
+    released.join(10.0)
+    assert not released.is_alive()
+    go_on.set()
+    for each in writers:
+        each.join(10.0)
+    assert found[0].files == found[1].files
+    assert 2 == len(_names(tmp_path))
+
+
+def test_the_same_bytes_can_be_stored_after_a_failure(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(data: memoryview, file: str, store: Store) -> FileSlice:
+        raise OSError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks_files, "write_file", full)
+        with pytest.raises(OSError, match="full"):
+            files.put(memoryview(b"x"))
+    assert files.put(memoryview(b"x")) == files.put(memoryview(b"x"))
 
 
 def test_nothing_is_kept_of_what_can_not_be_pickled(tmp_path: Path, files: Files) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import linecache
 import threading
+from typing import Any
 
 import pytest
 
-from minishark.worker.functions import Interrupted, UserCode
+from minishark.worker.functions import FunctionFailedError, Interrupted, UserCode
 
 
 class _LateLock:
@@ -35,3 +37,34 @@ def test_an_interrupt_at_the_very_end_leaves_nothing_behind(
     assert 3 == lock.taken
     assert (None, None) == (code._thread, code._asked_s)
     assert 0.0 == code.stop()
+
+
+def test_source_files_are_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt waits while the lines of a traceback are read; then it is asked for again."""
+    code = UserCode()
+    read: list[str] = []
+    lines = linecache.getlines
+
+    def interrupted(file: str, names: dict[str, Any] | None = None) -> list[str]:
+        if not read:
+            code.stop()
+            for _ in range(1000):  # it would come here
+                pass
+            read.append(file)
+        return lines(file, names)
+
+    def run() -> None:
+        with code.running():
+            try:
+                _ = 1 / 0
+            except ZeroDivisionError as error:
+                FunctionFailedError.of(error)
+            read.append("all")
+            code.stop()
+            for _ in range(1000):
+                pass
+
+    monkeypatch.setattr(linecache, "getlines", interrupted)
+    with pytest.raises(Interrupted):
+        run()
+    assert [__file__, "all"] == read

@@ -102,6 +102,7 @@ class ToyCluster:
         self._parts: dict[str, list[pa.Table]] = {}
         self.catalog = believed_catalog(tables)
         con.execute("SET arrow_lossless_conversion = true")  # sums of integers are 128 bits wide
+        con.execute("PRAGMA disable_optimizer")  # it takes longer than a few rows do
         for table in tables:
             store(con, table)
             self._parts[table.name.lower()] = self._divided(table)

@@ -29,19 +29,12 @@ DEGREE = 20
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one application.
+    """One run of one application."""
 
-    Attributes:
-        application: One of APPLICATIONS.
-        count: Points, or edges, in all partitions together.
-        partitions: Into which they are cut.
-        workers: Processes that hold them.
-    """
-
-    application: str
-    count: int
-    partitions: int
-    workers: int = 2
+    application: str  # one of APPLICATIONS
+    count: int  # points, or edges, in all partitions together
+    partitions: int  # into which they are cut
+    workers: int = 2  # processes that hold them
     iterations: int = 20
 
     def partitions_of(self, worker: int) -> list[int]:
@@ -65,21 +58,13 @@ class Measured(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Summed:
-    """An application whose partitions add to a sum, from which the next parameters follow.
+    """An application whose partitions add to a sum, from which the next parameters follow."""
 
-    Attributes:
-        load: A partition, by number.
-        first: The parameters before the first iteration.
-        local: A partition's part of the sum.
-        step: The next parameters, from parameters and sum.
-        distance: Between parameters, for the test of convergence.
-    """
-
-    load: Callable[[int], Any]
-    first: Floats
-    local: Callable[[Any, Floats], Floats]
-    step: Callable[[Floats, Floats], Floats]
-    distance: Callable[[Floats, Floats], float]
+    load: Callable[[int], Any]  # a partition, by number
+    first: Floats  # the parameters before the first iteration
+    local: Callable[[Any, Floats], Floats]  # a partition's part of the sum
+    step: Callable[[Floats, Floats], Floats]  # the next parameters, from parameters and sum
+    distance: Callable[[Floats, Floats], float]  # between parameters, for the test of convergence
 
 
 def summed(case: Case) -> Summed:

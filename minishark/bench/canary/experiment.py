@@ -20,20 +20,14 @@ _TOLERANCE = 1e-9  # sums of floats in another order
 
 @dataclass(frozen=True, kw_only=True)
 class Applications:
-    """Logistic regression and k-means over points of 20 dimensions, and PageRank over edges.
+    """Logistic regression and k-means over points of 20 dimensions, and PageRank over edges."""
 
-    Attributes:
-        counts: Points, or edges: many tiny tasks, and tasks that NumPy dominates.
-        iterations: Of each run.
-        workers: Processes.
-        partitions: Of all workers together.
-        peers: To compare with, as far as they are installed.
-    """
-
+    # Points, or edges: many tiny tasks, and tasks that NumPy dominates.
     counts: tuple[int, ...] = (20_000, 400_000)
-    iterations: int = 10
-    workers: int = 2
-    partitions: int = 8
+    iterations: int = 10  # of each run
+    workers: int = 2  # processes
+    partitions: int = 8  # of all workers together
+    # To compare with, as far as they are installed.
     peers: tuple[str, ...] = ("mpi4py", "Ray", "PySpark")
 
 

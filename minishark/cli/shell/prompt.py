@@ -221,7 +221,6 @@ class _SessionCompleter(Completer):
         self._commands = {name: command.arguments for name, command in COMMANDS.items()}
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-        del event  # required by the interface
         names = Names(self._columns(), self._functions, self._keywords, self._commands)
         for found in suggestions(document.text_before_cursor, document.text_after_cursor, names):
             yield Completion(found.text, -found.length, display_meta=found.kind)

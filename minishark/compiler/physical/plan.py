@@ -137,37 +137,25 @@ class Materialize(Exchange):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task reads of a shuffle's output.
+    """What a task reads of a shuffle's output."""
 
-    Attributes:
-        first: the first bucket.
-        last: the one after the last bucket.
-        tasks: of the tasks that put the buckets out, the first whose rows it reads and the one
-            after the last; None for all.
-    """
-
-    first: int
-    last: int
+    first: int  # the first bucket
+    last: int  # the one after the last bucket
+    # Of the tasks that put the buckets out, the first whose rows it reads and the one after the
+    # last; None for all.
     tasks: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StageOutput(Exchange):
-    """The output of a stage that has started, in the plan of what is left of a query.
+    """The output of a stage that has started, in the plan of what is left of a query."""
 
-    Attributes:
-        stage: its number.
-        home: how its rows are distributed if a task reads the bucket, or the piece, of its number.
-        has_buckets: whether its tasks divide their output.
-        estimated_rows: the number of rows that it was planned with.
-        shares: what each task reads, if that is not one bucket each.
-    """
-
-    stage: int
+    stage: int  # its number
+    # How its rows are distributed if a task reads the bucket, or the piece, of its number.
     home: Distribution
-    has_buckets: bool
-    estimated_rows: float
-    shares: tuple[Share, ...] = ()
+    has_buckets: bool  # whether its tasks divide their output
+    estimated_rows: float  # the number of rows that it was planned with
+    shares: tuple[Share, ...] = ()  # what each task reads, if that is not one bucket each
 
     def label(self, inputs: Sequence[Schema]) -> str:
         return f"Output of stage {self.stage}"

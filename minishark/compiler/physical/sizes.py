@@ -42,21 +42,13 @@ class StageSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What adaptive rules know besides the remaining plan.
+    """What adaptive rules know besides the remaining plan."""
 
-    Attributes:
-        sizes: complete stages, by number.
-        empty: those without rows that would have none if they ran again.
-        catalog: the tables that the plan reads.
-        options: the options of physical planning.
-        placing: places single operators.
-        free_root: whether the last stage may have any number of tasks, and its rows be in any of
-            them: they go to the front end. Tables and Python functions get what was planned.
-    """
-
-    sizes: Mapping[int, StageSize]
-    empty: Collection[int]
-    catalog: Catalog
-    options: PlannerOptions
-    placing: Placing
+    sizes: Mapping[int, StageSize]  # complete stages, by number
+    empty: Collection[int]  # those without rows that would have none if they ran again
+    catalog: Catalog  # the tables that the plan reads
+    options: PlannerOptions  # the options of physical planning
+    placing: Placing  # places single operators
+    # Whether the last stage may have any number of tasks, and its rows be in any of them: they go
+    # to the front end. Tables and Python functions get what was planned.
     free_root: bool

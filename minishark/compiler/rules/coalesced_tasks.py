@@ -26,15 +26,12 @@ from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 
 @dataclass(frozen=True, slots=True)
 class CoalescedTasks:
-    """The options of the rule.
+    """The options of the rule."""
 
-    Attributes:
-        least_s: the work below which a task is not worth its overhead, in seconds.
-        most_s: the work from which on there is a task per partition, in seconds: more tasks than
-            cores balance the load, and less has to be done again after a loss.
-    """
-
+    # The work below which a task is not worth its overhead, in seconds.
     least_s: float = LEAST_TASK_S
+    # The work from which on there is a task per partition, in seconds: more tasks than cores
+    # balance the load, and less has to be done again after a loss.
     most_s: float = MOST_TASK_S
 
 

@@ -29,15 +29,11 @@ from minishark.compiler.rules.rule import Phase, Revised, Rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollapseOptions:
-    """When one task is enough.
+    """When one task is enough."""
 
-    Attributes:
-        rows_max: the most rows that it may read.
-        growth_max: the most rows that any of its operators may have by estimate, as a multiple of
-            `rows_max`: a join of few rows may have many.
-    """
-
-    rows_max: int = 150_000
+    rows_max: int = 150_000  # the most rows that it may read
+    # The most rows that any of its operators may have by estimate, as a multiple of `rows_max`: a
+    # join of few rows may have many.
     growth_max: float = 4.0
 
 

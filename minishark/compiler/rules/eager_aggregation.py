@@ -40,31 +40,21 @@ _DECIMAL_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class EagerAggregationOptions:
-    """When pre-aggregation pays.
+    """When pre-aggregation pays."""
 
-    Attributes:
-        gain_min: how many times fewer rows the pre-aggregated side must have; 0 for wherever it is
-            possible.
-    """
-
+    # How many times fewer rows the pre-aggregated side must have; 0 for wherever it is possible.
     gain_min: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class EagerAggregation:
-    """An aggregate over a join in three steps.
+    """An aggregate over a join in three steps."""
 
-    Attributes:
-        side: the input that is pre-aggregated: 0 for the left one, 1 for the right one.
-        keys: its columns that the join compares.
-        partial: the aggregate over it, grouped by these keys.
-        join: the join of its groups and states with the other input. Its output are the groups of
-            the whole aggregate and the states, those of the left input first.
-    """
-
-    side: int
-    keys: tuple[ColumnRef, ...]
-    partial: Aggregate
+    side: int  # the input that is pre-aggregated: 0 for the left one, 1 for the right one
+    keys: tuple[ColumnRef, ...]  # its columns that the join compares
+    partial: Aggregate  # the aggregate over it, grouped by these keys
+    # The join of its groups and states with the other input. Its output are the groups of the whole
+    # aggregate and the states, those of the left input first.
     join: Join
 
 

@@ -28,13 +28,9 @@ _VALUES_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class GroupKeysOptions:
-    """When codes pay.
+    """When codes pay."""
 
-    Attributes:
-        rows_min: the least rows to group; to find the codes costs a fixed time.
-    """
-
-    rows_min: float = 100_000.0
+    rows_min: float = 100_000.0  # the least rows to group; to find the codes costs a fixed time
 
 
 _KEEPS_BOTH = (JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
@@ -63,18 +59,12 @@ def dictionary_relation(table: str, *, whole: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """A plan with one more column, the last: the dictionary code of a text column.
-
-    Attributes:
-        relation: holds the text of each code.
-        column: the table's text column.
-        joined: whether a join is between the table and the plan.
-    """
+    """A plan with one more column, the last: the dictionary code of a text column."""
 
     plan: PhysicalPlan
-    relation: str
-    column: str
-    joined: bool = False
+    relation: str  # holds the text of each code
+    column: str  # the table's text column
+    joined: bool = False  # whether a join is between the table and the plan
 
 
 def _grouped(

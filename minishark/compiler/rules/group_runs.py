@@ -40,13 +40,9 @@ _ROWS_OF_GROUP_MIN = 2
 
 @dataclass(frozen=True, slots=True)
 class GroupRunsOptions:
-    """When it pays to look for runs.
+    """When it pays to look for runs."""
 
-    Attributes:
-        groups_min: the least groups; a hash table of fewer fits into a core's cache.
-    """
-
-    groups_min: float = 32_000.0
+    groups_min: float = 32_000.0  # the least groups; a hash table of fewer fits into a core's cache
 
 
 def with_group_runs(

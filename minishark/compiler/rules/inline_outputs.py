@@ -20,15 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InlineOutputs:
-    """The options of the rule.
+    """The options of the rule."""
 
-    Attributes:
-        task_bytes: the size below which a task's output travels in messages.
-        stage_bytes: how many bytes all tasks of a stage together may send in this way, if every
-            bucket goes to a task of its own, which gets the outputs whole.
-    """
-
-    task_bytes: int = 64 << 10
+    task_bytes: int = 64 << 10  # the size below which a task's output travels in messages
+    # How many bytes all tasks of a stage together may send in this way, if every bucket goes to a
+    # task of its own, which gets the outputs whole.
     stage_bytes: int = 1 << 20
 
 

@@ -40,16 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSwitchOptions:
-    """When another move pays.
+    """When another move pays."""
 
-    Attributes:
-        gain_min: the least that it saves, in rows built into a hash table: planning anew takes time
-            too, and costs are rough.
-        ratio_max: the most that it costs, as a share of what the present move costs.
-    """
-
+    # The least that it saves, in rows built into a hash table: planning anew takes time too, and
+    # costs are rough.
     gain_min: float = 100_000.0
-    ratio_max: float = 0.8
+    ratio_max: float = 0.8  # the most that it costs, as a share of what the present move costs
 
 
 def switched(plan: PhysicalPlan, situation: Situation, options: JoinSwitchOptions) -> Revised:

@@ -24,7 +24,6 @@ class Place(Protocol):
 
     def __call__(self, *, whole: bool) -> PhysicalPlan:
         """The plan in one task, or in stages."""
-        ...
 
 
 def choose(place: Place, options: PlannerOptions, _: None) -> PhysicalPlan:

@@ -62,26 +62,18 @@ class Rule:
 
     The switch, EXPLAIN, the documentation and the golden file `tests/golden/rules/<name>.txt`
     derive from the entry.
-
-    Attributes:
-        name: its switch.
-        doc: what it does, in one line.
-        phase: when it applies.
-        apply: its function; see `Phase`.
-        options: its own options, a frozen dataclass; None for none.
-        everywhere: options with which it applies wherever it can, however small the data.
-        lower: called for each node of a plan when its SQL is written: may attach hints to the
-            fragment, and may give a block in place of the node's own.
-        arrange: called when a plan has been cut into stages: may let some wait for others.
-        explain: the lines that EXPLAIN shows below a stage.
     """
 
-    name: str
-    doc: str
-    phase: Phase
-    apply: Callable[..., Any]
-    options: Any = None
-    everywhere: Any = None
+    name: str  # its switch
+    doc: str  # what it does, in one line
+    phase: Phase  # when it applies
+    apply: Callable[..., Any]  # its function; see `Phase`
+    options: Any = None  # its own options, a frozen dataclass; None for none
+    everywhere: Any = None  # options with which it applies wherever it can, however small the data
+    # Called for each node of a plan when its SQL is written: may attach hints to the fragment, and
+    # may give a block in place of the node's own.
     lower: Lowering | None = None
+    # Called when a plan has been cut into stages: may let some wait for others.
     arrange: Arrangement | None = None
+    # The lines that EXPLAIN shows below a stage.
     explain: Callable[[Stage], Iterable[str]] = _nothing

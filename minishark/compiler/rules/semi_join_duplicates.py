@@ -22,12 +22,9 @@ _TESTED_SIDE = {JoinKind.SEMI: 1, JoinKind.ANTI: 1, JoinKind.RIGHT_SEMI: 0, Join
 
 @dataclass(frozen=True, slots=True)
 class SemiJoinDuplicatesOptions:
-    """When duplicates may stay.
+    """When duplicates may stay."""
 
-    Attributes:
-        duplicates_max: the most rows for each distinct one; a hash table of more is slower.
-    """
-
+    # The most rows for each distinct one; a hash table of more is slower.
     duplicates_max: float = 2.0
 
 

@@ -73,27 +73,18 @@ _KEEPS_MATCHES = (ops.JoinKind.INNER, ops.JoinKind.SEMI, ops.JoinKind.RIGHT_SEMI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemiJoinFilterOptions:
-    """When semi-join filters pay.
+    """When semi-join filters pay."""
 
-    Attributes:
-        benefit_min: minimum of table rows x benefits, which are: other columns are read, predicates
-            are tested, keys are looked up in a hash table larger than a core's cache.
-        keys_many: from this many keys on, a hash table exceeds a core's cache.
-        left_min: the minimum share of the rows that the query's own predicates leave.
-        source_max: the maximum size of what the keys are computed from, as a multiple of the
-            table's rows.
-        share_max: the maximum share of its keys that are estimated to be joined,
-        few_share_max: if there are fewer than `keys_many`.
-        copied_max: the maximum share of its rows that tasks copy; else they read all.
-    """
-
+    # Minimum of table rows x benefits, which are: other columns are read, predicates are tested,
+    # keys are looked up in a hash table larger than a core's cache.
     benefit_min: float = 8_000_000.0
-    keys_many: float = 32_000.0
-    left_min: float = 0.03
+    keys_many: float = 32_000.0  # from this many keys on, a hash table exceeds a core's cache
+    left_min: float = 0.03  # the minimum share of the rows that the query's own predicates leave
+    # The maximum size of what the keys are computed from, as a multiple of the table's rows.
     source_max: float = 0.9
-    share_max: float = 0.12
-    few_share_max: float = 0.02
-    copied_max: float = 0.07
+    share_max: float = 0.12  # the maximum share of its keys that are estimated to be joined,
+    few_share_max: float = 0.02  # if there are fewer than `keys_many`
+    copied_max: float = 0.07  # the maximum share of its rows that tasks copy; else they read all
 
 
 _EVERYWHERE = SemiJoinFilterOptions(
@@ -115,44 +106,30 @@ def with_key_filters(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A scan that could be filtered: the input of a join that it is in, and by which keys.
-
-    Attributes:
-        position: the join's key among the input's columns.
-        column: the table's column that it is.
-        key: the column of the other input.
-        share: the estimated share of the table's rows that is left.
-        low: the table's smallest key.
-        high: its largest one.
-    """
+    """A scan that could be filtered: the input of a join that it is in, and by which keys."""
 
     side: int
-    position: int
-    column: str
-    key: int
-    share: float
-    low: int
-    high: int
+    position: int  # the join's key among the input's columns
+    column: str  # the table's column that it is
+    key: int  # the column of the other input
+    share: float  # the estimated share of the table's rows that is left
+    low: int  # the table's smallest key
+    high: int  # its largest one
 
 
 @dataclass(slots=True, kw_only=True)
 class _Filters:
-    """Adds filters to a plan.
-
-    Attributes:
-        numbers: for new common table expressions.
-        definitions: the common table expressions that are known.
-        storable: which of them can be stored.
-        largest: the rows of the largest table that each of them reads.
-        distinct: the distinct counts of their columns, by index and position.
-    """
+    """Adds filters to a plan."""
 
     catalog: Catalog
     options: SemiJoinFilterOptions
-    numbers: Iterator[int]
+    numbers: Iterator[int]  # for new common table expressions
+    # The common table expressions that are known.
     definitions: dict[int, PhysicalPlan] = field(default_factory=dict)
-    storable: dict[int, bool] = field(default_factory=dict)
+    storable: dict[int, bool] = field(default_factory=dict)  # which of them can be stored
+    # The rows of the largest table that each of them reads.
     largest: dict[int, int] = field(default_factory=dict)
+    # The distinct counts of their columns, by index and position.
     distinct: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def rewritten(self, plan: PhysicalPlan) -> PhysicalPlan:

@@ -41,14 +41,10 @@ from minishark.expressions import ColumnRef, is_volatile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkewSplitOptions:
-    """Which buckets are large.
+    """Which buckets are large."""
 
-    Attributes:
-        rows_min: those with fewer rows are not divided.
-        ratio_min: nor are those with fewer than this many times the rows of the mean of the others.
-    """
-
-    rows_min: int = 500_000
+    rows_min: int = 500_000  # those with fewer rows are not divided
+    # Nor are those with fewer than this many times the rows of the mean of the others.
     ratio_min: float = 3.0
 
 

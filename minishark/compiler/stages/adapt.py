@@ -29,17 +29,13 @@ _OTHER_TASKS = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Another plan for what is left of a query.
+    """Another plan for what is left of a query."""
 
-    Attributes:
-        plan: what is left.
-        stages: those that are still to start, in an order in which they can run; the last one gives
-            the result. Their numbers follow those of the stages that have started.
-        reasons: for each change, the rule that made it and why, in a sentence.
-    """
-
-    plan: PhysicalPlan
+    plan: PhysicalPlan  # what is left
+    # Those that are still to start, in an order in which they can run; the last one gives the
+    # result. Their numbers follow those of the stages that have started.
     stages: tuple[Stage, ...]
+    # For each change, the rule that made it and why, in a sentence.
     reasons: tuple[tuple[str, str], ...]
 
 
@@ -64,15 +60,24 @@ def adapt(
         revised = rule.apply(left, situation, own)
         left = revised.plan
         reasons += ((rule.name, reason) for reason in revised.reasons)
+    waiting = [stage for stage in planned if stage.index not in started]
+    before = sum(stage.tasks for stage in waiting)
+    # Writing fragments is most of the work here, and in vain for stages that stay as they are.
+    least, most = len(waiting), sum(stage.plan.distribution.partitions for stage in waiting)
+    if not reasons and _is_alike(before, least) and _is_alike(before, most):
+        return None
     first = 1 + max(stage.index for stage in kept)
     stages = _divided(split(left, options.disabled, first=first), kept, situation)
-    before = sum(stage.tasks for stage in planned) - sum(stage.tasks for stage in kept)
     after = sum(stage.tasks for stage in stages)
     if not reasons:
-        if before < _OTHER_TASKS * after and after < _OTHER_TASKS * before:
+        if _is_alike(before, after):
             return None
         reasons.append(("coalesced_tasks", f"true sizes ask for {after} tasks, not {before}"))
     return Revision(left, stages, tuple(reasons))
+
+
+def _is_alike(tasks: int, others: int) -> bool:
+    return tasks < _OTHER_TASKS * others and others < _OTHER_TASKS * tasks
 
 
 def _divided(

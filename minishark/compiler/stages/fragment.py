@@ -44,20 +44,13 @@ partition would share some of them, and collide.
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """SELECT `names` FROM `source` WHERE `where` `tail`.
+    """SELECT `names` FROM `source` WHERE `where` `tail`."""
 
-    Attributes:
-        source: the text after FROM.
-        names: the SQL of each output column.
-        tail: ORDER BY and LIMIT.
-        computed: whether some of `names` are more than columns, so that using one twice would
-            compute it twice.
-    """
-
-    source: str
-    names: tuple[str, ...]
+    source: str  # the text after FROM
+    names: tuple[str, ...]  # the SQL of each output column
     where: tuple[str, ...] = ()
-    tail: str = ""
+    tail: str = ""  # ORDER BY and LIMIT
+    # Whether some of `names` are more than columns, so that using one twice would compute it twice.
     computed: bool = False
 
     @property

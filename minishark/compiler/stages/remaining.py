@@ -57,21 +57,15 @@ def executed(plan: PhysicalPlan, stages: Mapping[int, Stage]) -> PhysicalPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """Rewrites a plan.
+    """Rewrites a plan."""
 
-    Attributes:
-        shuffled: the stages that write buckets, by the identity of the exchange above them.
-        stored: the others, by the identity of the plan that they compute.
-        sizes: the sizes of complete stages.
-        outputs: the stages that compute common table expressions.
-        rows: the rows of common table expressions.
-    """
-
+    # The stages that write buckets, by the identity of the exchange above them.
     shuffled: Mapping[int, Stage]
-    stored: Mapping[int, Stage]
-    sizes: Mapping[int, StageSize]
+    stored: Mapping[int, Stage]  # the others, by the identity of the plan that they compute
+    sizes: Mapping[int, StageSize]  # the sizes of complete stages
+    # The stages that compute common table expressions.
     outputs: dict[int, Stage] = field(default_factory=dict)
-    rows: dict[int, float] = field(default_factory=dict)
+    rows: dict[int, float] = field(default_factory=dict)  # the rows of common table expressions
 
     def rewritten(self, plan: PhysicalPlan) -> PhysicalPlan:
         match plan.operator:

@@ -43,15 +43,12 @@ class TableInput:
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """The output of an earlier stage, which the fragment reads under the name `name`.
-
-    Attributes:
-        shares: what each task reads of buckets, if that is not one bucket each.
-    """
+    """The output of an earlier stage, which the fragment reads under the name `name`."""
 
     name: str
     stage: int
     mode: ReadMode
+    # What each task reads of buckets, if that is not one bucket each.
     shares: tuple[Share, ...] = ()
 
 
@@ -60,35 +57,26 @@ Input: TypeAlias = TableInput | StageInput
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stage of a query; all runs of a repeated statement share it.
+    """A stage of a query; all runs of a repeated statement share it."""
 
-    Attributes:
-        index: its number; a stage reads only stages with lower numbers.
-        sql: the fragment. Its output columns are c0, c1, ...; with buckets, one more column holds
-            the number of the bucket that a row belongs to.
-        schema: its output columns, without the bucket number.
-        tasks: how many tasks run it: one per partition of its plan, or fewer, which then take
-            several partitions that follow one another.
-        buckets: into how many buckets a task divides its output; 0 for one undivided piece.
-        plan: the part of the physical plan that it computes.
-        exchange: the shuffle above it that divides its output; None if it has no buckets.
-        after: stages whose size may change the plan, so that this one waits for them.
-        enough_rows: no reader needs more rows than these, of its tasks in their order; None for
-            no limit.
-        hints: what optimizer rules attach to the fragment.
-    """
-
-    index: int
+    index: int  # its number; a stage reads only stages with lower numbers
+    # The fragment. Its output columns are c0, c1, ...; with buckets, one more column holds the
+    # number of the bucket that a row belongs to.
     sql: str
     inputs: tuple[Input, ...]
-    schema: Schema
+    schema: Schema  # its output columns, without the bucket number
+    # How many tasks run it: one per partition of its plan, or fewer, which then take several
+    # partitions that follow one another.
     tasks: int
-    buckets: int
-    plan: PhysicalPlan
+    buckets: int  # into how many buckets a task divides its output; 0 for one undivided piece
+    plan: PhysicalPlan  # the part of the physical plan that it computes
+    # The shuffle above it that divides its output; None if it has no buckets.
     exchange: PhysicalPlan | None = None
+    # Stages whose size may change the plan, so that this one waits for them.
     after: tuple[int, ...] = ()
+    # No reader needs more rows than these, of its tasks in their order; None for no limit.
     enough_rows: int | None = None
-    hints: FragmentHints = NO_FRAGMENT_HINTS
+    hints: FragmentHints = NO_FRAGMENT_HINTS  # what optimizer rules attach to the fragment
 
     @property
     def is_statement(self) -> bool:

@@ -45,22 +45,17 @@ class FragmentWriter:
     """The SQL of a stage while it is being written.
 
     Optimizer rules attach hints to it, under the names of inputs.
-
-    Attributes:
-        stages: the other stages of the plan, and its common table expressions.
-        inputs: what the fragment reads, by what that is.
-        ctes: its common table expressions, by name.
-        early_ctes: those that run before it.
-        dictionary_codes: columns that inputs get in addition, by input.
-        key_filters: which rows inputs keep, by input.
     """
 
-    stages: Splitter
+    stages: Splitter  # the other stages of the plan, and its common table expressions
     aliases: Aliases = field(default_factory=Aliases)
+    # What the fragment reads, by what that is.
     inputs: dict[InputKey, Input] = field(default_factory=dict)
-    ctes: dict[str, str] = field(default_factory=dict)
-    early_ctes: dict[str, EarlyCte] = field(default_factory=dict)
+    ctes: dict[str, str] = field(default_factory=dict)  # its common table expressions, by name
+    early_ctes: dict[str, EarlyCte] = field(default_factory=dict)  # those that run before it
+    # Columns that inputs get in addition, by input.
     dictionary_codes: dict[str, DictionaryCodes] = field(default_factory=dict)
+    # Which rows inputs keep, by input.
     key_filters: dict[str, InputKeyFilter] = field(default_factory=dict)
     group_runs: list[InputGroupRuns] = field(default_factory=list)
 

@@ -29,38 +29,27 @@ _KILL_S = 10.0
 
 
 class NodeSettings(msgspec.Struct, frozen=True, tag="node", kw_only=True):
-    """Settings of a node process.
-
-    Attributes:
-        schedulers: Addresses of all schedulers.
-        own_schedulers: Names of those in this process.
-        client_endpoint: Where the embedding program listens; its socket file is removed if it was
-            killed.
-        bind: See `ZmqDriver`.
-        audit_dir: Folder for audit logs; None for no logs.
-        metrics: Whether to answer GetMetrics.
-        orphaned_folders: Removed at the end if the parent was killed.
-        log_dir: Folder of logs; None for `run_dir`.
-        restarts: How often the node was started before. It is part of its executors' names, because
-            those of the previous process may still be exiting.
-    """
+    """Settings of a node process."""
 
     name: str
     endpoint: str
     run_dir: str
     groups: tuple[ExecutorGroup, ...]
-    schedulers: tuple[str, ...]
-    own_schedulers: tuple[str, ...] = ()
+    schedulers: tuple[str, ...]  # addresses of all schedulers
+    own_schedulers: tuple[str, ...] = ()  # names of those in this process
+    # Where the embedding program listens; its socket file is removed if it was killed.
     client_endpoint: str | None = None
     seed: int | None = None
     attributes: tuple[str, ...] = ()
     limits: NodeMonitorConfig = NodeMonitorConfig()
-    bind: str | None = None
+    bind: str | None = None  # see `ZmqDriver`
     keys: Keys | None = None
-    audit_dir: str | None = None
-    metrics: bool = False
-    orphaned_folders: tuple[str, ...] = ()
-    log_dir: str | None = None
+    audit_dir: str | None = None  # folder for audit logs; None for no logs
+    metrics: bool = False  # whether to answer GetMetrics
+    orphaned_folders: tuple[str, ...] = ()  # removed at the end if the parent was killed
+    log_dir: str | None = None  # folder of logs; None for `run_dir`
+    # How often the node was started before. It is part of its executors' names, because those of
+    # the previous process may still be exiting.
     restarts: int = 0
 
 

@@ -40,7 +40,6 @@ class HttpMetrics(Machine[MetricsText]):
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
     def on_message(self, msg: MetricsText, now: float) -> list[Envelope]:
-        del now
         self._texts.put(msg.text)
         return []
 

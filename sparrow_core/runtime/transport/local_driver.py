@@ -162,7 +162,6 @@ class LocalDriver:
 
     def _queue_remote(self, endpoint: str, name: str, msg: Message) -> None:
         """There is no other process: the message is dropped."""
-        del endpoint, name, msg
         self.undeliverable += 1
 
     def _send(self) -> None:

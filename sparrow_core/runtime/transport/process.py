@@ -69,7 +69,6 @@ class Supervisor(Machine[_SupervisorIn]):
 
     def on_message(self, msg: _SupervisorIn, now: float) -> list[Envelope]:
         """Restart an executor, or exit: a scheduler refused the node, or it has drained."""
-        del now
         match msg:
             case _Respawn():
                 self._restart(msg.index)

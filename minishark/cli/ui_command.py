@@ -1,0 +1,130 @@
+"""`minishark ui`: the page of a running cluster, or of a history."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from minishark.cli.options import debug_option, keys_option
+
+if TYPE_CHECKING:
+    from minishark.page.server import PageServer
+    from minishark.page.site import Site
+    from minishark.page.sources import Source
+
+_DEFAULT = "default"
+_POLL_S = 0.5
+_EXAMPLES = """\b
+Examples:
+  minishark ui                                     the running cluster `default`
+  minishark ui tcp://10.0.0.1:7077 --keys ~/keys   a cluster of several machines
+  minishark ui history/                            what connect(event_log="history") has written
+  minishark ui history/ --export query.html        the newest query there, as one file
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("source", metavar="[CLUSTER|EVENTS]", default=_DEFAULT)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port.  [default: any that is free]"
+)
+@click.option(
+    "--listen",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; other machines reach only one with --certificate.",
+)
+@click.option(
+    "--certificate",
+    nargs=2,
+    metavar="CERTIFICATE KEY",
+    type=click.Path(exists=True, dir_okay=False),
+    help="PEM files of a certificate and its private key, for https.",
+)
+@click.option("--open/--no-open", "opens", default=None, help="Open a browser, or don't.")
+@click.option(
+    "--export",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a query's page to FILE instead of serving pages.",
+)
+@click.option(
+    "--query", "key", metavar="QUERY", help="Query to export.  [default: the newest that is over]"
+)
+@keys_option
+@debug_option
+def ui(
+    *,
+    source: str,
+    port: int,
+    listen: str,
+    certificate: tuple[str, str] | None,
+    opens: bool | None,
+    target: Path | None,
+    key: str | None,
+    keys: str | None,
+) -> None:
+    """Show what a cluster does, or did, on a page in the browser.
+
+    CLUSTER is the name or address of a running cluster, EVENTS a file or folder of events that
+    connect(event_log=FOLDER) has written. A session of your own shows its page with session.ui().
+    """
+    from minishark.page.server import PageServer
+    from minishark.page.site import Site
+
+    opened, is_live = _opened(source, keys)
+    with contextlib.closing(opened):
+        site = Site([opened], can_cancel=is_live)
+        if target is not None:
+            _export(site, target, key)
+            return
+        server = PageServer(site, host=listen, port=port, certificate=certificate)
+        _serve(server, opens)
+
+
+def _opened(source: str, keys: str | None) -> tuple[Source, bool]:
+    """The source of events that an argument names, and whether it is live."""
+    from minishark.cluster.launch import resolve
+    from minishark.cluster.sharing import ClusterEvents
+    from minishark.page.sources import HistorySource
+
+    if source.endswith(".jsonl") or Path(source).exists():
+        return HistorySource(source), False
+    return ClusterEvents(*resolve(source, keys)), True
+
+
+def _serve(server: PageServer, opens: bool | None) -> None:
+    from minishark.session.page import show
+
+    server.start()
+    try:
+        click.echo(server.address)
+        show(server.address, opens)
+        while not server.site.is_stopped:
+            server.site.await_stop(_POLL_S)
+    finally:
+        server.stop()
+
+
+def _export(site: Site, target: Path, key: str | None) -> None:
+    from minishark.errors import DataError, OptionError
+    from minishark.page.export import export_query, newest_query
+
+    site.poll()
+    found = key or site.look(newest_query)
+    document = site.look(lambda board: export_query(board, found)) if found else None
+    if document is None:
+        raise OptionError(
+            f"There is no query {key!r}; a query's address on the page ends with its name."
+            if key
+            else "There is no query that is over."
+        )
+    try:
+        target.write_text(document, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{target} can't be written: {error.strerror}.") from error
