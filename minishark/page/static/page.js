@@ -241,7 +241,7 @@ const VIEWS = {
           bar(Math.min(n.running, n.slots), n.slots), `${n.running} of ${n.slots}`, whole(n.queued), size(n.memory_bytes), size(n.stored_bytes), size(n.disk_bytes),
           h("details", { "data-key": `e${n.name}` }, h("summary", null, plural(n.executors.length, "executor")), n.executors.map(([name, pid, slots, memory]) => h("div", { class: "note" }, `${name}: ${plural(slots, "slot")}${pid ? `, process ${pid}` : ""}${memory ? `, ${size(memory)}` : ""}`)))]))
         : empty("No node has reported yet. A session that is open reports its nodes within a second; a history shows those of its time.")]);
-      draw("deaths", d.deaths, () => d.deaths.length ? [h("h2", null, "Deaths of processes"), table([["When"], ["Node"], ["Reason"]], d.deaths.map(([at, node, why]) => [h("span", { "data-ago": at }, ago(at)), node, why]))] : null);
+      draw("deaths", d.deaths, () => d.deaths.length ? [h("h2", null, "Deaths of processes"), table([["When"], ["Node"], ["Reason", "wrap"]], d.deaths.map(([at, node, why]) => [h("span", { "data-ago": at }, ago(at)), node, why]))] : null);
       draw("now", d.running, () => [h("h2", null, "Running now"), d.running.length ? table(QUERY_HEADS, d.running.map(queryRow)) : empty("Nothing runs.")]);
       if (!$("stream-chart")) $("streaming").replaceChildren(h("h2", null, "Task stream", h("span", { class: "note" }, "what each executor ran in the last minute; a colour is a query or function")), h("div", { id: "stream-chart" }), h("div", { id: "stream-legend" }));
       const now = live.now_s;
@@ -295,7 +295,7 @@ const VIEWS = {
         q.error && h("p", { class: "banner bad" }, q.error), q.warnings.map((w) => h("p", { class: "banner" }, w)),
         q.in_front_end && q.state === "done" && !q.warnings.length && h("p", { class: "banner" }, "It ran in the front end, without tasks."),
         q.is_reduced && h("p", { class: "banner" }, "It is so old that its plan and tasks are not kept any more."),
-        q.revisions.length > 0 && h("section", null, h("h2", null, "Changed while it ran"), table([["Rule"], ["Why"]], q.revisions))]);
+        q.revisions.length > 0 && h("section", null, h("h2", null, "Changed while it ran"), table([["Rule"], ["Why", "wrap"]], q.revisions))]);
       draw("sqltext", q.sql, () => q.sql ? [h("h2", null, "SQL"), h("pre", { tabindex: 0 }, q.sql)] : null);
       draw("plan", q.plan, () => q.plan.length ? [h("h2", null, "Plan", h("span", { class: "note" }, "rows as estimated, and as counted where a stage puts them out")), planTree(q.plan)] : null);
       draw("graph", q.stage_list.map((t) => [t.index, t.reads, t.does, t.tables, t.done, t.tasks, t.is_open, t.rows, t.bytes, t.skew]), () => q.stage_list.length ? [h("h2", null, "Stages"), h("div", { class: "scroll" }, stageGraph(q.stage_list))] : null);
@@ -311,7 +311,7 @@ const VIEWS = {
         draw("line-legend", [...new Set(line.marks.map((m) => m[3]))], (all) => h("div", { class: "legend" }, all.map(stageChip)));
       } else if (!$("line-chart")) $("line").replaceChildren();
       draw("longest", q.longest, () => q.longest.length ? [h("h2", null, "The longest tasks"), taskTable(q.key, q.longest)] : null);
-      draw("failures", q.failed, () => q.failed.length ? [h("h2", null, "Failed tasks"), table([["Stage", "n"], ["Task", "n"], ["Executor"], ["Message"]], q.failed)] : null);
+      draw("failures", q.failed, () => q.failed.length ? [h("h2", null, "Failed tasks"), table([["Stage", "n"], ["Task", "n"], ["Executor"], ["Message", "wrap"]], q.failed)] : null);
       draw("spread", q.by_node, () => q.by_node.length ? [h("h2", null, "By node"), table([["Node"], ["Tasks", "n"], ["Run time", "n"], ["Rows put out", "n"], ["Bytes put out", "n"]], q.by_node.map(([n, t, r, rows, b]) => [n, whole(t), time(r), count(rows), size(b)]))] : null);
     },
   },
@@ -339,7 +339,7 @@ const VIEWS = {
         return [h("h2", null, "Queue times by node", h("span", { class: "note" }, "quartiles as a box, the median as a line, up to the 95th percentile")), table([["Node"], ["Tasks", "n"], [`0 to ${time(most)}`], ["Median", "n"], ["95 %", "n"], ["Longest", "n"]],
           d.nodes.map((n) => [n.name, count(n.tasks), boxPlot(n.queue_s, most), time(n.queue_s.median), time(n.queue_s.p95), time(n.queue_s.max)]))];
       });
-      draw("jobs", d.jobs, () => d.jobs.length ? [h("h2", null, "The newest jobs"), table([["Query"], ["Stage"], ["Tasks", "n"], ["Reservations", "n"], ["Mean wait", "n"], ["Bound at random", "n", "At least this long, had each task gone to one of its reservations at random"], ["Reserved, and ran, by node"]],
+      draw("jobs", d.jobs, () => d.jobs.length ? [h("h2", null, "The newest jobs"), table([["Query"], ["Stage"], ["Tasks", "n"], ["Reservations", "n"], ["Mean wait", "n"], ["Bound at random", "n", "At least this long, had each task gone to one of its reservations at random"], ["Reserved → ran, by node", "wrap"]],
         d.jobs.map((j) => [h("a", { href: `#/query/${j.key}` }, j.key), stageChip(j.stage), whole(j.tasks), whole(j.reservations), time(j.late_s), `≥ ${time(j.random_s)}`,
           h("span", { class: "note" }, j.nodes.slice(0, 6).map(([n, , r, t]) => `${n} ${r}→${t}`).join("   "), j.nodes.length > 6 ? `   and ${j.nodes.length - 6} more` : "")]))] : null);
     },
@@ -348,11 +348,11 @@ const VIEWS = {
     title: "Python", key: "5",
     start: () => skeleton("functions", "programs"),
     show(d) {
-      draw("functions", d.functions, () => [h("h2", null, "Calls of functions"), d.functions.length ? table([["Function"], ["Progress"], ["Sent", "n"], ["Done", "n"], ["Raised", "n"], ["Lost", "n"], ["Mean time", "n"], ["Longest", "n"], ["Nodes", "wide"]],
+      draw("functions", d.functions, () => [h("h2", null, "Calls of functions"), d.functions.length ? table([["Function", "wrap"], ["Progress"], ["Sent", "n"], ["Done", "n"], ["Raised", "n"], ["Lost", "n"], ["Mean time", "n"], ["Longest", "n"], ["Nodes", "wide"]],
         d.functions.map((f) => [h("div", null, h("code", null, f.name), f.error && h("div", { class: "note" }, f.error.split("\n")[0])), bar(f.done + f.raised + f.lost, f.submitted), count(f.submitted), count(f.done), f.raised ? h("span", { class: "chip failed" }, count(f.raised)) : "0", f.lost ? h("span", { class: "chip failed" }, count(f.lost)) : "0", time(f.mean_s), time(f.longest_s),
           h("span", { class: "note" }, f.nodes.slice(0, 6).map(([n, c]) => `${n}: ${count(c)}`).join("   "))]))
         : empty("No function has been called. Call one for many items:", "list(session.map(pow, range(100), [2] * 100))")]);
-      draw("programs", d.programs, () => [h("h2", null, "Iterative programs"), d.programs.length ? table([["Program"], ["State"], ["Iterations", "n"], ["Stages", "n"], ["Tasks", "n"], ["Workers", "n"], ["Snapshot", "n", "The stage of the last complete snapshot"], ["Moved", "n", "Partitions that have moved to other workers"], ["Rollbacks", "n"], ["Time", "n"]],
+      draw("programs", d.programs, () => [h("h2", null, "Iterative programs"), d.programs.length ? table([["Program", "wrap"], ["State"], ["Iterations", "n"], ["Stages", "n"], ["Tasks", "n"], ["Workers", "n"], ["Snapshot", "n", "The stage of the last complete snapshot"], ["Moved", "n", "Partitions that have moved to other workers"], ["Rollbacks", "n"], ["Time", "n"]],
         d.programs.map((p) => [h("div", null, h("code", null, p.name), p.error && h("div", { class: "note" }, p.error)), stateChip(p.state), count(p.iterations), count(p.stage), count(p.tasks), whole(p.workers), p.snapshot == null ? "–" : whole(p.snapshot), whole(p.migrations), whole(p.rollbacks), time(p.elapsed_s)]))
         : empty("No program has run. docs/canary.md has some to start with.")]);
     },
@@ -490,7 +490,7 @@ function plot(id, title, times, values, say) {
     const axis = { stroke: () => css("--dim"), grid: { stroke: () => css("--soft"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     chart = new uPlot({ width: Math.max(200, holder.clientWidth), height: 130, legend: { show: false }, cursor: { y: false, drag: { x: false } }, padding: [8, 8, 0, 0],
       scales: { x: { time: true }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
-      axes: [{ ...axis, values: (u, all) => all.map((t) => clock(t)), space: 90 }, { ...axis, size: 44, values: (u, all) => all.map((v) => say(v)) }],
+      axes: [{ ...axis, values: (u, all) => all.map((t) => clock(t)), space: 90, size: 26 }, { ...axis, size: 44, values: (u, all) => all.map((v) => say(v)) }],
       series: [{}, { stroke: () => css("--mark"), fill: "rgba(0,114,178,.18)", width: 1.5, points: { show: false } }] }, [times, values], holder);
     plots.set(id, chart);
     new ResizeObserver(() => { if (holder.clientWidth) chart.setSize({ width: holder.clientWidth, height: 130 }); }).observe(holder);
@@ -514,7 +514,7 @@ async function why(key, stage, task) {
     found.why.length ? h("pre", null, found.why.map((line) => line.trim()).join("\n")) : empty("The scheduler was not asked to explain this job. Placements are explained while a page is open, and for df.profile()."),
     b && b.nodes.length ? [h("h3", null, "The nodes of its job"), table([["Node"], ["Probed for load", "n"], ["Reservations", "n"], ["Tasks that ran", "n"]], b.nodes.slice(0, 60).map(([n, p, r, t]) => [n, p || "–", whole(r), whole(t)]))] : null);
 }
-const help = () => dialog("Keys", table([["Key"], ["What it does"]], [...Object.values(VIEWS).filter((v) => v.key).map((v) => [h("kbd", null, v.key), v.title]), [h("kbd", null, "/"), "filter queries"], [h("kbd", null, "Esc"), "close, or show all of a timeline"], [h("kbd", null, "?"), "this help"]]));
+const help = () => dialog("Keys", table([["Key"], ["What it does", "wrap"]], [...Object.values(VIEWS).filter((v) => v.key).map((v) => [h("kbd", null, v.key), v.title]), [h("kbd", null, "/"), "filter queries"], [h("kbd", null, "Esc"), "close, or show all of a timeline"], [h("kbd", null, "?"), "this help"]]));
 
 /* ---- routes, and the connection ---- */
 
