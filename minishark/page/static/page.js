@@ -60,7 +60,7 @@ const exact = (n, what) => n == null ? null : `${whole(n)} ${what}`;
 const table = (heads, rows, options = {}) => h("div", { class: "scroll" }, h("table", { class: options.class },
   options.caption && h("caption", { class: "note" }, options.caption),
   h("thead", null, h("tr", null, heads.map(([text, kind, title]) => h("th", { class: kind, scope: "col", title }, text)))),
-  h("tbody", null, rows.map((cells) => h("tr", null, cells.map((cell, i) => h("td", { class: heads[i] && heads[i][1] }, cell)))))));
+  h("tbody", null, rows.map((cells) => h("tr", { "data-key": cells.key }, cells.map((cell, i) => h("td", { class: heads[i] && heads[i][1] }, cell)))))));
 const tile = (value, label, title) => h("div", { class: "tile", title }, h("b", null, value), h("span", null, label));
 const tiles = (...all) => h("div", { class: "tiles" }, all.filter(Boolean));
 const empty = (sentence, code) => h("div", { class: "empty" }, sentence, code && h("pre", null, code));
@@ -89,21 +89,42 @@ function tip(event, text) {
 }
 function css(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
-/* Sections keep their elements as long as their data stay the same, so that nothing flickers, and
-   scroll positions, selections and open details survive. */
+/* Sections are drawn anew when their data change, and the elements that are there become those that
+   should be there: nothing flickers, a click is never lost, scroll positions, selections, the focus
+   and open details survive. */
 const drawn = new Map();
 function draw(id, data, make) {
-  const key = JSON.stringify(data);
-  const target = $(id);
-  if (!target || (drawn.get(id) || {}).key === key) return;
-  const open = new Set([...target.querySelectorAll("details[open]")].map((d) => d.dataset.key));
-  const scrolls = [...target.querySelectorAll(".scroll")].map((d) => d.scrollLeft);
-  const focus = document.activeElement && target.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  target.replaceChildren(...[make(data)].flat(3).filter(Boolean));
-  for (const each of target.querySelectorAll("details")) if (open.has(each.dataset.key)) each.open = true;
-  target.querySelectorAll(".scroll").forEach((d, i) => { d.scrollLeft = scrolls[i] || 0; });
-  if (focus) { const again = target.querySelector(`[data-key="${CSS.escape(focus)}"]`); if (again) again.focus(); }
-  drawn.set(id, { key, data, make });
+  const key = JSON.stringify(data), target = $(id);
+  if (!target || drawn.get(id) === key) return;
+  drawn.set(id, key);
+  const fresh = document.createElement("div");
+  fresh.append(...[make(data)].flat(3).filter(Boolean));
+  morphChildren(target, fresh);
+}
+const keyOf = (node) => node.nodeType === 1 ? node.getAttribute("data-key") : null;
+const alike = (a, b) => a.nodeName === b.nodeName && keyOf(a) === keyOf(b) && a.nodeName !== "CANVAS";
+function morph(old, fresh) {
+  if (old.nodeType !== 1) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+  if (old.disabled && old.dataset.cancel) return;  // it was pressed
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const { name, value } of [...fresh.attributes]) {
+    if (name === "style") old.style.cssText = fresh.style.cssText;  // the policy allows no style attribute
+    else if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  morphChildren(old, fresh);
+}
+function morphChildren(old, fresh) {
+  const keyed = new Map([...old.childNodes].filter(keyOf).map((node) => [keyOf(node), node]));
+  let next = old.firstChild;
+  for (const child of [...fresh.childNodes]) {
+    let found = keyOf(child) ? keyed.get(keyOf(child)) : next;
+    while (found && !keyOf(child) && keyOf(found)) found = found.nextSibling;
+    if (found && alike(found, child)) {
+      if (found !== next) old.insertBefore(found, next); else next = next.nextSibling;
+      morph(found, child);
+    } else old.insertBefore(child, next);
+  }
+  while (next) { const after = next.nextSibling; next.remove(); next = after; }
 }
 function skeleton(...ids) {
   drawn.clear();
@@ -208,14 +229,22 @@ function progressBar(q) {
 const queryLink = (q) => h("a", { href: `#/query/${q.key}`, title: q.sql, "data-key": `q${q.key}` }, q.sql.replace(/\s+/g, " ") || `query ${q.key}`);
 function cancelButton(q, label = "Cancel") {
   if (q.state !== "running" || !live.can_cancel) return null;
-  return h("button", { class: "danger", "data-key": `c${q.key}`, "aria-label": `Cancel query ${q.number}`, onclick: async (event) => {
-    event.target.disabled = true; event.target.textContent = "Cancelling…";
-    const answer = await post("cancel", { key: q.key });
-    if (!answer.cancelled) event.target.textContent = "Was over";
-  } }, label);
+  return h("button", { class: "danger", "data-key": `c${q.key}`, "data-cancel": q.key, "aria-label": `Cancel query ${q.number}` }, label);
 }
-const queryRow = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
-  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""];
+async function press(event) {
+  const button = event.target.closest("[data-cancel], [data-why], [data-close]");
+  if (!button) return;
+  if ("close" in button.dataset) $("dialog").close();
+  else if (button.dataset.why) why(...JSON.parse(button.dataset.why));
+  else {
+    button.disabled = true;
+    button.textContent = "Cancelling…";
+    const answer = await post("cancel", { key: button.dataset.cancel });
+    if (!answer.cancelled) button.textContent = "Was over";
+  }
+}
+const queryRow = (q) => Object.assign([stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
+  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""], { key: q.key });
 const QUERY_HEADS = [["State"], ["Query", "sql"], ["Started", "wide"], ["Time", "n"], ["Tasks", "n"], ["Output", "n wide", "Bytes that tasks put out, for the answer and for other tasks"], ["", "n"]];
 
 const VIEWS = {
@@ -376,7 +405,7 @@ function planTree(plan) {
     const off = real == null ? null : (Math.max(real, 1) / Math.max(estimated, 1));
     const far = off != null && (off >= 10 || off <= 0.1);
     const rest = label.startsWith(name) ? label.slice(name.length) : ` ${label}`;
-    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${label}\n${where}` }, rest.length > 110 ? `${rest.slice(0, 110)}…` : rest)),
+    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${label}\n${where}` }, rest.length > 160 ? `${rest.slice(0, 160)}…` : rest)),
       stageChip(stage), h("span", { title: exact(estimated, "rows, estimated") }, `~${count(estimated)}`),
       real == null ? h("span", { class: "dim", title: putsOut ? "Its stage is not complete" : "Inside a stage, where rows are not counted" }, "–") : h("b", { title: exact(real, "rows") }, count(real)),
       off == null ? "" : h("span", { class: far ? "chip warn" : "note" }, off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`)]);
@@ -430,7 +459,7 @@ const stageTable = (stages) => table(
     h("span", { title: exact(t.bytes, "bytes") }, size(t.bytes), t.disk_bytes ? h("div", { class: "note" }, `${size(t.disk_bytes)} on disk`) : null), time(t.elapsed_s), three(t.run_s), three(t.queue_s), t.constrained ? `${t.local}/${t.constrained}` : "–", whole(t.retries)]));
 const taskTable = (key, tasks) => table([["Stage"], ["Task", "n"], ["Executor"], ["Run time", "n"], ["Queue time", "n"], ["Rows", "n"], ["Put out", "n"], ["Attempt", "n wide"], ["Local", "wide"], ["", "n"]],
   tasks.map((t) => [stageChip(t.stage), whole(t.task), t.executor, h("b", null, time(t.run_s)), time(t.queue_s), count(t.rows), size(t.bytes), t.attempt, t.local == null ? "–" : t.local ? "yes" : h("span", { class: "chip warn" }, "no"),
-    h("button", { class: "link", "data-key": `w${t.stage}.${t.task}`, onclick: () => why(key, t.stage, t.task) }, "Why there?")]));
+    h("button", { class: "link", "data-why": JSON.stringify([key, t.stage, t.task]) }, "Why there?")]));
 
 function boxPlot(v, most) {
   const x = (t) => `${Math.min(100, 100 * t / most)}%`;
@@ -501,7 +530,7 @@ function plot(id, title, times, values, say) {
 
 function dialog(title, ...content) {
   const box = $("dialog");
-  box.replaceChildren(h("div", { class: "head" }, h("h2", { id: "dialog-title" }, title), h("span", { class: "grow" }), h("button", { onclick: () => box.close() }, "Close")), ...content.flat().filter(Boolean));
+  box.replaceChildren(h("div", { class: "head" }, h("h2", { id: "dialog-title" }, title), h("span", { class: "grow" }), h("button", { "data-close": true }, "Close")), ...content.flat().filter(Boolean));
   if (!box.open) box.showModal();
 }
 async function why(key, stage, task) {
@@ -579,6 +608,7 @@ function go() {
 }
 
 function begin() {
+  addEventListener("click", press);
   if (exported) {
     document.body.classList.add("exported");
     $("nav").replaceChildren();
@@ -597,7 +627,7 @@ function begin() {
     if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) { if (event.key === "Escape") event.target.blur(); return; }
     const found = Object.entries(VIEWS).find(([, v]) => v.key === event.key);
     if (found) location.hash = `#/${found[0]}`;
-    else if (event.key === "/") { event.preventDefault(); if (route()[0] !== "queries") location.hash = "#/queries"; setTimeout(() => $("search") && $("search").focus(), 50); }
+    else if (event.key === "/") { event.preventDefault(); if (route()[0] !== "queries") { history.pushState(null, "", "#/queries"); go(); } $("search").focus(); }
     else if (event.key === "?") help();
   });
   // A laptop that slept: the browser may not notice that the connection is gone.
