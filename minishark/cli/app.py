@@ -20,6 +20,7 @@ from minishark.cli.options import data_options, debug_option, debugging, version
 from minishark.cli.sql_command import ClosedPipeError, sql
 from minishark.cli.sql_command import run as run_file
 from minishark.cli.tpch_command import tpch
+from minishark.cli.ui_command import ui
 from minishark.errors import DataError, MinisharkError, OptionError
 
 # Errors that the user fixes by writing the command differently.
@@ -103,7 +104,7 @@ def group(context: click.Context, /, **options: Any) -> None:
         context.invoke(run_file, file=Path("-"), **options)
 
 
-for _command in (cluster_group, bench, sql, run_file, tpch):
+for _command in (cluster_group, bench, sql, run_file, tpch, ui):
     group.add_command(_command)
 
 

@@ -11,6 +11,7 @@ import cloudpickle
 import msgspec
 
 from canary_core.runtime.mailbox import Mailbox
+from minishark.cluster.wire import Reply, Request
 from minishark.errors import (
     ClusterError,
     DataError,
@@ -108,6 +109,8 @@ class Cluster(Protocol):
 
     warnings: tuple[str, ...]  # sentences for the user
 
+    address: str  # of a running cluster; empty for a session's own
+
     paths: StorePaths
     """The folders of the session's files, and of nodes without folders of their own."""
 
@@ -167,6 +170,9 @@ class Cluster(Protocol):
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its executors."""
 
+    def share_events(self, answer: Callable[[Request], Reply | None]) -> None:
+        """Answer requests for the session's events, if others can ask for them."""
+
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """The subset of `nodes` whose files are lost, as far as is known."""
 
@@ -185,11 +191,11 @@ class Cluster(Protocol):
     def folder(self, name: str) -> str:
         """The path of a folder of the session, in each node's storage."""
 
-    def make_folder(self, folder: str) -> None:
-        """Create a folder of the session on every node; ResourceError if one can't."""
+    def make_folder(self, *folders: str) -> None:
+        """Create folders of the session on every node; ResourceError if one can't."""
 
-    def remove_folder(self, folder: str) -> None:
-        """Delete a folder on every node; tasks that still write to it fail."""
+    def remove_folder(self, *folders: str) -> None:
+        """Delete folders on every node; tasks that still write to them fail."""
 
     def start_node(self) -> None:
         """Begin to start one more node; returns at once, the node joins when it is up.

@@ -9,9 +9,9 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
@@ -68,6 +68,7 @@ class OwnCluster:
     """A cluster on this machine, whose nodes share the session's folders; see `Cluster`."""
 
     loses_files = False
+    address = ""
 
     def __init__(self, options: ClusterOptions) -> None:
         options.check()
@@ -214,6 +215,9 @@ class OwnCluster:
             policy=policy, probe_ratio=probe_ratio, nodes=self.nodes, wait_s=_LOCALITY_WAIT_S
         )
 
+    def share_events(self, answer: Callable[[Any], Any]) -> None:
+        """Nobody else knows of this cluster."""
+
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()
 
@@ -254,13 +258,15 @@ class OwnCluster:
     def folder(self, name: str) -> str:
         return name
 
-    def make_folder(self, folder: str) -> None:
-        self._made.add(folder)
-        self.paths.make(folder, self._nodes)
+    def make_folder(self, *folders: str) -> None:
+        self._made.update(folders)
+        for folder in folders:
+            self.paths.make(folder, self._nodes)
 
-    def remove_folder(self, folder: str) -> None:
-        self._made.discard(folder)
-        self.paths.remove(folder, self._names)
+    def remove_folder(self, *folders: str) -> None:
+        self._made.difference_update(folders)
+        for folder in folders:
+            self.paths.remove(folder, self._names)
 
     def mailbox(self, name: str) -> Mailbox:
         from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,12 @@ from minishark.cluster.joining import peer_session
 from minishark.cluster.node import service_address, store_of, this_host
 from minishark.cluster.wire import Done, DrainNode, GetReport, Reply, Report, SessionReport
 from minishark.errors import ClusterError
+from minishark.events import kinds
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
 from sparrow_core import ExecutorStatus, NodeStatus
+from sparrow_core.runtime.transport.keys import Keys
 
 _REPORT_S = 5.0
 _SCHEDULERS_S = 2.0
@@ -54,6 +56,7 @@ class NodeState:
         last_death: how the last of them died.
         stored_bytes: size of its files in shared memory; 0 if on another host.
         disk_bytes: size of its files on disk, spilled data included; 0 if on another host.
+        draining: whether it takes no new tasks, and leaves.
     """
 
     name: str
@@ -66,6 +69,7 @@ class NodeState:
     last_death: str = ""
     stored_bytes: int = 0
     disk_bytes: int = 0
+    draining: bool = False
 
     @property
     def slots(self) -> int:
@@ -98,6 +102,41 @@ def _node(status: NodeStatus, paths: StorePaths) -> NodeState:
         last_death=status.last_death,
         stored_bytes=folder_bytes(paths.memory / status.name) if has_memory else 0,
         disk_bytes=folder_bytes(paths.disk / status.name) if is_here else 0,
+        draining=status.draining,
+    )
+
+
+def node_changes(
+    before: Mapping[str, NodeState], found: Mapping[str, NodeState], now: float
+) -> Iterator[kinds.AnyEvent]:
+    """What has changed between two looks at the nodes, by name, as events."""
+    for name, node in found.items():
+        known = before.get(name)
+        if node == known:
+            continue
+        yield _report(node, now)
+        if known is not None and node.deaths > known.deaths:
+            yield kinds.NodeDied(at=now, node=name, reason=node.last_death)
+    for name in before.keys() - found.keys():
+        yield kinds.NodeLeft(at=now, node=name)
+
+
+def _report(node: NodeState, now: float) -> kinds.NodeReport:
+    return kinds.NodeReport(
+        at=now,
+        node=node.name,
+        alive=node.alive,
+        draining=node.draining,
+        executors=tuple(
+            kinds.ExecutorReport(each.name, each.pid, each.slots, each.memory_bytes)
+            for each in node.executors
+        ),
+        running=node.running,
+        queued=node.queued,
+        stored_bytes=node.stored_bytes,
+        disk_bytes=node.disk_bytes,
+        deaths=node.deaths,
+        last_death=node.last_death,
     )
 
 
@@ -152,7 +191,7 @@ class Survey(msgspec.Struct, frozen=True):
     sessions: tuple[SessionSurvey, ...]
 
 
-def survey(address: str, keys_folder: str | None) -> Survey:
+def survey(address: str, keys_folder: str | Keys | None) -> Survey:
     keys = load_keys(keys_folder)
     service = service_address(address, keys)
     with peer_session(service, keys, lambda _: True) as (welcome, connections, sparrow):
@@ -192,7 +231,7 @@ def _surveyed(status: NodeStatus, location: StoreLocation, reply: Reply | None) 
     )
 
 
-def drain_node(address: str, keys_folder: str | None, name: str, wait_s: float) -> bool:
+def drain_node(address: str, keys_folder: str | Keys | None, name: str, wait_s: float) -> bool:
     """Drain a node of a cluster, and wait at most so long for it to leave; whether it has.
 
     Raises:

@@ -71,6 +71,7 @@ class Programs:
         self._placing = placing
         self._numbers = itertools.count()
         self._open: weakref.WeakSet[ProgramRun] = weakref.WeakSet()
+        self._known: weakref.WeakValueDictionary[int, ProgramRun] = weakref.WeakValueDictionary()
 
     def start(
         self, driver: Driver, options: ProgramOptions, into: IntoTable | None = None
@@ -108,6 +109,8 @@ class Programs:
         )
         jobs = _jobs(placement, encode(shared), workers)
         self._open.add(run)
+        run.name = _name(driver)
+        self._known[number] = run
         run.start(WorkerJobs(self._cluster.backend, jobs, run.stage, run.fail))
         return Program(_name(driver), run)
 
@@ -115,6 +118,10 @@ class Programs:
         parts = result_of(outcome)
         load_parts(self._tables, into, parts, self._cluster.store())
         return into.made()
+
+    def known(self) -> dict[int, ProgramRun]:
+        """The programs that run, and those that are over and still in use, by number."""
+        return dict(self._known)
 
     @property
     def slots(self) -> int:

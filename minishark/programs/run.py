@@ -24,6 +24,7 @@ class ProgramRun:
     """A program that runs, in a thread that ends it; thread-safe.
 
     Attributes:
+        name: what it is called, for people.
         over: set when it has ended, its slots are free and its files are gone.
         failure: what to raise for its result, if it failed.
         result: what its driver returned, else.
@@ -44,6 +45,7 @@ class ProgramRun:
             clean: Called at the end.
         """
         self.over = threading.Event()
+        self.name = ""
         self.failure: BaseException | None = None
         self.result: Any = None
         self.figures: tuple[WorkerFigures, ...] = ()

@@ -21,6 +21,7 @@ from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
 from minishark.query import calibration
 from minishark.query.files import NamedFiles
+from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.worker.protocol import ScalarFunction
 
@@ -75,6 +76,11 @@ class QueryPlan:
     @cached_property
     def reads_files(self) -> bool:
         return any(p.relation for table in self.tables.values() for p in table.partitions)
+
+    @cached_property
+    def shown(self) -> Shown:
+        """The plan as events tell it."""
+        return shown(self.physical, self.stages, self.tables)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -70,22 +70,39 @@ class StageRecord:
         )
 
     def _tasks(self) -> Iterator[TaskMetrics]:
-        reasons = {}
-        for job in self._jobs.values():
-            if job.spec.options.explain:
-                reasons.update(explain(job.spec, job.events))
+        reasons: dict[int, tuple[str, ...]] = {}
+        for number in self._jobs:
+            reasons.update(self.why(number))
         for index in sorted(self._outcomes):
-            event, outcome = self._completed[index], self._outcomes[index]
-            preferred = self._preferred.get(index)
-            yield TaskMetrics(
-                node=event.node,
-                executor=event.executor,
-                attempt=event.attempt,
-                rows=outcome.rows,
-                bytes=outcome.nbytes,
-                disk_bytes=outcome.nbytes if outcome.on_disk else 0,
-                run_s=event.run_s,
-                queue_s=event.queue_s,
-                local=event.node in preferred if preferred else None,
-                why=tuple(reasons[index].lines()) if index in reasons else (),
-            )
+            yield self.task(index, reasons.get(index, ()))
+
+    def task(self, index: int, why: tuple[str, ...] = ()) -> TaskMetrics:
+        """The metrics of a completed task."""
+        event, outcome = self._completed[index], self._outcomes[index]
+        preferred = self._preferred.get(index)
+        return TaskMetrics(
+            node=event.node,
+            executor=event.executor,
+            attempt=event.attempt,
+            rows=outcome.rows,
+            bytes=outcome.nbytes,
+            disk_bytes=outcome.nbytes if outcome.on_disk else 0,
+            received=outcome.received,
+            run_s=event.run_s,
+            queue_s=event.queue_s,
+            local=event.node in preferred if preferred else None,
+            why=why,
+        )
+
+    def why(self, number: int) -> dict[int, tuple[str, ...]]:
+        """By task of a job, why it ran where it did, in sentences; empty if that is not known."""
+        job = self._jobs[number]
+        if not job.spec.options.explain:
+            return {}
+        found = explain(job.spec, job.events)
+        return {index: tuple(reason.lines()) for index, reason in found.items()}
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the stage's submission to its last completion."""
+        return self._elapsed_s

@@ -23,8 +23,10 @@ from minishark.query.adaptation import Adaptation
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.metrics import StageMetrics
+from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.query.recorder import StageRecord
+from minishark.query.shown import shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
@@ -65,6 +67,7 @@ class QueryRun:
     on_progress: ProgressHandler | None = None
     # Revises the stages that have not started when one is complete; None for never.
     adaptation: Adaptation | None = None
+    observer: QueryObserver | None = None  # told what happens; it may end the query
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -224,6 +227,9 @@ class QueryRun:
         job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
         record = self._records.setdefault(stage.index, StageRecord(stage=stage))
         record.submitted(submission.number, job, preferred)
+        if self.observer is not None:
+            again = self._graph.rerun(stage.index)
+            self.observer.submitted(stage.index, stage.tasks, again)
         return job
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
@@ -242,8 +248,13 @@ class QueryRun:
             output = self._graph.at(submission.stage, event.task_id)
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
+            if self.observer is not None:
+                self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):
             record.finished(submission.number, event)
+            if self.observer is not None:
+                why = record.why(submission.number)
+                self.observer.finished(submission.stage, record.elapsed_s, event, why)
             self._adapt(submission.stage)
 
     def _adapt(self, stage: int) -> None:
@@ -260,9 +271,14 @@ class QueryRun:
             self._by_index = {stage.index: stage for stage in stages}
             self._graph.revise([self._node(stage) for stage in stages])
             self._builder = replace(self._builder, last=self._last.index)
+            if self.observer is not None:
+                plan = shown(adaptation.executed(stages), stages, self._stored)
+                self.observer.revised(adaptation.revisions, plan)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
         """The error of a task that failed for good."""
+        if self.observer is not None:
+            self.observer.failed(submission.stage, event)
         return task_error(event, is_own_text=self._by_index[submission.stage].is_statement)
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
@@ -276,7 +292,9 @@ class QueryRun:
         self._stored = self.tables()
 
     def waiting(self) -> None:
-        """Report progress."""
+        """Report progress; ends the run if it was cancelled."""
+        if self.observer is not None:
+            self.observer.check()
         if self.on_progress is not None:
             self.on_progress(self.progress())
 

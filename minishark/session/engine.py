@@ -30,12 +30,14 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.events.stream import EventStream
 from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.locality import hosts_of
 from minishark.query.metrics import QueryMetrics, StageMetrics
+from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
@@ -112,6 +114,10 @@ class Engine:
         self.programs = Programs(cluster, self.tables, placing)
         self.environment = Environment()
         self.open_queries = OpenQueries()
+        self.events = EventStream()
+        self.explains_all = False  # whether events say of every task why it ran where it did
+        self.running: dict[int, QueryObserver] = {}
+        self._query_numbers = itertools.count(1)
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
         self._warnings: list[str] = list(cluster.warnings)
         self._folders = itertools.count()
@@ -207,10 +213,40 @@ class Engine:
         handlers: tuple[ProgressHandler, ...] = (),
     ) -> tuple[Result, QueryMetrics]:
         """Run a query to its end; `handlers` hear of its progress, and what they raise ends it."""
-        with self.open_queries.counted():
-            return climb(
-                _Query(engine=self, sql=sql, sink=sink, explained=explained, handlers=handlers)
+        with self.open_queries.counted(), self._observed(sql) as observer:
+            result, metrics = climb(
+                _Query(
+                    engine=self,
+                    sql=sql,
+                    sink=sink,
+                    explained=explained,
+                    handlers=handlers,
+                    observer=observer,
+                )
             )
+            observer.ended(metrics)
+            return result, metrics
+
+    @contextlib.contextmanager
+    def _observed(self, sql: str) -> Iterator[QueryObserver]:
+        """The observer of a query while it runs; tells how it fails."""
+        number, began_s = next(self._query_numbers), time.perf_counter()
+        observer = self.running[number] = QueryObserver(number, self.events)
+        observer.started(sql)
+        try:
+            yield observer
+        except BaseException as error:
+            observer.raised(error, time.perf_counter() - began_s)
+            raise
+        finally:
+            del self.running[number]
+
+    def cancel(self, number: int) -> bool:
+        """Cancel a running query, by its number in events; whether it runs."""
+        observer = self.running.get(number)
+        if observer is not None:
+            observer.cancel()
+        return observer is not None
 
     def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
         """Run a query in the scratch database, over all rows of the cluster's tables."""
@@ -236,9 +272,16 @@ class Engine:
                         function=plan.function,
                     )
                     # Part of the query that needs it: it is not counted as another open one.
-                    table, _ = climb(
-                        _Query(engine=self, sql=plan.sql, sink=sink, handlers=handlers)
-                    )
+                    with self._observed(plan.sql) as observer:
+                        query = _Query(
+                            engine=self,
+                            sql=plan.sql,
+                            sink=sink,
+                            handlers=handlers,
+                            observer=observer,
+                        )
+                        table, metrics = climb(query)
+                        observer.ended(metrics)
                     self.cached.computed(cached, table, fingerprint)
 
     def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
@@ -314,6 +357,7 @@ class _Query(Generic[Result]):
     engine: Engine  # what runs it
     sql: str  # its text
     sink: Sink[Result]  # what becomes of its rows
+    observer: QueryObserver  # told what happens
     # Whether metrics say why each task ran where it did, and how the plan was changed.
     explained: bool = False
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
@@ -324,6 +368,7 @@ class _Query(Generic[Result]):
         engine = self.engine
         plan = engine.planner.plan(self.sql, self.sink, on_hosts=engine.on_hosts, whole=whole)
         self._planned_s = time.perf_counter()
+        self.observer.planned(plan, self._planned_s - self._started_s)
         return plan
 
     def compute(self, tables: Sequence[str]) -> None:
@@ -365,9 +410,10 @@ class _Query(Generic[Result]):
                 output=output,
                 environment=engine.environment,
                 threads=engine.threads(engine.open_queries.count),
-                explained=self.explained,
+                explained=self.explained or engine.explains_all,
                 on_progress=self._tell if self.handlers or engine.progress_handlers else None,
                 adaptation=adaptation,
+                observer=self.observer,
             )
             run.run()
             result = self.sink.finish(run)

@@ -63,7 +63,13 @@ class Runtime:
         self.remove_function = self.definitions.remove_function
         folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
-        pool = CallPool(cluster.backend, self._placement, files, working_folder=working_folder)
+        pool = CallPool(
+            cluster.backend,
+            self._placement,
+            files,
+            working_folder=working_folder,
+            events=self.engine.events,
+        )
         self.calls = Calls(pool, lambda: cluster.total_slots)
 
     def _placement(self) -> Placement:

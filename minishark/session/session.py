@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from canary_core.driver import Driver
 from minishark.cluster.backend import Cluster
@@ -28,6 +30,7 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
 from minishark.errors import OptionError
+from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
 from minishark.programs.result_table import IntoTable
@@ -38,8 +41,10 @@ from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
 from minishark.session.connect import check_placement
 from minishark.session.lazy import imported
+from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
+from minishark.session.watcher import Watcher
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -47,6 +52,9 @@ from minishark.tasks.items import Items
 from minishark.tasks.nested import SessionAddress, is_here, session_in_call
 from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,12 +76,24 @@ class Session(CamelCase):
     builder = _Builder()
 
     def __init__(
-        self, cluster: Cluster, planner: PlannerOptions, placement: str, probe_ratio: float
+        self,
+        cluster: Cluster,
+        planner: PlannerOptions,
+        placement: str,
+        probe_ratio: float,
+        event_log: str | Path | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(cluster, planner, placing)
         self._statements = Statements(self._runtime)
         self._name = secrets.token_hex(8)
+        shared = cluster.store_name if cluster.address else self._name[:6]
+        self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
+        self._page: PageServer | None = None
+        self._page_lock = threading.Lock()
+        share(self._watcher, self._runtime.engine)
+        if event_log is not None:
+            self._watcher.write_to(event_log)
         is_here(self._name, self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
@@ -543,6 +563,45 @@ class Session(CamelCase):
         """What the user should know, such as shared memory that is too small."""
         return self._runtime.engine.warnings
 
+    # What happens
+
+    def ui(self, *, port: int = 0, open_browser: bool | None = None) -> str:
+        """Serve a page that shows what the session and its cluster do; its address.
+
+        The page is live until the session stops. It is served to this machine only, and its address
+        contains a random token: whoever has it sees all queries, and can cancel them.
+
+        Args:
+            port: the port on 127.0.0.1; 0 for any that is free. Only the first call chooses it.
+            open_browser: whether to open the page; None opens it where there is a display.
+
+        Raises:
+            ClusterError: the session is stopped.
+            OptionError: the port is taken.
+        """
+        engine = self._runtime.engine
+        engine.check_open()
+        with self._page_lock:
+            if self._page is None:
+                self._page = serve_session(self._watcher, engine, port)
+        show(self._page.address, open_browser)
+        return self._page.address
+
+    def trace(self, provider: TracerProvider | None = None) -> None:
+        """Send what happens from now on as OpenTelemetry spans: queries, stages, tasks, calls.
+
+        A query's span is a child of the span that is current where the query is asked for. Spans
+        contain the SQL text.
+
+        Args:
+            provider: where spans go; None for OpenTelemetry's global provider.
+
+        Raises:
+            OptionError: opentelemetry is not installed.
+        """
+        self._runtime.engine.check_open()
+        self._watcher.trace(provider)
+
     # Life
 
     @property
@@ -562,6 +621,9 @@ class Session(CamelCase):
         """
         if not self.is_stopped:
             self._runtime.calls.pool.close()
+            self._watcher.stop()
+            if self._page is not None:
+                self._page.stop()
         if self._runtime.engine.stop():
             atexit.unregister(self.stop)
 

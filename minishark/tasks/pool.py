@@ -36,6 +36,8 @@ from minishark.errors import (
     TasksLostError,
     TaskTimeoutError,
 )
+from minishark.events.kinds import CallEnded, CallsSubmitted, message, shortened
+from minishark.events.stream import EventStream
 from minishark.tasks.call import Call, CallOptions, Receiver, Sent
 from minishark.tasks.callbacks import Callbacks
 from minishark.tasks.family import Family
@@ -79,8 +81,10 @@ class CallPool:
         files: Files,
         *,
         working_folder: Callable[[], str] = str,
+        events: EventStream | None = None,
     ) -> None:
         """Run calls on a backend; `working_folder` is where relative paths begin."""
+        self._events = events or EventStream(1)
         self.files = files
         self.functions = Functions(files)
         self.placing = placing
@@ -214,6 +218,8 @@ class CallPool:
                 call.sent_at = now
                 call.wait_s = math.inf if placement.wait_s is None else placement.wait_s
             job = self._job(calls, placement)
+            function = calls[0].function.label
+            self._events.emit(CallsSubmitted(at=time.time(), function=function, count=len(calls)))
             sent.job_id = self._backend.submit(job, partial(self._on_event, sent))
         except Exception as error:  # noqa: BLE001 - nobody else would end these calls
             for call in self._forget(sent):
@@ -264,7 +270,7 @@ class CallPool:
                 if call is None:
                     self.discard(decode_python_outcome(event.result))
                 else:
-                    self.completed(call, event.result, event.node, event.run_s)
+                    self.completed(call, event.result, event.node, event.run_s, event.executor)
             case TaskFailed():
                 call = self._ended(sent, event.task_id)
                 if call is not None:
@@ -319,11 +325,24 @@ class CallPool:
             self._wake()
         return calls
 
-    def completed(self, call: Call, result: bytes, node: str, run_s: float) -> None:
+    def completed(
+        self, call: Call, result: bytes, node: str, run_s: float, executor: str = ""
+    ) -> None:
         """A call has returned or raised; `result` is a PythonOutcome."""
         call.function.took(run_s)
         call.ran_s = run_s
         outcome = decode_python_outcome(result)
+        self._events.emit(
+            CallEnded(
+                at=time.time(),
+                function=call.function.label,
+                node=node,
+                executor=executor,
+                run_s=run_s,
+                state="done" if outcome.problem is None else "raised",
+                error="" if outcome.problem is None else shortened(outcome.problem.message, 300),
+            )
+        )
         if outcome.problem is not None and call.retries > 0:
             call.retries -= 1
             self.put_back(call)
@@ -347,6 +366,10 @@ class CallPool:
     def fail(self, call: Call, error: Exception) -> None:
         """A call could not be run."""
         if self._over(call):
+            text = message(error)
+            self._events.emit(
+                CallEnded(at=time.time(), function=call.function.label, state="lost", error=text)
+            )
             call.receiver.failed(error)
 
     def _over(self, call: Call) -> bool:

@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def data(tmp_path: Path) -> Path:
     """A data folder that holds the sample as scale 0.001."""
     root = tmp_path / "data"
-    for table in TABLES:
-        folder = scale_folder(root, 0.001) / table.name
+    for name in TABLES:
+        folder = scale_folder(root, 0.001) / name
         folder.mkdir(parents=True)
-        (folder / "1.parquet").symlink_to(sample_folder() / f"{table.name}.parquet")
+        (folder / "1.parquet").symlink_to(sample_folder() / f"{name}.parquet")
     return root
 
 

@@ -33,12 +33,12 @@ def answers(tpch_files: dict[str, str]) -> dict[int, tuple[pa.Table, tuple[int, 
 
 
 def _load(session: Session, files: dict[str, str], partitions: int, replicas: int) -> None:
-    for table in TABLES:
+    for name, key in TABLES.items():
         session.create_table(
-            table.name,
-            files[table.name],
-            partition_by=table.partition_by,
-            partitions=partitions if table.partition_by else None,
+            name,
+            files[name],
+            partition_by=key,
+            partitions=partitions if key else None,
             replicas=replicas,
         )
 

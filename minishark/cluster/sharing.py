@@ -1,0 +1,158 @@
+"""The events of the sessions of a running cluster, for whoever shows them.
+
+A session keeps its newest events, and its file service hands them out to those that hold the
+cluster's keys: nobody is waited for, and a session to which nobody listens sends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import structs
+
+from minishark.cluster import wire
+from minishark.cluster.connections import NoAnswerError, load_keys
+from minishark.cluster.joining import peer_session
+from minishark.cluster.node import service_address, store_of
+from minishark.cluster.status import NodeState, node_changes, node_states
+from minishark.events import kinds
+from minishark.events.stream import EventStream
+from minishark.worker.paths import StorePaths
+
+EVENTS_MAX = 4_000  # in one reply
+_CALL_S = 1.0
+_LOOK_S = 1.0
+_NOWHERE = StorePaths(Path("/nonexistent"), Path("/nonexistent"))  # nodes have their own
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEvents:
+    """What a session tells those that ask.
+
+    Attributes:
+        began: what it is.
+        stream: its events.
+        cancel: cancels one of its queries.
+        asked: called when somebody begins to ask.
+    """
+
+    began: kinds.SessionStarted
+    stream: EventStream
+    cancel: Callable[[int], bool]
+    asked: Callable[[], None]
+
+    def answer(self, request: wire.Request) -> wire.Reply | None:
+        """The reply to a request; None if it is about something else."""
+        match request:
+            case wire.GetEvents(since):
+                if not since:
+                    self.asked()
+                batch = self.stream.since(since, EVENTS_MAX)
+                return wire.Events(
+                    began=self.began, events=batch.events, last=batch.last, dropped=batch.dropped
+                )
+            case wire.CancelQuery(query):
+                return wire.Done() if self.cancel(query) else wire.Failure("It does not run.")
+            case _:
+                return None
+
+
+@dataclass(slots=True)
+class _Heard:
+    """A session that is asked for its events."""
+
+    service: str
+    last: int = 0
+    has_begun: bool = False
+
+
+class ClusterEvents:
+    """The events of all sessions of a running cluster, and of its nodes."""
+
+    def __init__(self, address: str, keys_folder: str | None) -> None:
+        """Connect to the cluster of the node at `address`.
+
+        Raises:
+            ClusterError: it does not answer, or has another version.
+        """
+        keys = load_keys(keys_folder)
+        service = service_address(address, keys)
+        with contextlib.ExitStack() as undo:
+            welcome, self._connections, self._sparrow = undo.enter_context(
+                peer_session(service, keys, bool)
+            )
+            self.name = welcome.cluster
+            self._close = undo.pop_all().close
+        self._sessions: dict[str, _Heard] = {}
+        self._nodes: dict[str, NodeState] = {}
+        self._looked_s = 0.0
+
+    def poll(self) -> Iterator[tuple[str, kinds.AnyEvent]]:
+        """The events since the last call, each with its session; those of nodes with the cluster.
+
+        Raises:
+            ClusterError: it is closed.
+        """
+        if time.monotonic() >= self._looked_s + _LOOK_S:
+            self._looked_s = time.monotonic()
+            yield from self._look()
+        for name, heard in list(self._sessions.items()):
+            yield from self._ask(name, heard)
+
+    def _look(self) -> Iterator[tuple[str, kinds.AnyEvent]]:
+        """Which nodes and sessions there are now."""
+        statuses = self._sparrow.nodes()
+        stores = [store_of(status.name, status.attributes) for status in statuses]
+        services = [store.service for store in stores if store is not None]
+        replies = self._connections.call_all(services, wire.GetReport(), _CALL_S)
+        reports = [reply for reply in replies.values() if isinstance(reply, wire.Report)]
+        found = {each.session: each.service for report in reports for each in report.sessions}
+        for name, service in found.items():
+            if service and name not in self._sessions:
+                self._sessions[name] = _Heard(service)
+        if len(reports) == len(services):  # a silent node may be the only one that knows of some
+            for name in self._sessions.keys() - found.keys():
+                del self._sessions[name]
+                self._nodes = {}  # a board that ends a session forgets the nodes with the last one
+                yield name, kinds.SessionEnded(at=time.time())
+        states = {node.name: node for node in node_states(statuses, _NOWHERE)}
+        before, self._nodes = self._nodes, states
+        for event in node_changes(before, states, time.time()):
+            yield self.name, event
+
+    def _ask(self, name: str, heard: _Heard) -> Iterator[tuple[str, kinds.AnyEvent]]:
+        try:
+            reply = self._connections.call(heard.service, wire.GetEvents(heard.last), _CALL_S)
+        except NoAnswerError:
+            return  # it may be suspended; its nodes tell when it has ended
+        if not isinstance(reply, wire.Events):
+            return
+        if not heard.has_begun:
+            heard.has_begun = True
+            yield name, structs.replace(reply.began, cluster=self.name)
+        elif reply.dropped and reply.events:
+            yield name, kinds.EventsDropped(at=reply.events[0].at, count=reply.dropped)
+        heard.last = reply.last
+        for event in reply.events:
+            # All sessions see the same nodes, which are looked at here.
+            if not isinstance(event, kinds.NodeReport | kinds.NodeDied | kinds.NodeLeft):
+                yield name, event
+
+    def cancel(self, session: str, number: int) -> bool:
+        """Cancel a query of a session; whether it was running."""
+        heard = self._sessions.get(session)
+        if heard is None:
+            return False
+        try:
+            reply = self._connections.call(heard.service, wire.CancelQuery(number), _CALL_S)
+        except NoAnswerError:
+            return False
+        return isinstance(reply, wire.Done)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._close()

@@ -1,0 +1,369 @@
+"""The events of a session. Times (`at`) are seconds since 1970, durations seconds, sizes bytes.
+
+An event says what happened, with numbers and short texts only, so that it can be kept, sent and
+written as a line of JSON. Texts of users are cut (`shortened`), so an event's size is bounded.
+Fields are only ever added, with defaults: newer versions read older files.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+FORMAT = 1
+"""The version of the format of files; higher ones are not read."""
+
+_SQL_CHARS = 20_000
+_MESSAGE_CHARS = 4_000
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Base of all events; `at` is when it happened."""
+
+    at: float
+
+
+# The session and its nodes
+
+
+class SessionStarted(Event, frozen=True, kw_only=True):
+    """The first event of every stream and file.
+
+    Attributes:
+        session: identifies the session.
+        cluster: where it runs, for people.
+        slots: how many tasks can run at the same time.
+    """
+
+    session: str
+    user: str = ""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    cluster: str = ""
+    slots: int = 0
+    format: int = FORMAT
+
+
+class SessionEnded(Event, frozen=True):
+    """The session was stopped."""
+
+
+class EventsDropped(Event, frozen=True, kw_only=True):
+    """So many events came faster than they were read, and are lost."""
+
+    count: int
+
+
+class ExecutorReport(msgspec.Struct, frozen=True, array_like=True):
+    """An executor process; `memory_bytes` is 0 if it is dead or on another host."""
+
+    name: str
+    pid: int
+    slots: int
+    memory_bytes: int = 0
+
+
+class NodeReport(Event, frozen=True, kw_only=True):
+    """The state of a node, if it has changed.
+
+    Attributes:
+        running: running tasks, of all sessions.
+        queued: queued reservations, of all sessions.
+        stored_bytes: size of its files in shared memory.
+        disk_bytes: size of its files on disk.
+        deaths: how often its process or an executor died.
+        last_death: how the last of them died.
+    """
+
+    node: str
+    alive: bool = True
+    draining: bool = False
+    executors: tuple[ExecutorReport, ...] = ()
+    running: int = 0
+    queued: int = 0
+    stored_bytes: int = 0
+    disk_bytes: int = 0
+    deaths: int = 0
+    last_death: str = ""
+
+
+class NodeDied(Event, frozen=True, kw_only=True):
+    """A node's process or one of its executors died."""
+
+    node: str
+    reason: str
+
+
+class NodeLeft(Event, frozen=True, kw_only=True):
+    """A node is no longer part of the cluster."""
+
+    node: str
+
+
+# Queries
+
+
+class PlanNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operator of a physical plan.
+
+    Attributes:
+        parent: the position of the operator that reads it; None for the root.
+        name: what kind of operator it is, such as `Join` or `Shuffle`.
+        label: the operator as EXPLAIN prints it.
+        where: how its rows are distributed.
+        rows: the estimated number of rows.
+        stage: the stage that computes it, or whose output it is.
+        puts_out: whether its rows are the stage's output, so that they are counted.
+        keeps_rows: whether it passes on as many rows as it reads from its last input.
+        stored_rows: for all rows of a table, their number.
+    """
+
+    parent: int | None
+    name: str
+    label: str
+    where: str
+    rows: float
+    stage: int
+    puts_out: bool = False
+    keeps_rows: bool = False
+    stored_rows: int | None = None
+
+
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A stage as planned.
+
+    Attributes:
+        stage: its number.
+        reads: the stages that it reads.
+        tables: the tables that it reads.
+        table_bytes: the size of one replica of each of them together.
+        does: its operators in short.
+        sql: its fragment.
+    """
+
+    stage: int
+    tasks: int
+    reads: tuple[int, ...] = ()
+    tables: tuple[str, ...] = ()
+    table_bytes: int = 0
+    buckets: int = 0
+    does: str = ""
+    sql: str = ""
+
+
+class QueryStarted(Event, frozen=True, kw_only=True):
+    """A query was asked for; `query` is its number in the session.
+
+    Attributes:
+        trace_parent: the caller's span, in the W3C's form, if it is traced.
+    """
+
+    query: int
+    sql: str
+    trace_parent: str = ""
+
+
+class QueryPlanned(Event, frozen=True, kw_only=True):
+    """A query has a plan, or another one than before.
+
+    Attributes:
+        planning_s: from the text to the plan.
+        plan: its operators, each after the one that reads it.
+        stages: in topological order.
+        rule: the rule that changed the plan while the query ran; empty for a new plan.
+        reason: why.
+    """
+
+    query: int
+    planning_s: float = 0.0
+    plan: tuple[PlanNode, ...] = ()
+    stages: tuple[StagePlan, ...] = ()
+    rule: str = ""
+    reason: str = ""
+
+
+class StageStarted(Event, frozen=True, kw_only=True):
+    """Tasks of a stage were submitted, as one job; `again` of them had completed before."""
+
+    query: int
+    stage: int
+    tasks: int
+    again: int = 0
+
+
+class TaskEnded(Event, frozen=True, kw_only=True):
+    """A task has completed; figures as in `minishark.query.metrics.TaskMetrics`."""
+
+    query: int
+    stage: int
+    task: int
+    node: str
+    executor: str
+    attempt: int = 1
+    rows: int = 0
+    bytes: int = 0
+    disk_bytes: int = 0
+    run_s: float = 0.0
+    queue_s: float = 0.0
+    local: bool | None = None
+
+
+class TaskFailed(Event, frozen=True, kw_only=True):
+    """A task has failed for good."""
+
+    query: int
+    stage: int
+    task: int
+    node: str
+    executor: str
+    message: str
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """A step in placing tasks, as in `sparrow_core.PlacementStep`."""
+
+    at_s: float
+    node: str
+    what: str
+    count: int = 0
+    tasks: tuple[int, ...] = ()
+
+
+class StagePlaced(Event, frozen=True, kw_only=True):
+    """How the tasks of a stage's job were placed.
+
+    Attributes:
+        why: by task number, why it ran there, in sentences.
+        steps: the messages between scheduler and nodes.
+    """
+
+    query: int
+    stage: int
+    why: dict[int, tuple[str, ...]] = {}
+    steps: tuple[Step, ...] = ()
+
+
+class StageEnded(Event, frozen=True, kw_only=True):
+    """A stage's job has ended, `elapsed_s` after the stage's first was submitted."""
+
+    query: int
+    stage: int
+    elapsed_s: float
+
+
+class QueryEnded(Event, frozen=True, kw_only=True):
+    """A query is over.
+
+    Attributes:
+        state: "done", "failed" or "cancelled".
+        error: the message of what it raised.
+        in_front_end: whether no task ran it.
+    """
+
+    query: int
+    state: str
+    elapsed_s: float
+    planning_s: float = 0.0
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+    in_front_end: bool = False
+
+
+# Tables
+
+
+class PartitionReport(msgspec.Struct, frozen=True, array_like=True):
+    """A partition of a table, and the nodes that store it."""
+
+    rows: int
+    bytes: int
+    nodes: tuple[str, ...]
+
+
+class TableReport(Event, frozen=True, kw_only=True):
+    """A table, if it is new or has changed.
+
+    Attributes:
+        replicas: how many nodes are to store each partition.
+        keys: the columns whose hash decides on the partition.
+        is_cached: whether it holds the rows of a cached DataFrame.
+        is_computed: False for one that is computed when first needed.
+        columns: names and types.
+    """
+
+    table: str
+    rows: int
+    bytes: int
+    replicas: int
+    partitions: tuple[PartitionReport, ...] = ()
+    keys: tuple[str, ...] = ()
+    is_cached: bool = False
+    is_computed: bool = True
+    columns: tuple[tuple[str, str], ...] = ()
+
+
+class TableDropped(Event, frozen=True, kw_only=True):
+    """A table is gone."""
+
+    table: str
+
+
+# Python calls and iterative programs
+
+
+class CallsSubmitted(Event, frozen=True, kw_only=True):
+    """Calls of a Python function were sent to the cluster."""
+
+    function: str
+    count: int
+
+
+class CallEnded(Event, frozen=True, kw_only=True):
+    """A call of a Python function is over; `state` is "done", "raised" or "lost"."""
+
+    function: str
+    node: str = ""
+    executor: str = ""
+    run_s: float = 0.0
+    state: str = "done"
+    error: str = ""
+
+
+class ProgramReport(Event, frozen=True, kw_only=True):
+    """How far an iterative program is; figures as in `minishark.programs.program`.
+
+    Attributes:
+        state: "running", "done", "failed" or "cancelled"; "ended" if nobody waits for its result.
+    """
+
+    program: int
+    name: str
+    state: str
+    stage: int = 0
+    iterations: int = 0
+    tasks: int = 0
+    workers: int = 0
+    snapshot: int | None = None
+    migrations: int = 0
+    rollbacks: int = 0
+    elapsed_s: float = 0.0
+    error: str = ""
+
+
+AnyEvent: TypeAlias = (
+    SessionStarted | SessionEnded | EventsDropped | NodeReport | NodeDied | NodeLeft
+    | QueryStarted | QueryPlanned | StageStarted | TaskEnded | TaskFailed | StagePlaced | StageEnded
+    | QueryEnded | TableReport | TableDropped | CallsSubmitted | CallEnded | ProgramReport
+)  # fmt: skip
+
+
+def shortened(text: str, limit: int = _SQL_CHARS) -> str:
+    """A user's text, cut so that events stay small."""
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text):,} characters)"
+
+
+def message(error: BaseException) -> str:
+    """What went wrong, cut so that events stay small."""
+    return shortened(str(error) or type(error).__name__, _MESSAGE_CHARS)

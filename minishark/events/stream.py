@@ -1,0 +1,55 @@
+"""The stream of a session's events: a ring in memory, from which any number of readers take.
+
+Who emits never waits for a reader: the ring keeps the newest events, and a reader that comes too
+late learns how many it has missed. Without readers, the ring is the recent past that a page which
+is opened later begins with.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from minishark.events.kinds import AnyEvent
+
+CAPACITY = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events that follow one another.
+
+    Attributes:
+        events: the events, in order.
+        last: the number of the last one; where the next batch begins.
+        dropped: how many before them are lost.
+    """
+
+    events: tuple[AnyEvent, ...]
+    last: int
+    dropped: int = 0
+
+
+class EventStream:
+    """The newest events of a session; safe to use from several threads."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._ring: deque[AnyEvent] = deque(maxlen=capacity)
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def emit(self, event: AnyEvent) -> None:
+        """Add an event; if the ring is full, the oldest one goes."""
+        with self._lock:
+            self._ring.append(event)
+            self._count += 1
+
+    def since(self, number: int, limit: int = CAPACITY) -> Batch:
+        """At most `limit` events after the one of that number, which is 0 at the beginning."""
+        with self._lock:
+            first = max(number, self._count - len(self._ring))
+            new = self._count - first
+            size = min(new, limit)
+            events = tuple([self._ring[i - new] for i in range(size)])
+        return Batch(events, first + size, first - number)

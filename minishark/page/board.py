@@ -1,0 +1,426 @@
+"""The board: what a page shows, as pure state that events change. It has no clock and does no IO.
+
+    events of one session or several ──apply──► Board ──► views: plain dictionaries for a browser
+
+Memory is bounded: of running queries and of the newest others everything is kept, up to a total
+weight; of older ones a line; of still older ones only that they are counted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from minishark.events.kinds import (
+    AnyEvent,
+    CallEnded,
+    CallsSubmitted,
+    EventsDropped,
+    NodeDied,
+    NodeLeft,
+    NodeReport,
+    PlanNode,
+    ProgramReport,
+    QueryEnded,
+    QueryPlanned,
+    QueryStarted,
+    SessionEnded,
+    SessionStarted,
+    StageEnded,
+    StagePlaced,
+    StagePlan,
+    StageStarted,
+    TableDropped,
+    TableReport,
+    TaskEnded,
+    TaskFailed,
+)
+from minishark.page.figures import binding
+
+QUERIES_MAX = 1_000
+"""How many queries are listed."""
+WEIGHT_MAX = 60_000
+"""How many tasks, operators and the like are kept of queries that are over."""
+STAGE_TASKS_MAX = 20_000
+"""Of how many tasks of one stage the details are kept."""
+STREAM_MAX = 4_000
+STREAM_S = 60.0
+SECONDS_MAX = 300
+_LISTED_SQL = 300
+_LONGEST = 20
+_PLACED_MAX = 500
+_FUNCTIONS_MAX = 200
+_PROGRAMS_MAX = 100
+_DEATHS_MAX = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """A stage of a query; its figures derive from its tasks."""
+
+    plan: StagePlan | None = None
+    began_s: float = 0.0
+    elapsed_s: float = 0.0
+    planned_tasks: int = 0
+    is_open: bool = False
+    again: int = 0
+    tasks: dict[int, TaskEnded] = field(default_factory=dict)
+    # The figures of tasks whose details are not kept: tasks, rows, bytes, bytes on disk.
+    beyond: tuple[int, int, int, int] = (0, 0, 0, 0)
+    failed: list[TaskFailed] = field(default_factory=list)
+    why: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    binding: dict[str, Any] | None = None
+
+    def ended(self, task: TaskEnded) -> None:
+        """A task has completed; a later attempt replaces an earlier one."""
+        if task.task in self.tasks or len(self.tasks) < STAGE_TASKS_MAX:
+            self.tasks[task.task] = task
+            return
+        count, rows, size, disk = self.beyond
+        self.beyond = (count + 1, rows + task.rows, size + task.bytes, disk + task.disk_bytes)
+
+    @property
+    def done(self) -> int:
+        return len(self.tasks) + self.beyond[0]
+
+    @property
+    def rows(self) -> int:
+        return sum(task.rows for task in self.tasks.values()) + self.beyond[1]
+
+    @property
+    def bytes(self) -> int:
+        return sum(task.bytes for task in self.tasks.values()) + self.beyond[2]
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(task.disk_bytes for task in self.tasks.values()) + self.beyond[3]
+
+    @property
+    def weight(self) -> int:
+        fragment = 1 + len(self.plan.sql) // 500 if self.plan else 1
+        return fragment + len(self.tasks) + len(self.why) + len(self.failed)
+
+
+@dataclass(slots=True, kw_only=True)
+class Query:
+    """A query; `key` identifies it among those of all sessions."""
+
+    key: str
+    session: str
+    number: int
+    sql: str
+    began_s: float
+    state: str = "running"
+    ended_s: float | None = None
+    elapsed_s: float = 0.0
+    planning_s: float = 0.0
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+    in_front_end: bool = False
+    plan: tuple[PlanNode, ...] = ()
+    stages: dict[int, Stage] = field(default_factory=dict)
+    revisions: list[tuple[str, str]] = field(default_factory=list)
+    line: dict[str, Any] | None = None  # what is listed, of one that is over
+    is_reduced: bool = False  # whether only its line is kept
+    version: int = 0
+
+    @property
+    def weight(self) -> int:
+        # In units of about half a kilobyte.
+        own = 2 + 2 * len(self.plan) + len(self.sql) // 500
+        return own + sum(stage.weight for stage in self.stages.values())
+
+    def reduce(self) -> None:
+        """Forget all but what is listed."""
+        self.line = self.listed()
+        self.plan, self.stages, self.sql = (), {}, self.sql[:_LISTED_SQL]
+        self.warnings, self.is_reduced = (), True
+
+    def listed(self) -> dict[str, Any]:
+        if self.line is not None:
+            return self.line
+        stages = self.stages.values()
+        return {
+            "key": self.key,
+            "session": self.session,
+            "number": self.number,
+            "sql": self.sql[:_LISTED_SQL],
+            "state": self.state,
+            "began_s": self.began_s,
+            "elapsed_s": self.elapsed_s,
+            "planning_s": self.planning_s,
+            "error": self.error[:_LISTED_SQL],
+            "stages": len(self.stages),
+            "stages_done": sum(not s.is_open and s.done > 0 for s in stages),
+            "tasks": sum(stage.planned_tasks for stage in stages),
+            "done": sum(stage.done for stage in stages),
+            "bytes": sum(stage.bytes for stage in stages),
+            "disk_bytes": sum(stage.disk_bytes for stage in stages),
+        }
+
+
+@dataclass(slots=True)
+class Session:
+    """A session whose events arrive."""
+
+    began: SessionStarted
+    is_live: bool = True
+    dropped: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Function:
+    """The calls of a Python function, by its name."""
+
+    submitted: int = 0
+    done: int = 0
+    raised: int = 0
+    lost: int = 0
+    run_s: float = 0.0
+    longest_s: float = 0.0
+    last_s: float = 0.0
+    error: str = ""
+    by_node: dict[str, int] = field(default_factory=dict)
+
+
+class Board:
+    """What is known of a cluster and its sessions.
+
+    Attributes:
+        version: grows with each change.
+        now_s: the time of the latest event, in seconds since 1970.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.now_s = 0.0
+        self.sessions: dict[str, Session] = {}
+        self.queries: OrderedDict[str, Query] = OrderedDict()
+        self.counts = {"done": 0, "failed": 0, "cancelled": 0, "lost": 0}
+        self.nodes: dict[tuple[str, str], NodeReport] = {}
+        self.deaths: deque[tuple[float, str, str]] = deque(maxlen=_DEATHS_MAX)
+        self.tables: dict[tuple[str, str], TableReport] = {}
+        self.functions: OrderedDict[str, Function] = OrderedDict()
+        self.programs: OrderedDict[tuple[str, int], ProgramReport] = OrderedDict()
+        self.stream: deque[tuple[str, float, float, str, str]] = deque(maxlen=STREAM_MAX)
+        self.seconds: OrderedDict[int, list[float]] = OrderedDict()
+        self.waits: deque[tuple[str, float, bool | None]] = deque(maxlen=STREAM_MAX)
+        self.placed: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=_PLACED_MAX)
+        self._weight = 0
+        self._weighed: OrderedDict[str, int] = OrderedDict()  # queries that are over, oldest first
+
+    def running(self) -> list[Query]:
+        """The queries that run."""
+        return [query for query in self.queries.values() if query.state == "running"]
+
+    # Events
+
+    def apply(self, event: AnyEvent, session: str) -> None:
+        """Change the board by an event of a session."""
+        self.version += 1
+        self.now_s = max(self.now_s, event.at)
+        match event:
+            case TaskEnded():
+                self._task_ended(event, session)
+            case CallEnded():
+                self._call_ended(event)
+            case CallsSubmitted():
+                self._function(event.function).submitted += event.count
+            case QueryStarted():
+                self._started(event, session)
+            case QueryPlanned():
+                self._planned(event, session)
+            case StageStarted():
+                self._stage_started(event, session)
+            case StageEnded():
+                stage = self._stage(session, event.query, event.stage)
+                stage.is_open, stage.elapsed_s = False, event.elapsed_s
+            case StagePlaced():
+                self._stage_placed(event, session)
+            case TaskFailed():
+                self._stage(session, event.query, event.stage).failed.append(event)
+            case QueryEnded():
+                self._ended(event, session)
+            case NodeReport():
+                self.nodes[(self._cluster(session), event.node)] = event
+            case NodeDied():
+                self.deaths.appendleft((event.at, event.node, event.reason))
+            case NodeLeft():
+                self.nodes.pop((self._cluster(session), event.node), None)
+            case TableReport():
+                self.tables[(session, event.table)] = event
+            case TableDropped():
+                self.tables.pop((session, event.table), None)
+            case ProgramReport():
+                self.programs[(session, event.program)] = event
+                while len(self.programs) > _PROGRAMS_MAX:
+                    self.programs.popitem(last=False)
+            case SessionStarted():
+                before = self.sessions.get(event.session)
+                self.sessions[event.session] = Session(
+                    event, dropped=before.dropped if before else 0
+                )
+            case SessionEnded():
+                self.end(session)
+            case EventsDropped():
+                if session in self.sessions:
+                    self.sessions[session].dropped += event.count
+
+    def tick(self, now_s: float) -> None:
+        """Time goes on, which counts if something runs or has just run."""
+        recent = bool(self.stream) and self.stream[-1][2] > now_s - STREAM_S - 2
+        if recent or self.running():
+            self.now_s = max(self.now_s, now_s)
+            self.version += 1
+
+    def end(self, session: str) -> None:
+        """No more events come of a session: what still runs of it will not be heard of."""
+        self.version += 1
+        if session in self.sessions:
+            self.sessions[session].is_live = False
+        for query in [q for q in self.queries.values() if q.session == session]:
+            if query.state == "running":
+                query.state, query.ended_s = "lost", self.now_s
+                query.elapsed_s = self.now_s - query.began_s
+                query.error = "The session ended, and nothing was heard of this query's end."
+                self._over(query)
+        for key, program in list(self.programs.items()):
+            if key[0] == session and program.state == "running":
+                self.programs.pop(key)
+        for table in [key for key in self.tables if key[0] == session]:
+            del self.tables[table]
+        cluster = self._cluster(session)
+        if not any(
+            s.is_live and self._cluster(name) == cluster for name, s in self.sessions.items()
+        ):
+            for node in [key for key in self.nodes if key[0] == cluster]:
+                del self.nodes[node]
+
+    def _cluster(self, session: str) -> str:
+        """The cluster of a session: its own, or one that it shares."""
+        found = self.sessions.get(session)
+        return (found.began.cluster if found else "") or session
+
+    def _query(self, session: str, number: int) -> Query:
+        key = f"{session}-{number}"
+        query = self.queries.get(key)
+        if query is None:  # its beginning was dropped
+            query = self.queries[key] = Query(
+                key=key, session=session, number=number, sql="", began_s=self.now_s
+            )
+        query.version = self.version
+        return query
+
+    def _stage(self, session: str, query: int, stage: int) -> Stage:
+        return self._query(session, query).stages.setdefault(stage, Stage())
+
+    def _started(self, event: QueryStarted, session: str) -> None:
+        query = self._query(session, event.query)
+        query.sql, query.began_s = event.sql, event.at
+        while len(self.queries) > QUERIES_MAX:
+            oldest = next((k for k, q in self.queries.items() if q.state != "running"), None)
+            if oldest is None:
+                break
+            del self.queries[oldest]
+            self._weight -= self._weighed.pop(oldest, 0)
+
+    def _planned(self, event: QueryPlanned, session: str) -> None:
+        query = self._query(session, event.query)
+        query.planning_s = event.planning_s or query.planning_s
+        if event.rule:
+            query.revisions.append((event.rule, event.reason))
+        if not event.stages:
+            return
+        query.plan = event.plan
+        kept = query.stages if event.rule else {}
+        query.stages = {}
+        for plan in event.stages:
+            stage = kept.get(plan.stage) or Stage()
+            stage.plan, stage.planned_tasks = plan, plan.tasks
+            query.stages[plan.stage] = stage
+
+    def _stage_started(self, event: StageStarted, session: str) -> None:
+        stage = self._stage(session, event.query, event.stage)
+        stage.began_s = stage.began_s or event.at
+        stage.is_open = True
+        stage.again += event.again
+        stage.planned_tasks = max(stage.planned_tasks, event.tasks)
+
+    def _task_ended(self, event: TaskEnded, session: str) -> None:
+        query = self._query(session, event.query)
+        query.stages.setdefault(event.stage, Stage()).ended(event)
+        self.waits.append((event.node, event.queue_s, event.local))
+        self._ran(event.executor, event.at, event.run_s, query.key, f"stage {event.stage}")
+
+    def _ran(self, executor: str, at: float, run_s: float, key: str, what: str) -> None:
+        """Something ran on an executor until `at`."""
+        self.stream.append((executor, at - run_s, at, key, what))
+        bucket = self._second(int(at))
+        bucket[0] += 1
+        first = max(int(at - run_s), int(at) - SECONDS_MAX)
+        for second in range(first, int(at) + 1):
+            share = min(at, second + 1) - max(at - run_s, second)
+            self._second(second)[1] += max(0.0, share)
+
+    def _second(self, second: int) -> list[float]:
+        """The figures of one second: tasks that ended, seconds of run time."""
+        found = self.seconds.get(second)
+        if found is None:
+            found = self.seconds[second] = [0, 0.0]
+            while len(self.seconds) > SECONDS_MAX + 5:
+                self.seconds.pop(min(self.seconds))
+        return found
+
+    def _stage_placed(self, event: StagePlaced, session: str) -> None:
+        stage = self._stage(session, event.query, event.stage)
+        stage.why.update(event.why)
+        found = binding(event.steps)
+        if found is not None:
+            stage.binding = found
+            key = f"{session}-{event.query}"
+            self.placed.append((event.at, key, event.stage, found))
+
+    def _ended(self, event: QueryEnded, session: str) -> None:
+        query = self._query(session, event.query)
+        query.state, query.ended_s, query.elapsed_s = event.state, event.at, event.elapsed_s
+        query.planning_s, query.error = event.planning_s, event.error
+        query.warnings, query.in_front_end = event.warnings, event.in_front_end
+        for stage in query.stages.values():
+            stage.is_open = False
+        self._over(query)
+
+    def _over(self, query: Query) -> None:
+        self.counts[query.state] += 1
+        query.line = query.listed()
+        self._weighed[query.key] = weight = query.weight
+        self._weight += weight
+        while self._weight > WEIGHT_MAX and len(self._weighed) > 1:
+            key, weight = self._weighed.popitem(last=False)
+            self._weight -= weight
+            if key in self.queries:
+                self.queries[key].reduce()
+
+    def _function(self, name: str) -> Function:
+        found = self.functions.get(name)
+        if found is None:
+            found = self.functions[name] = Function()
+            if len(self.functions) > _FUNCTIONS_MAX:
+                self.functions.popitem(last=False)
+        return found
+
+    def _call_ended(self, event: CallEnded) -> None:
+        function = self._function(event.function)
+        function.last_s = event.at
+        if event.state == "done":
+            function.done += 1
+        elif event.state == "raised":
+            function.raised += 1
+        else:
+            function.lost += 1
+        function.error = event.error or function.error
+        if event.node:
+            function.run_s += event.run_s
+            function.longest_s = max(function.longest_s, event.run_s)
+            function.by_node[event.node] = function.by_node.get(event.node, 0) + 1
+            self._ran(event.executor or event.node, event.at, event.run_s, "", event.function)

@@ -1,0 +1,76 @@
+"""A query's page as one file, which needs no server and no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from minishark.page import views
+from minishark.page.board import Board
+
+STATIC = Path(__file__).with_name("static")
+_EXPLAINED_MAX = 2_000  # tasks whose placement goes along, the longest first
+
+
+def newest_query(board: Board) -> str | None:
+    """The key of the newest query that is over; None if there is none."""
+    over = (key for key, query in reversed(board.queries.items()) if query.state != "running")
+    return next(over, None)
+
+
+def export_query(board: Board, key: str) -> str | None:
+    """The page of a query as HTML; None if it is not known."""
+    found = views.query(board, key)
+    if found is None:
+        return None
+    session = board.sessions.get(found["session"])
+    return _document(
+        f"Query {found['number']}",
+        {
+            "query": found,
+            "why": _explained(board, key),
+            "now_s": board.now_s,
+            "version": session.began.version if session else "",
+        },
+    )
+
+
+def _explained(board: Board, key: str) -> dict[str, Any]:
+    stages = board.queries[key].stages
+    tasks = [task for stage in stages.values() for task in stage.tasks.values()]
+    longest = sorted(tasks, key=lambda task: -task.run_s)[:_EXPLAINED_MAX]
+    return {
+        f"{task.stage}.{task.task}": views.why(board, key, task.stage, task.task)
+        for task in longest
+    }
+
+
+def _document(title: str, data: Any) -> str:
+    """One file; its policy allows no script or style but these, and no connection at all."""
+    style, script = ((STATIC / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    # In a script element, only `<` could end it or begin a comment.
+    shown = msgspec.json.encode(data).decode().replace("<", "\\u003c")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    body = (STATIC / "index.html").read_text("utf-8")
+    body = body[body.index("<body>") : body.index("</body>")]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{html.escape(title)} · minishark</title>\n<style>{style}</style>\n</head>\n"
+        f'{body}<script id="export" type="application/json">{shown}</script>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

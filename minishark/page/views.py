@@ -1,0 +1,356 @@
+"""The views of a board, as plain dictionaries that travel to a browser as JSON."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from minishark.events.kinds import NodeReport, TableReport, TaskEnded
+from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query, Stage
+from minishark.page.figures import known_rows, natural, skew, spread, timeline
+
+_LONGEST = 20
+
+
+def cluster(board: Board) -> dict[str, Any]:
+    """The nodes, what runs on them, and what has run in the last minute."""
+    nodes = sorted(board.nodes.items(), key=lambda each: natural(each[0][1]))
+    since = board.now_s - STREAM_S
+    recent = [mark for mark in board.stream if mark[2] >= since]
+    executors = {each.name for _, node in nodes for each in node.executors}
+    lanes = sorted(executors | {mark[0] for mark in recent}, key=natural)
+    number = {lane: i for i, lane in enumerate(lanes)}
+    keys = list(dict.fromkeys(mark[3] or mark[4] for mark in recent))
+    position = {key: i for i, key in enumerate(keys)}
+    marks = [
+        [number[lane], round(first - since, 4), round(last - since, 4), position[key or what]]
+        for lane, first, last, key, what in recent
+    ]
+    return {
+        "nodes": [_node(board, cluster, node) for (cluster, _), node in nodes],
+        "deaths": [list(each) for each in board.deaths],
+        "running": [_progress(query) for query in board.running()[-20:]],
+        "counts": {**board.counts, "running": len(board.running())},
+        "stream": {"lanes": lanes, "marks": marks, "keys": keys, "span_s": STREAM_S},
+        "seconds": _history(board),
+        "slots": sum(each.slots for _, node in nodes for each in node.executors),
+    }
+
+
+def _node(board: Board, cluster: str, node: NodeReport) -> dict[str, Any]:
+    return {
+        "cluster": cluster if len({key[0] for key in board.nodes}) > 1 else "",
+        "name": node.node,
+        "alive": node.alive,
+        "draining": node.draining,
+        "slots": sum(each.slots for each in node.executors),
+        "running": node.running,
+        "queued": node.queued,
+        "memory_bytes": sum(each.memory_bytes for each in node.executors),
+        "stored_bytes": node.stored_bytes,
+        "disk_bytes": node.disk_bytes,
+        "deaths": node.deaths,
+        "last_death": node.last_death,
+        "executors": [[e.name, e.pid, e.slots, e.memory_bytes] for e in node.executors],
+    }
+
+
+def _history(board: Board) -> list[list[float]]:
+    """By second: time, tasks that ended, busy slots; the newest are not complete yet."""
+    if not board.seconds:
+        return [[], [], []]
+    last = int(board.now_s)
+    times = list(range(max(min(board.seconds), last - SECONDS_MAX), last + 1))
+    found = [board.seconds.get(second, (0, 0.0)) for second in times]
+    return [list(times), [each[0] for each in found], [round(each[1], 3) for each in found]]
+
+
+def listing(board: Board, text: str = "", state: str = "", limit: int = 200) -> dict[str, Any]:
+    """The newest queries, those that run first; with `text` in them, in a `state`."""
+    wanted = text.lower()
+    found: list[dict[str, Any]] = []
+    more = 0
+    for query in reversed(board.queries.values()):
+        if state and query.state != state:
+            continue
+        if wanted and wanted not in query.sql.lower() and wanted not in query.error.lower():
+            continue
+        if len(found) < limit:
+            found.append(_progress(query) if query.state == "running" else query.listed())
+        else:
+            more += 1
+    found.sort(key=lambda line: line["state"] != "running")
+    return {
+        "queries": found,
+        "more": more,
+        "counts": {**board.counts, "running": len(board.running())},
+        "sessions": len(board.sessions),
+    }
+
+
+def query(board: Board, key: str) -> dict[str, Any] | None:
+    """All of one query; None if it is not known (any more)."""
+    query = board.queries.get(key)
+    if query is None:
+        return None
+    stages = list(query.stages.items())
+    complete = {i: stage.rows for i, stage in stages if not stage.is_open and stage.done}
+    rows = known_rows(query.plan, complete)
+    tasks = [task for _, stage in stages for task in stage.tasks.values()]
+    began = min((task.at - task.run_s for task in tasks), default=query.began_s)
+    longest = sorted(tasks, key=lambda task: -task.run_s)[:_LONGEST]
+    return {
+        **_progress(query),
+        "sql": query.sql,
+        "error": query.error,
+        "warnings": query.warnings,
+        "in_front_end": query.in_front_end,
+        "is_reduced": query.is_reduced,
+        "is_live": query.session in board.sessions and board.sessions[query.session].is_live,
+        "revisions": query.revisions,
+        "plan": [
+            [n.parent, n.name, n.label, n.where, n.rows, rows[i], n.stage, n.puts_out]
+            for i, n in enumerate(query.plan)
+        ],
+        "stage_list": [_stage(index, stage) for index, stage in stages],
+        "timeline": timeline(tasks, min(began, query.began_s)),
+        "longest": [_task(task, query.stages[task.stage]) for task in longest],
+        "failed": [
+            [task.stage, task.task, task.executor, task.message]
+            for _, stage in stages
+            for task in stage.failed[:_LONGEST]
+        ],
+        "by_node": _by_node(tasks),
+        "table_bytes": sum(s.plan.table_bytes for _, s in stages if s.plan),
+    }
+
+
+def why(board: Board, key: str, stage: int, task: int) -> dict[str, Any] | None:
+    """Why a task ran where it did; None if that is not known."""
+    query = board.queries.get(key)
+    found = query.stages.get(stage) if query else None
+    ended = found.tasks.get(task) if found else None
+    if found is None or ended is None:
+        return None
+    return {**_task(ended, found), "why": found.why.get(task, ()), "binding": found.binding}
+
+
+def tables(board: Board) -> dict[str, Any]:
+    """The tables, and which node stores which of their partitions."""
+    nodes = sorted({key[1] for key in board.nodes}, key=natural)
+    live = {key[1] for key, node in board.nodes.items() if node.alive}
+    return {
+        "nodes": nodes,
+        "tables": [
+            _table(session, table, live, several=len(board.sessions) > 1)
+            for (session, _), table in sorted(board.tables.items())
+        ],
+    }
+
+
+def placement(board: Board) -> dict[str, Any]:
+    """How long tasks waited, by node; and what late binding has saved."""
+    by_node: dict[str, list[float]] = {}
+    local = constrained = 0
+    for node, queue_s, is_local in board.waits:
+        by_node.setdefault(node, []).append(queue_s)
+        constrained += is_local is not None
+        local += is_local is True
+    placed = [found for *_, found in board.placed]
+    tasks = sum(each["tasks"] for each in placed)
+    return {
+        "tasks": len(board.waits),
+        "all": spread([each[1] for each in board.waits]),
+        "nodes": [
+            {"name": name, "tasks": len(waits), "queue_s": spread(waits)}
+            for name, waits in sorted(by_node.items(), key=lambda each: natural(each[0]))
+        ],
+        "local": local,
+        "constrained": constrained,
+        "binding": {
+            "jobs": len(placed),
+            "tasks": tasks,
+            "probes": sum(each["probes"] for each in placed),
+            "reservations": sum(each["reservations"] for each in placed),
+            "late_s": _mean(placed, "late_s"),
+            "random_s": _mean(placed, "random_s"),
+        }
+        if tasks
+        else None,
+        "jobs": [
+            {"at": at, "key": key, "stage": stage, **found}
+            for at, key, stage, found in list(board.placed)[-40:][::-1]
+        ],
+    }
+
+
+def python(board: Board) -> dict[str, Any]:
+    """Calls of Python functions, and iterative programs."""
+    functions = sorted(board.functions.items(), key=lambda each: -each[1].last_s)
+    return {
+        "functions": [
+            {
+                "name": name,
+                "submitted": f.submitted,
+                "done": f.done,
+                "raised": f.raised,
+                "lost": f.lost,
+                "mean_s": f.run_s / max(1, sum(f.by_node.values())),
+                "run_s": f.run_s,
+                "longest_s": f.longest_s,
+                "error": f.error,
+                "nodes": sorted(f.by_node.items(), key=lambda each: natural(each[0])),
+            }
+            for name, f in functions
+        ],
+        "programs": [
+            {
+                "session": session,
+                "number": p.program,
+                "name": p.name,
+                "state": p.state,
+                "stage": p.stage,
+                "iterations": p.iterations,
+                "tasks": p.tasks,
+                "workers": p.workers,
+                "snapshot": p.snapshot,
+                "migrations": p.migrations,
+                "rollbacks": p.rollbacks,
+                "elapsed_s": p.elapsed_s,
+                "error": p.error,
+            }
+            for (session, _), p in reversed(board.programs.items())
+        ],
+    }
+
+
+def about(board: Board) -> dict[str, Any]:
+    """The sessions, for the head of every page."""
+    return {
+        "sessions": [
+            {
+                "session": name,
+                "user": each.began.user,
+                "host": each.began.host,
+                "pid": each.began.pid,
+                "version": each.began.version,
+                "cluster": each.began.cluster,
+                "is_live": each.is_live,
+                "dropped": each.dropped,
+            }
+            for name, each in board.sessions.items()
+        ][-50:],
+        "counts": {**board.counts, "running": len(board.running())},
+    }
+
+
+def _progress(query: Query) -> dict[str, Any]:
+    """A query's line, with the progress of its stages."""
+    return {
+        **query.listed(),
+        "progress": [
+            [index, stage.planned_tasks, stage.done, stage.is_open]
+            for index, stage in query.stages.items()
+        ],
+    }
+
+
+def _stage(index: int, stage: Stage) -> dict[str, Any]:
+    """A stage with the figures of `minishark.query.metrics.StageMetrics`."""
+    tasks = [stage.tasks[number] for number in sorted(stage.tasks)]
+    plan = stage.plan
+    return {
+        "index": index,
+        "tasks": stage.planned_tasks,
+        "done": stage.done,
+        "is_open": stage.is_open,
+        "elapsed_s": stage.elapsed_s,
+        "began_s": stage.began_s,
+        "rows": stage.rows,
+        "bytes": stage.bytes,
+        "disk_bytes": stage.disk_bytes,
+        "skew": skew([task.rows for task in tasks]),
+        "run_s": spread([task.run_s for task in tasks]),
+        "queue_s": spread([task.queue_s for task in tasks]),
+        "task_rows": spread([task.rows for task in tasks]),
+        "rows_by_task": _bars([task.rows for task in tasks]),
+        "constrained": sum(task.local is not None for task in tasks),
+        "local": sum(task.local is True for task in tasks),
+        "retries": sum(task.attempt - 1 for task in tasks),
+        "again": stage.again,
+        "reads": plan.reads if plan else (),
+        "tables": plan.tables if plan else (),
+        "table_bytes": plan.table_bytes if plan else 0,
+        "buckets": plan.buckets if plan else 0,
+        "does": plan.does if plan else "",
+        "sql": plan.sql if plan else "",
+        "binding": stage.binding,
+        "beyond": stage.beyond[0],
+    }
+
+
+def _bars(rows: Sequence[int], most: int = 200) -> list[int]:
+    """The rows of each task for a small chart; of many tasks, the most of each group."""
+    if len(rows) <= most:
+        return list(rows)
+    edges = [i * len(rows) // most for i in range(most + 1)]
+    return [max(rows[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def _task(task: TaskEnded, stage: Stage) -> dict[str, Any]:
+    return {
+        "stage": task.stage,
+        "task": task.task,
+        "node": task.node,
+        "executor": task.executor,
+        "attempt": task.attempt,
+        "rows": task.rows,
+        "bytes": task.bytes,
+        "disk_bytes": task.disk_bytes,
+        "run_s": task.run_s,
+        "queue_s": task.queue_s,
+        "local": task.local,
+        "has_why": task.task in stage.why,
+    }
+
+
+def _by_node(tasks: Sequence[TaskEnded]) -> list[list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for task in tasks:
+        line = found.setdefault(task.node, [task.node, 0, 0.0, 0, 0])
+        line[1] += 1
+        line[2] += task.run_s
+        line[3] += task.rows
+        line[4] += task.bytes
+    return sorted(found.values(), key=lambda line: natural(line[0]))
+
+
+def _table(session: str, table: TableReport, live: set[str], *, several: bool) -> dict[str, Any]:
+    stored = [[node for node in part.nodes if node in live] for part in table.partitions]
+    wanted = min(table.replicas, len(live)) if live else table.replicas
+    return {
+        "session": session if several else "",
+        "name": table.table,
+        "rows": table.rows,
+        "bytes": table.bytes,
+        "keys": table.keys,
+        "replicas": table.replicas,
+        "fewest": min(map(len, stored), default=0),
+        "healing": sum(len(nodes) < wanted for nodes in stored),
+        "is_cached": table.is_cached,
+        "is_computed": table.is_computed,
+        "columns": table.columns,
+        "partitions": list(_parts(table)),
+    }
+
+
+def _parts(table: TableReport) -> Iterator[list[Any]]:
+    for part in table.partitions[:2_000]:
+        yield [part.rows, part.bytes, part.nodes]
+
+
+def _mean(placed: Sequence[dict[str, Any]], name: str) -> float:
+    """The mean over tasks of a figure of jobs."""
+    total = sum(each[name] * each["tasks"] for each in placed)
+    return float(total / sum(each["tasks"] for each in placed))

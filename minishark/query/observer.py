@@ -1,0 +1,171 @@
+"""Tells the events of one query, and cancels it from other threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minishark.errors import QueryCancelledError
+from minishark.events import kinds
+from minishark.events.stream import EventStream
+from minishark.events.traces import trace_parent
+from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
+from minishark.query.planner import QueryPlan
+from minishark.query.shown import Shown
+from sparrow_core import JobFinished, TaskFailed
+
+_STEPS_MAX = 20_000
+
+
+@dataclass(slots=True)
+class QueryObserver:
+    """Where a query's events go; safe to use from several threads.
+
+    Attributes:
+        number: of the query in its session.
+        stream: the session's events.
+    """
+
+    number: int
+    stream: EventStream
+    _cancelled: threading.Event = field(default_factory=threading.Event)
+    _revisions: int = 0
+
+    def cancel(self) -> None:
+        """End the query; it raises QueryCancelledError soon."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Raise QueryCancelledError if the query was cancelled."""
+        if self._cancelled.is_set():
+            raise QueryCancelledError("The query was cancelled.")
+
+    def started(self, sql: str) -> None:
+        """The query was asked for."""
+        text = kinds.shortened(sql)
+        self.stream.emit(
+            kinds.QueryStarted(
+                at=time.time(), query=self.number, sql=text, trace_parent=trace_parent()
+            )
+        )
+
+    def planned(self, plan: QueryPlan, planning_s: float) -> None:
+        """There is a plan, the first or a new one."""
+        nodes, stages = plan.shown
+        self.stream.emit(
+            kinds.QueryPlanned(
+                at=time.time(), query=self.number, planning_s=planning_s, plan=nodes, stages=stages
+            )
+        )
+
+    def revised(self, revisions: Sequence[RevisionMetrics], plan: Shown) -> None:
+        """The plan was changed while the query ran; `revisions` are all changes so far."""
+        new, self._revisions = revisions[self._revisions :], len(revisions)
+        for each in new:
+            self.stream.emit(
+                kinds.QueryPlanned(
+                    at=time.time(),
+                    query=self.number,
+                    plan=plan[0],
+                    stages=plan[1],
+                    rule=each.rule,
+                    reason=each.reason,
+                )
+            )
+
+    def submitted(self, stage: int, tasks: int, again: int) -> None:
+        """Tasks of a stage run as a job; `again` of them had completed before."""
+        self.stream.emit(
+            kinds.StageStarted(
+                at=time.time(), query=self.number, stage=stage, tasks=tasks, again=again
+            )
+        )
+
+    def completed(self, stage: int, task: int, figures: TaskMetrics) -> None:
+        """A task has completed."""
+        self.stream.emit(
+            kinds.TaskEnded(
+                at=time.time(),
+                query=self.number,
+                stage=stage,
+                task=task,
+                node=figures.node,
+                executor=figures.executor,
+                attempt=figures.attempt,
+                rows=figures.rows,
+                bytes=figures.bytes,
+                disk_bytes=figures.disk_bytes,
+                run_s=figures.run_s,
+                queue_s=figures.queue_s,
+                local=figures.local,
+            )
+        )
+
+    def failed(self, stage: int, event: TaskFailed) -> None:
+        """A task has failed for good."""
+        self.stream.emit(
+            kinds.TaskFailed(
+                at=time.time(),
+                query=self.number,
+                stage=stage,
+                task=event.task_id,
+                node=event.node,
+                executor=event.executor,
+                message=kinds.shortened(event.message, 1_000),
+            )
+        )
+
+    def finished(
+        self,
+        stage: int,
+        elapsed_s: float,
+        event: JobFinished,
+        why: Mapping[int, tuple[str, ...]],
+    ) -> None:
+        """A stage's job has ended."""
+        if event.placement:
+            steps = (
+                kinds.Step(step.at_s, step.node, step.what, step.count, step.tasks)
+                for step in event.placement[:_STEPS_MAX]
+            )
+            self.stream.emit(
+                kinds.StagePlaced(
+                    at=time.time(),
+                    query=self.number,
+                    stage=stage,
+                    why=dict(why),
+                    steps=tuple(steps),
+                )
+            )
+        self.stream.emit(
+            kinds.StageEnded(at=time.time(), query=self.number, stage=stage, elapsed_s=elapsed_s)
+        )
+
+    def ended(self, metrics: QueryMetrics) -> None:
+        """The query has its answer."""
+        self.stream.emit(
+            kinds.QueryEnded(
+                at=time.time(),
+                query=self.number,
+                state="done",
+                elapsed_s=metrics.elapsed_s,
+                planning_s=metrics.planning_s,
+                warnings=metrics.warnings,
+                in_front_end=not metrics.by_stage,
+            )
+        )
+
+    def raised(self, error: BaseException, elapsed_s: float) -> None:
+        """The query has failed, or was cancelled."""
+        cancelled = isinstance(error, QueryCancelledError | KeyboardInterrupt)
+        self.stream.emit(
+            kinds.QueryEnded(
+                at=time.time(),
+                query=self.number,
+                state="cancelled" if cancelled else "failed",
+                elapsed_s=elapsed_s,
+                error=kinds.message(error),
+            )
+        )

@@ -1,0 +1,44 @@
+"""The page of a session."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import webbrowser
+
+from minishark.cluster.sharing import SharedEvents
+from minishark.page.server import PageServer
+from minishark.page.site import Site
+from minishark.page.sources import SessionSource
+from minishark.session.engine import Engine
+from minishark.session.watcher import Watcher
+
+
+def serve_session(watcher: Watcher, engine: Engine, port: int) -> PageServer:
+    """Serve the page of a session, whose events explain placements from now on."""
+    site = Site([SessionSource(watcher.began, engine.events, engine.cancel)])
+    server = PageServer(site, port=port)
+    watcher.start()
+    engine.explains_all = True
+    server.start()
+    return server
+
+
+def share(watcher: Watcher, engine: Engine) -> None:
+    """Let pages of the cluster ask for a session's events."""
+
+    def asked() -> None:
+        engine.explains_all = True
+        watcher.start()
+
+    shared = SharedEvents(watcher.began, engine.events, engine.cancel, asked)
+    engine.cluster.share_events(shared.answer)
+
+
+def show(address: str, wanted: bool | None) -> None:
+    """Open a page in the user's browser; by default, only where there is a display."""
+    # Without one, `webbrowser` would start a browser in the terminal, which is the user's.
+    has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if wanted or (wanted is None and has_display):
+        with contextlib.suppress(webbrowser.Error):
+            webbrowser.open(address)

@@ -1,0 +1,131 @@
+"""The stream of events and its history in files."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minishark.errors import DataError
+from minishark.events import history, kinds
+from minishark.events.history import HistoryReader, HistoryWriter, read_history
+from minishark.events.stream import EventStream
+
+BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc")
+
+
+def _died(number: int) -> kinds.NodeDied:
+    return kinds.NodeDied(at=float(number), node="node-0", reason="it died")
+
+
+@given(capacity=st.integers(1, 8), steps=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9))))
+def test_a_reader_gets_each_event_once_or_learns_that_it_is_lost(
+    capacity: int, steps: list[tuple[int, int]]
+) -> None:
+    """What a reader got and what it missed add up to what was emitted, in order."""
+    stream, emitted, last, seen = EventStream(capacity), 0, 0, 0
+    for count, limit in steps:
+        for _ in range(count):
+            emitted += 1
+            stream.emit(_died(emitted))
+        batch = stream.since(last, limit)
+        numbers = [int(event.at) for event in batch.events]
+        assert list(range(last + batch.dropped + 1, batch.last + 1)) == numbers
+        assert batch.dropped == max(0, emitted - capacity - last)
+        last, seen = batch.last, seen + len(numbers) + batch.dropped
+        assert seen == last
+
+
+def test_many_threads_emit_without_loss() -> None:
+    stream = EventStream(10_000)
+    threads = [
+        threading.Thread(target=lambda: [stream.emit(_died(1)) for _ in range(1000)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    batch = stream.since(0)
+    assert (4000, 4000, 0) == (len(batch.events), batch.last, batch.dropped)
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """All fields of events survive, and only the user can read the file."""
+    step = kinds.Step(0.1, "node-0", "asked", 1, (0,))
+    events = [
+        _died(1),
+        kinds.StagePlaced(at=2.0, query=1, stage=0, why={0: ("a", "b")}, steps=(step,)),
+        kinds.TableReport(
+            at=3.0, table="t", rows=1, bytes=2, replicas=2,
+            partitions=(kinds.PartitionReport(1, 2, ("node-0",)),),
+        ),
+    ]  # fmt: skip
+    writer = HistoryWriter(tmp_path / "log", BEGAN)
+    writer.write(events)
+    writer.close()
+    assert [BEGAN, *events] == list(read_history(tmp_path / "log"))
+    (file,) = (tmp_path / "log").iterdir()
+    assert 0o600 == file.stat().st_mode & 0o777
+
+
+def test_a_torn_line_and_unknown_events_are_left_out(tmp_path: Path) -> None:
+    """A process that was killed while it wrote leaves a history; so does a newer version."""
+    writer = HistoryWriter(tmp_path, BEGAN)
+    writer.write([_died(1)])
+    writer.close()
+    (file,) = tmp_path.iterdir()
+    with file.open("ab") as lines:
+        lines.write(b'{"type":"SomethingNew","at":1}\n{"type":"NodeDied","at":2,"no')
+    reader = HistoryReader(file)
+    assert [BEGAN, _died(1)] == list(reader.read())
+    with file.open("ab") as lines:
+        lines.write(b'de":"node-0","reason":"it died"}\n')
+    assert [BEGAN, _died(2)] == list(reader.read())
+    assert [] == list(reader.read())
+
+
+def test_a_history_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a session the newest files are kept; of the folder the newest bytes."""
+    monkeypatch.setattr(history, "FILE_BYTES", 2_000)
+    monkeypatch.setattr(history, "FOLDER_BYTES", 10_000)
+    old = tmp_path / f"20000101-000000-old-000{history.SUFFIX}"
+    old.write_bytes(b"x" * 9_000)
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    writer = HistoryWriter(tmp_path, BEGAN)
+    began_anew = [writer.write([_died(number)]) for number in range(400)]
+    writer.close()
+    files = sorted(tmp_path.glob("*.jsonl"))
+    assert any(began_anew)
+    assert history.FILES_MAX == len(files)
+    assert old not in files
+    assert other.exists()
+    assert _died(399) in list(read_history(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b'{"type":"NodeDied","at":1}\n'])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="is not a file of minishark's events"):
+        HistoryReader(file)
+
+
+def test_a_history_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    newer = msgspec.structs.replace(BEGAN, format=kinds.FORMAT + 1)
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(msgspec.json.encode(newer) + b"\n")
+    with pytest.raises(DataError, match="newer minishark"):
+        HistoryReader(file)
+
+
+def test_a_folder_without_events_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="event_log"):
+        HistoryReader(tmp_path)
+    with pytest.raises(DataError, match="can't be written"):
+        HistoryWriter("/proc/nothing", BEGAN)
