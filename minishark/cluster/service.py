@@ -55,7 +55,7 @@ _COPIES_MAX = 1024  # files whose copies are known
 _READERS_MAX = 64  # copies of each
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Transfer:
     """Parts of files that are being sent to a peer."""
 
@@ -260,7 +260,11 @@ class Service:
             self._reply(peer, self._elsewhere(whole, request.reader))
             return
         self._transfers[peer] = _Transfer(
-            self._chunks(request), 0, request.link_bytes_s, whole, time.monotonic()
+            chunks=self._chunks(request),
+            credit=0,
+            link_bytes_s=request.link_bytes_s,
+            whole=whole,
+            heard_s=time.monotonic(),
         )
         self._continue(peer, request.credit, request.link_bytes_s)
 

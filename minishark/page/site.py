@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from minishark.errors import MinisharkError
 from minishark.page import views
 from minishark.page.board import Board
 from minishark.page.metrics import Totals, exposition
@@ -45,7 +46,8 @@ class Site:
     def _follow(self) -> None:
         ticked_s = 0.0
         while not self._stopped.wait(POLL_S):
-            with contextlib.suppress(OSError):  # a file or a session is gone: others go on
+            # A file or a cluster is gone, or comes back: what is known stays on the page.
+            with contextlib.suppress(OSError, MinisharkError):
                 self.poll()
             if self.can_cancel and time.monotonic() >= ticked_s + _TICK_S:
                 ticked_s = time.monotonic()

@@ -441,7 +441,7 @@ def test_nodes_that_die_come_back(own_processes: Session) -> None:
             deaths[number] += 1
         assert _ANSWER == own_processes.sql(_SUM).collect()
         dead = {before[number] for number in which}
-        until(lambda: 2 == len({*_nodes(own_processes)} - dead), "both nodes")
+        until(lambda dead=dead: 2 == len({*_nodes(own_processes)} - dead), "both nodes")
         assert {*before} - dead < {*_nodes(own_processes)}, "the others are the same"
         nodes = own_processes.nodes()
         assert deaths == [node.deaths for node in nodes]
