@@ -40,6 +40,7 @@ class KeepSession(Message, frozen=True, kw_only=True):
     pid: int
     started_s: float  # start time of its process `pid`, in seconds since 1970
     released: tuple[str, ...] = ()  # draining nodes of which the session needs nothing any more
+    schedulers: tuple[str, ...] = ()  # that it knows
 
 
 class EndSession(Message, frozen=True):
@@ -64,6 +65,12 @@ class RemoveFile(Message, frozen=True):
     """Delete a replica that was moved to another node."""
 
     file: str
+
+
+class Announce(Message, frozen=True):
+    """These are schedulers of the cluster: one has come, perhaps instead of another."""
+
+    schedulers: tuple[str, ...]
 
 
 class DrainNode(Message, frozen=True):
@@ -129,6 +136,12 @@ class Welcome(Message, frozen=True):
     task_bytes: int
 
 
+class Kept(Message, frozen=True):
+    """The reply to KeepSession: the schedulers that the node knows."""
+
+    schedulers: tuple[str, ...]
+
+
 class Done(Message, frozen=True):
     """The request succeeded."""
 
@@ -184,9 +197,9 @@ class Report(Message, frozen=True, kw_only=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Replicate
-    | GetReport | RemoveCopies | RemoveFile | DrainNode | GetEvents | CancelQuery
+    | GetReport | RemoveCopies | RemoveFile | DrainNode | Announce | GetEvents | CancelQuery
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report | Events
+Reply: TypeAlias = Welcome | Kept | Done | Failure | Chunk | Report | Events
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

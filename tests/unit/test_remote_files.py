@@ -12,7 +12,7 @@ from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
-from minishark.cluster.wire import Done, Failure, GetReport, KeepSession, RemoveCopies
+from minishark.cluster.wire import Failure, GetReport, KeepSession, Kept, RemoveCopies
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
@@ -130,7 +130,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
         pid=-1,
         started_s=0.0,
     )
-    assert Done() == serving.answer(kept)
+    assert Kept(()) == serving.answer(kept)
     serving.tidy()
     assert [] == list((tmp_path / "n0").iterdir())
     serving.start()
