@@ -61,6 +61,7 @@ from sparrow_core.protocol.messages import (
     RerunTasks,
     SchedulerLost,
     SchedulerSilent,
+    SetSchedulers,
     StartJob,
     StragglerTimer,
     SubmitJob,
@@ -202,6 +203,8 @@ class Client:
                 return self._fail(job, "cancelled", "the job was cancelled") if job else []
             case SchedulerLost():
                 return self._on_scheduler_lost(msg, now)
+            case SetSchedulers():
+                return self._on_set_schedulers(msg, now)
             case AllNodesLost():
                 return self._on_all_nodes_lost(msg)
             case KnownNodes():
@@ -587,6 +590,16 @@ class Client:
             self._schedulers_lost = f"no scheduler is left; the last one: {msg.reason}"
         self._silent.pop(msg.scheduler, None)
         return self._move_all(msg.scheduler, now)
+
+    def _on_set_schedulers(self, msg: SetSchedulers, now: float) -> list[Envelope]:
+        gone = [each for each in self._schedulers if each not in msg.schedulers]
+        self._schedulers = list(msg.schedulers)
+        for scheduler in gone:
+            self._silent.pop(scheduler, None)
+        # Jobs stay with silent schedulers only as long as there are no others.
+        if any(each not in self._silent for each in self._schedulers):
+            gone += self._silent
+        return [out for scheduler in gone for out in self._move_all(scheduler, now)]
 
     def _on_all_nodes_lost(self, msg: AllNodesLost) -> list[Envelope]:
         self._nodes_lost = f"no node is left{msg.reason and f'; the last one: {msg.reason}'}"

@@ -14,13 +14,13 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import (
     Chunk,
-    Done,
     Elsewhere,
     Failure,
     Fetch,
     GetReport,
     Holds,
     KeepSession,
+    Kept,
     Part,
     RemoveCopies,
     encode_message,
@@ -150,7 +150,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
         pid=-1,
         started_s=0.0,
     )
-    assert Done() == serving.answer(kept)
+    assert Kept(()) == serving.answer(kept)
     serving.tidy()
     assert [] == list((tmp_path / "n0").iterdir())
     serving.start()
