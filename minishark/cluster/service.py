@@ -56,7 +56,7 @@ _SPREADS_MAX = 1024
 _COPIES_MAX = 64  # of a file, that are known
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Transfer:
     """Parts of files that are being sent to a peer."""
 
@@ -269,7 +269,10 @@ class Service:
                 self._reply(peer, other)
                 return
         self._transfers[peer] = _Transfer(
-            self._chunks(request), 0, request.link_bytes_s, time.monotonic()
+            chunks=self._chunks(request),
+            credit=0,
+            link_bytes_s=request.link_bytes_s,
+            heard_s=time.monotonic(),
         )
         self._continue(peer, request.credit, request.link_bytes_s)
 
