@@ -66,7 +66,7 @@ def _history(board: Board) -> list[list[float]]:
     return [list(times), [each[0] for each in found], [round(each[1], 3) for each in found]]
 
 
-def listing(board: Board, text: str = "", state: str = "", limit: int = 200) -> dict[str, Any]:
+def listing(board: Board, text: str = "", state: str = "", limit: int = 100) -> dict[str, Any]:
     """The newest queries, those that run first; with `text` in them, in a `state`."""
     wanted = text.lower()
     found: list[dict[str, Any]] = []
