@@ -1,14 +1,17 @@
 """What adaptive rules bring: skewed joins, and joins estimated a thousand times wrong.
 
     python benchmarks/adaptive.py --rows 10_000_000 --executors 1 --queries skew
-    python benchmarks/adaptive.py --rows 5_000_000 --executors 8 --queries estimates
+    python benchmarks/adaptive.py --rows 8_000_000 --executors 4 --queries estimates
+    python benchmarks/adaptive.py --rows 8_000_000 --executors 4 --queries estimates --shared
 
 Two sessions hold the same tables and run in stages of one thread each; one of them has no adaptive
 rules. Their runs alternate. CPU time is that of all processes. Answers are compared with DuckDB's
 before anything is measured, and the exit status is 1 if one differs.
 
-With two nodes of eight executors, a plan is that of sixteen slots. On fewer cores its CPU time
-still says how much work it is.
+A session's own cluster has as many tasks as the machine has cores. With `--shared`, the sessions
+attach to a cluster, where each slot counts as a core: with two nodes of eight executors, a plan is
+that of sixteen cores, as on several machines. On fewer cores its CPU time still says how much work
+that is.
 
     skew           80 % of the rows have one key: a join and an aggregate, and an aggregate alone,
                    beside the same over rows whose keys are uniform
@@ -19,11 +22,12 @@ still says how much work it is.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import duckdb
@@ -32,6 +36,7 @@ from common import CpuClock, command, write_json
 
 import minishark
 from minishark.answers import differences
+from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
 from minishark.session.session import Session
@@ -94,9 +99,10 @@ def main(arguments: Sequence[str]) -> int:
     sizes = {"rows": options.rows, "keys": options.rows * options.keys // 100}
     queries = GROUPS[options.queries]
     with ExitStack() as stack:
+        cluster = stack.enter_context(_cluster(options)) if options.shared else None
         judge = stack.enter_context(duckdb.connect(config={"threads": options.nodes}))
         sessions = {
-            name: stack.enter_context(_session(options, disabled))
+            name: stack.enter_context(_session(options, disabled, cluster))
             for name, disabled in ((ON, ()), (OFF, ADAPTIVE))
         }
         for name, sql in TABLES.items():
@@ -104,8 +110,10 @@ def main(arguments: Sequence[str]) -> int:
             for session in sessions.values():
                 session.create_table(name, judge.table(name), partitions=options.partitions)
         wrong = [text for text in queries.values() if _differs(judge, sessions, text)]
+        clock = CpuClock(node.pid for node in (cluster.nodes if cluster else ()))
         measured = {
-            name: _measure(sessions, text, options.repetitions) for name, text in queries.items()
+            name: _measure(sessions, text, options.repetitions, clock)
+            for name, text in queries.items()
         }
     _print(measured)
     for text in wrong:
@@ -121,6 +129,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--executors", type=int, default=1, help="per node")
+    parser.add_argument("--shared", action="store_true", help="attach to a cluster")
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument(
         "--keys", type=int, default=100, help="different ones, in percent of the rows"
@@ -132,10 +141,24 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _session(options: argparse.Namespace, disabled: Sequence[str]) -> Session:
+@contextmanager
+def _cluster(options: argparse.Namespace) -> Iterator[ClusterRecord]:
+    name = f"benchmark{os.getpid()}"
+    start = StartOptions(name=name, nodes=options.nodes, executors_per_node=options.executors)
+    found = start_cluster(start)
+    try:
+        yield found
+    finally:
+        stop_cluster(name)
+
+
+def _session(
+    options: argparse.Namespace, disabled: Sequence[str], cluster: ClusterRecord | None
+) -> Session:
     return minishark.connect(
-        nodes=options.nodes,
-        executors_per_node=options.executors,
+        None if cluster is None else cluster.name,
+        nodes=None if cluster is not None else options.nodes,
+        executors_per_node=None if cluster is not None else options.executors,
         partitions=options.partitions,
         task_threads=1,
         disabled_optimizations=("one_task", *options.disable, *disabled),
@@ -150,9 +173,10 @@ def _differs(
     return [sentence for sentences in found for sentence in sentences]
 
 
-def _measure(sessions: dict[str, Session], text: str, repetitions: int) -> dict[str, Measurement]:
+def _measure(
+    sessions: dict[str, Session], text: str, repetitions: int, clock: CpuClock
+) -> dict[str, Measurement]:
     found = {name: Measurement([], [], [], []) for name in sessions}
-    clock = CpuClock()
     for _ in range(repetitions):
         for name, session in sessions.items():
             cpu_s, began_s = clock.now_s(), time.perf_counter()

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from minishark.tpch.run import versions
 from minishark.tpch.tables import tpch_tables
 
 __all__ = [
-    "CpuClock", "Silent", "Steps", "command", "native_duckdb", "parser_of", "tables_of", "timed",
-    "write_json",
+    "CpuClock", "Silent", "Steps", "command", "native_duckdb", "parser_of", "process_clock",
+    "tables_of", "timed", "write_json",
 ]  # fmt: skip
 
 
@@ -68,23 +68,24 @@ def timed(call: Callable[[], object]) -> float:
 
 
 class CpuClock:
-    """CPU time of this process and of all that it has started by now, in seconds.
+    """CPU time of this process, of `others`, and of all that these have started, in seconds.
 
     The kernel counts nanoseconds; what /proc tells is in hundredths of a second.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, others: Iterable[int] = ()) -> None:
         import psutil
 
-        me = psutil.Process()
-        children = me.children(recursive=True)
-        self._clocks = [_process_clock(each.pid) for each in (me, *children)]
+        parents = [psutil.Process(), *map(psutil.Process, others)]
+        children = [child for each in parents for child in each.children(recursive=True)]
+        pids = dict.fromkeys(each.pid for each in (*parents, *children))
+        self._clocks = [process_clock(pid) for pid in pids]
 
     def now_s(self) -> float:
         return sum(map(time.clock_gettime, self._clocks))
 
 
-def _process_clock(pid: int) -> int:
+def process_clock(pid: int) -> int:
     """The CPU clock of a process, as `clock_getcpuclockid` makes it on Linux."""
     return (~pid << 3) | 2
 

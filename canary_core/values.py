@@ -14,11 +14,26 @@ from typing import Any
 import cloudpickle
 
 Frames = tuple[memoryview, ...]
+Apart = Callable[[pickle.PickleBuffer], bool]  # whether a buffer stays in the pickle
 OUT_OF_BAND_MIN = 4096  # smaller buffers travel inside: a frame of its own costs more
 
 
 def dumps(value: Any) -> Frames:
     """A value as its pickle and its large buffers, which are not copied."""
+    body, buffers = dump_apart(value, _dump, OUT_OF_BAND_MIN)
+    return (memoryview(body), *buffers)
+
+
+def dump_apart(
+    value: Any, dump: Callable[[Any, Apart], bytes], min_bytes: int
+) -> tuple[bytes, list[memoryview]]:
+    """A value's pickle, and its contiguous buffers of at least so many bytes, not copied.
+
+    Args:
+        value: To be pickled.
+        dump: Pickles it, with a `buffer_callback`.
+        min_bytes: Smaller buffers stay in the pickle.
+    """
     buffers: list[memoryview] = []
 
     def apart(buffer: pickle.PickleBuffer) -> bool:
@@ -26,13 +41,12 @@ def dumps(value: Any) -> Frames:
             view = buffer.raw()
         except BufferError:  # not contiguous: it travels inside
             return True
-        if view.nbytes < OUT_OF_BAND_MIN:
+        if view.nbytes < min_bytes:
             return True
         buffers.append(view)
         return False
 
-    body = _dump(value, apart)
-    return (memoryview(body), *buffers)
+    return dump(value, apart), buffers
 
 
 def dumps_inside(value: Any) -> Frames:
@@ -40,7 +54,7 @@ def dumps_inside(value: Any) -> Frames:
     return (memoryview(_dump(value, None)),)
 
 
-def _dump(value: Any, apart: Callable[[pickle.PickleBuffer], bool] | None) -> bytes:
+def _dump(value: Any, apart: Apart | None) -> bytes:
     try:
         return pickle.dumps(value, 5, buffer_callback=apart)
     except (pickle.PicklingError, AttributeError, TypeError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from minishark.cli.options import count_option, debug_option, keys_option, memory_option
+from minishark.errors import OptionError
 
 if TYPE_CHECKING:
     from minishark.cluster.status import Survey
@@ -52,7 +54,8 @@ _JOIN_OPTION = click.option(
     multiple=True,
     metavar="ADDRESS",
     help="Node of the cluster that runs a scheduler. Repeatable; pass the same list on all "
-    "machines: a node runs a scheduler if its own address is in it.",
+    "machines: a node runs a scheduler if its own address is in it. Or @FILE on a shared folder: "
+    "the first node writes its address to it.",
 )
 
 
@@ -81,6 +84,8 @@ def cluster() -> None:
     "--ui", "shows", is_flag=True, help="Serve the cluster's page, and print its address."
 )
 @keys_option
+@click.option("--on", "platform", type=click.Choice(["ray"]), help="Start it on a Ray cluster.")
+@count_option("--cpus-per-node", "With --on: cores that each node takes.  [default: a machine's]")
 @debug_option
 def start(
     *,
@@ -89,12 +94,20 @@ def start(
     executors_per_node: int | None,
     memory_limit: int | None,
     listen: str | None,
+    platform: str | None,
+    cpus_per_node: int | None,
     **options: Any,
 ) -> None:
     """Start a cluster in the background, and print its address.
 
-    With --join, start more nodes of a running cluster.
+    With --join, start more nodes of a running cluster. With --on ray, start one on the machines of
+    a Ray cluster: by default a node on each.
     """
+    if platform is not None:
+        _start_on_ray(nodes, cpus_per_node, executors_per_node, memory_limit, options["name"])
+        return
+    if cpus_per_node is not None:
+        raise OptionError("--cpus-per-node is for clusters on Ray; use --executors-per-node.")
     from minishark.cluster.launch import StartOptions, default_executors, start_cluster
 
     count = nodes or (1 if listen else 2)
@@ -114,6 +127,26 @@ def start(
         click.echo(start_page(chosen.name))
 
 
+def _start_on_ray(
+    nodes: int | None,
+    cpus_per_node: int | None,
+    executors_per_node: int | None,
+    memory_limit: int | None,
+    name: str,
+) -> None:
+    from minishark.deploy.targets import Shape, start_kept
+
+    shape = Shape(
+        nodes=nodes,
+        cpus_per_node=cpus_per_node,
+        executors_per_node=executors_per_node,
+        memory_limit_bytes=memory_limit,
+    )
+    for sentence in start_kept(name, shape):
+        click.echo(sentence, err=True)
+    click.echo(f"ray:{name}")
+
+
 @cluster.command(epilog=_NODE_EXAMPLES)
 @click.option("--name", help="Unique name of the node.  [default: from its address]")
 @click.option(
@@ -124,8 +157,8 @@ def start(
 @click.option(
     "--listen",
     metavar="tcp://HOST:PORT",
-    required=True,
-    help="Address of the node for other machines; it takes the next port, too.",
+    help="Address of the node for other machines; it takes the next port, too. Needed unless it "
+    "joins @FILE: then a free port of this machine.",
 )
 @_BIND_OPTION
 @_JOIN_OPTION
@@ -138,7 +171,7 @@ def node(
     cluster_name: str,
     executors: int,
     memory_limit: int | None,
-    listen: str,
+    listen: str | None,
     bind: str | None,
     join: tuple[str, ...],
     drain_s: float,
@@ -151,19 +184,28 @@ def node(
     """
     from minishark.cluster.launch import bind_address, node_name
     from minishark.cluster.node import NodeOptions, run
+    from minishark.deploy.rendezvous import is_rendezvous, met, own_address
 
-    options = NodeOptions(
-        name=name or node_name(listen),
-        listen=listen,
-        cluster=cluster_name,
-        heads=join,
-        executors=executors,
-        memory_limit_bytes=memory_limit,
-        bind=bind_address(bind, listen),
-        keys=keys and str(Path(keys).absolute()),
-        drain_s=drain_s,
-    )
-    return run(options, lambda own: click.echo(f"node {own.name} at {own.service}"))
+    meeting = [each for each in join if is_rendezvous(each)]
+    if meeting and len(join) > 1:
+        raise OptionError("A node that joins @FILE finds all in it: pass --join once.")
+    if listen is None:
+        if not meeting:
+            raise OptionError("A node needs an address: pass --listen tcp://HOST:PORT.")
+        listen = own_address()
+    with met(meeting[0], listen) if meeting else nullcontext("") as head:
+        options = NodeOptions(
+            name=name or node_name(listen),
+            listen=listen,
+            cluster=cluster_name,
+            heads=(head,) if meeting else join,
+            executors=executors,
+            memory_limit_bytes=memory_limit,
+            bind=bind_address(bind, listen),
+            keys=keys and str(Path(keys).absolute()),
+            drain_s=drain_s,
+        )
+        return run(options, lambda own: click.echo(f"node {own.name} at {own.service}"))
 
 
 @cluster.command()
@@ -175,8 +217,8 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
-    from minishark.cluster.launch import resolve
     from minishark.cluster.status import survey
+    from minishark.deploy.targets import resolve
 
     found = survey(*resolve(which, keys))
     if as_json:
@@ -206,8 +248,8 @@ def drain(*, name: str, which: str, wait_s: float, keys: str | None) -> int:
     that read its outputs are served to their end. Then it leaves. `minishark cluster status` shows
     the names of nodes.
     """
-    from minishark.cluster.launch import resolve
     from minishark.cluster.status import drain_node
+    from minishark.deploy.targets import resolve
 
     if drain_node(*resolve(which, keys), name, wait_s):
         click.echo(f"{name} has left.")
@@ -220,13 +262,15 @@ def drain(*, name: str, which: str, wait_s: float, keys: str | None) -> int:
 @click.argument("name", default=_DEFAULT)
 @debug_option
 def stop(*, name: str) -> None:
-    """Stop a cluster's nodes on this machine.
+    """Stop a cluster's nodes on this machine, or with ray:NAME a cluster on Ray.
 
     Its sessions lose the tables stored on these nodes.
     """
     from minishark.cluster.launch import stop_cluster
+    from minishark.deploy.targets import stop_kept
 
-    click.echo(f"Stopped {stop_cluster(name).name}.")
+    stopped = stop_kept(name) or stop_cluster(name).name
+    click.echo(f"Stopped {stopped}.")
 
 
 @cluster.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = "default"
 _POLL_S = 0.5
+_TOKEN = re.compile(r"[\w-]{20,}", re.ASCII)
 _START_S = 30.0
 _EXAMPLES = """\b
 Examples:
@@ -50,6 +52,12 @@ Examples:
     type=click.Path(exists=True, dir_okay=False),
     help="PEM files of a certificate and its private key, for https.",
 )
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Read the address's token from FILE, so that Prometheus and bookmarks keep it.",
+)
 @click.option("--open/--no-open", "opens", default=None, help="Open a browser, or don't.")
 @click.option(
     "--export",
@@ -72,6 +80,7 @@ def ui(
     port: int,
     listen: str,
     certificate: tuple[str, str] | None,
+    token_file: Path | None,
     opens: bool | None,
     target: Path | None,
     key: str | None,
@@ -92,7 +101,8 @@ def ui(
         if target is not None:
             _export(site, target, key)
             return
-        server = PageServer(site, host=listen, port=port, certificate=certificate)
+        token = None if token_file is None else _token(token_file)
+        server = PageServer(site, host=listen, port=port, certificate=certificate, token=token)
         _serve(server, opens, source if while_running else None)
 
 
@@ -121,6 +131,21 @@ def start_page(cluster: str) -> str:
         process.kill()
         raise ClusterError(f"The page of cluster {cluster} did not start: {said}")
     return said
+
+
+def _token(file: Path) -> str:
+    from minishark.errors import DataError, OptionError
+
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} can't be read as a token: {error}.") from error
+    if not _TOKEN.fullmatch(token):
+        raise OptionError(
+            f"{file} must hold 20 or more letters, digits, '-' and '_': "
+            "python -c 'import secrets; print(secrets.token_urlsafe())' makes such a token."
+        )
+    return token
 
 
 def _opened(source: str, keys: str | None) -> tuple[Source, bool]:

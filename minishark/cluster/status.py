@@ -20,6 +20,7 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
 from sparrow_core import ExecutorStatus, NodeStatus
+from sparrow_core.runtime.transport.keys import Keys
 
 _REPORT_S = 5.0
 _SCHEDULERS_S = 2.0
@@ -190,7 +191,7 @@ class Survey(msgspec.Struct, frozen=True):
     sessions: tuple[SessionSurvey, ...]
 
 
-def survey(address: str, keys_folder: str | None) -> Survey:
+def survey(address: str, keys_folder: str | Keys | None) -> Survey:
     keys = load_keys(keys_folder)
     service = service_address(address, keys)
     with peer_session(service, keys, lambda _: True) as (welcome, connections, sparrow):
@@ -230,7 +231,7 @@ def _surveyed(status: NodeStatus, location: StoreLocation, reply: Reply | None) 
     )
 
 
-def drain_node(address: str, keys_folder: str | None, name: str, wait_s: float) -> bool:
+def drain_node(address: str, keys_folder: str | Keys | None, name: str, wait_s: float) -> bool:
     """Drain a node of a cluster, and wait at most so long for it to leave; whether it has.
 
     Raises:

@@ -19,7 +19,7 @@ def _end_with_parent() -> None:
     """Exit when stdin ends, as the parent is gone then."""
     while os.read(0, 4096):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def main() -> None:
@@ -29,6 +29,7 @@ def main() -> None:
     while not line.endswith(b"\n") and (char := os.read(0, 1)):
         line += char
     settings = msgspec.json.decode(bytes(line), type=NodeSettings)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     threading.Thread(target=_end_with_parent, name="minishark-parent", daemon=True).start()
     spec = settings.spec

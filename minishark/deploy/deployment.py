@@ -19,7 +19,7 @@ _OTHERS_S = 2.0  # how long a session waits for nodes without a machine when one
 _END_S = 10.0
 
 
-def _fresh_keys() -> Keys:
+def fresh_keys() -> Keys:
     """A key pair that accepts itself: all nodes and sessions of a cluster share it."""
     pair = generate()
     return Keys(pair.public, pair.secret, (pair.public,))
@@ -58,7 +58,7 @@ class Deployment:
     name: str = "default"
     memory_limit_bytes: int | None = None  # of each node; None for the platform's choice
     tell: Callable[[str], None] = lambda _: None  # is given a sentence about each change
-    keys: Keys = field(default_factory=_fresh_keys)
+    keys: Keys = field(default_factory=fresh_keys)
     _supervisor: Supervisor = field(init=False)
     _lock: threading.Condition = field(default_factory=threading.Condition)
     _stopped: threading.Event = field(default_factory=threading.Event)

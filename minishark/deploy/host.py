@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import IO
@@ -22,6 +23,7 @@ from typing import IO
 import msgspec
 
 from minishark.cluster.folders import ClusterFolders, make_folders, reap, remove_if_orphaned
+from minishark.deploy.rendezvous import hold_ports
 from minishark.errors import ClusterError
 from sparrow_core.runtime.transport.deaths import describe_exit
 from sparrow_core.runtime.transport.keys import Keys, write_key_file
@@ -73,6 +75,13 @@ class NodeReport(msgspec.Struct, frozen=True):
     service: str
 
 
+class NodeEnd(msgspec.Struct, frozen=True):
+    """How a node ended, as a sentence; and whether it left because it was drained."""
+
+    how: str
+    left: bool
+
+
 class NodeHost:
     """Starts a node on this machine, watches it, ends it. Its methods may be called by threads."""
 
@@ -84,19 +93,21 @@ class NodeHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._folders: ClusterFolders | None = None
         self._log: IO[bytes] | None = None
+        self._words = ""  # the end of the log of a node that has ended
+        self._lock = threading.Lock()  # of the end
 
-    def reserve(self, port: int | None = None) -> str:
+    def reserve(self, before: str = "") -> str:
         """Choose the address of a node that others must know before it runs.
 
-        It is of `port` if that is free, else any. Two ports are held until `start`.
+        It is `before` if that is of this machine and free. Two ports are held until `start`.
 
         Raises:
             ClusterError: there are none.
         """
         deadline = time.monotonic() + _OLD_PORT_S
-        first = None
-        while port is not None and first is None and time.monotonic() < deadline:
-            first = self._pair(port)  # a node that was killed there may be about to end
+        first, (host, _, port) = None, before.removeprefix("tcp://").rpartition(":")
+        while host == self._ip and first is None and time.monotonic() < deadline:
+            first = self._pair(int(port))  # a node that was killed there may be about to end
             if first is None:
                 time.sleep(_POLL_S)
         for _ in range(_PORT_TRIES):
@@ -107,16 +118,11 @@ class NodeHost:
         return f"tcp://{self._ip}:{first}"
 
     def _pair(self, port: int) -> int | None:
-        with contextlib.ExitStack() as undo, contextlib.suppress(OSError, OverflowError):
-            first, second = (undo.enter_context(socket.socket()) for _ in range(2))
-            for each in (first, second):  # connections that have ended do not hold them
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            first.bind((self._ip, port))
-            second.bind((self._ip, first.getsockname()[1] + 1))
-            self._reserved = (first, second)
-            undo.pop_all()
-            return int(first.getsockname()[1])
-        return None
+        held = hold_ports(self._ip, port)
+        if held is None:
+            return None
+        self._reserved = held
+        return int(held[0].getsockname()[1])
 
     @property
     def folders(self) -> tuple[Path, Path]:
@@ -184,23 +190,24 @@ class NodeHost:
         text = self._log.read().decode(errors="replace").strip()
         return f" It says: {text}" if text else ""
 
-    def wait(self) -> str:
-        """Wait for the node's end; how it ended, as in "killed by SIGKILL"."""
+    def wait(self) -> NodeEnd:
+        """Wait for the node's end."""
         assert self._process is not None, "it was started"
         self._process.wait()
         return self._ended()
 
-    def poll(self) -> str | None:
+    def poll(self) -> NodeEnd | None:
         """How the node ended; None if it runs, or was not started."""
         if self._process is None or self._process.poll() is None:
             return None
         return self._ended()
 
-    def _ended(self) -> str:
+    def _ended(self) -> NodeEnd:
+        words = self._finish()
         assert self._process is not None, "it was started"
-        self._clean()
-        how = describe_exit(self._process.returncode, 0, out_of_memory=False)
-        return f"{how}.{self._last_words()}"
+        status = self._process.returncode
+        how = describe_exit(status, 0, out_of_memory=False)
+        return NodeEnd(f"The node ended: {how}.{words}", left=not status)
 
     def end(self) -> None:
         """End the node, if it runs, and remove its files; may be called twice."""
@@ -213,16 +220,30 @@ class NodeHost:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)  # SIGTERM would drain it
         try:
             process.wait(_END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._clean()
+        self._finish()
 
-    def _clean(self) -> None:
-        """Remove the folders; executors of a killed node need a moment to see that it is dead."""
+    def _finish(self) -> str:
+        """Clean up after a node that has ended, once; its last words."""
+        with self._lock:
+            if self._log is not None:
+                assert self._process is not None, "it was started"
+                self._words = self._last_words()
+                for each in (self._process.stdin, self._process.stdout, self._log):
+                    if each is not None:
+                        with contextlib.suppress(BrokenPipeError):
+                            each.close()
+                self._log = None
+                self._remove_folders()
+        return self._words
+
+    def _remove_folders(self) -> None:
+        """Remove them; executors of a killed node need a moment to see that it is dead."""
         assert self._folders is not None
         deadline = time.monotonic() + _END_S
         for folder in self.folders:

@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import RayError
 
 from minishark.cluster.machine import default_limit_bytes, node_meter
-from minishark.deploy.host import NodeHost, NodeSpec
+from minishark.deploy.host import NodeEnd, NodeHost, NodeSpec
 from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
@@ -29,7 +29,7 @@ from minishark.worker.store import Store
 CONNECT = "ray"
 _CLIENT = "ray://"
 _NODE_ID = "ray.io/node-id"
-_ON_HEAD = {"node:__internal_head__": 0.001}
+ON_HEAD = {"node:__internal_head__": 0.001}
 _THREADS = 8  # an actor's: one waits for the node's end, the others answer
 _SENTENCE_MAX = 500
 
@@ -41,12 +41,10 @@ class NodeActor:
         self._host = NodeHost(ray.util.get_node_ip_address())
         self._memory = NodeMemory(0, 0)  # until it is known
 
-    def place(self, before: tuple[str, int], *, head: bool) -> tuple[str, str]:
+    def place(self, before: str, *, head: bool) -> tuple[str, str]:
         """This machine, and for a head the address that it is going to have."""
         machine = ray.get_runtime_context().get_node_id()
-        if not head:
-            return machine, ""
-        return machine, self._host.reserve(before[1] if machine == before[0] else None)
+        return machine, self._host.reserve(before) if head else ""
 
     def start(self, spec: NodeSpec, cores: float) -> str:
         """Start the node; the address of its service."""
@@ -56,8 +54,8 @@ class NodeActor:
         self._memory = NodeMemory(spec.memory_limit_bytes or 0, spec.executors)
         return self._host.start(spec)
 
-    def wait(self) -> str:
-        """Wait for the node's end; how it ended."""
+    def wait(self) -> NodeEnd:
+        """Wait for the node's end."""
         return self._host.wait()
 
     def end(self) -> None:
@@ -118,7 +116,7 @@ class RayNodes:
         """Make an actor on a machine that no other node has."""
         options: dict[str, Any] = {"num_cpus": 0 if launch.head else self.cores}
         if launch.head:
-            options["resources"] = _ON_HEAD
+            options["resources"] = ON_HEAD
         else:
             options["scheduling_strategy"] = "SPREAD"
             if launch.avoid:
@@ -165,7 +163,9 @@ class RayNodes:
             case Placed():
                 node.placed = True
             case Started():
-                self._await(name, node.actor.wait.remote(), lambda how: Ended(name, _died(how)))
+                self._await(
+                    name, node.actor.wait.remote(), lambda end: Ended(name, end.how, end.left)
+                )
             case Ended():
                 self._forget(name)
         return event
@@ -196,10 +196,6 @@ class RayNodes:
         """The actor of a node, by the node's name; None if there is none."""
         node = self._nodes.get(name)
         return None if node is None else node.actor
-
-
-def _died(how: str) -> str:
-    return f"The node ended: {how}"
 
 
 def sentence(error: BaseException) -> str:

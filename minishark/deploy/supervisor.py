@@ -33,13 +33,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         name: of the node to come.
         head: whether it is to have a scheduler only, and needs no cores.
         avoid: machines that must not be taken.
-        before: the machine and port where this head was the last time, if possible; "" and 0.
+        before: the address that this head had, which it should have again if that is possible.
     """
 
     name: str
     head: bool
     avoid: frozenset[str] = frozenset()
-    before: tuple[str, int] = ("", 0)
+    before: str = ""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -74,10 +74,14 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What was launched under this name is gone; `how` is a sentence, without its period."""
+    """What was launched under this name is gone; `how` is a sentence.
+
+    A node that has `left` was drained, and none is to take its place.
+    """
 
     name: str
     how: str
+    left: bool = False
 
 
 Event = Placed | Started | Ended
@@ -151,12 +155,9 @@ class Supervisor:
         self._launched += 1
         place.since = now
         taken = {each.machine for each in self._workers() if each.machine}
-        before = ("", 0)
-        if place.address:
-            before = (place.machine, int(place.address.rpartition(":")[2]))
         place.machine = ""
         avoid = frozenset() if place.head else frozenset(taken)
-        return Launch(name=place.name, head=place.head, avoid=avoid, before=before)
+        return Launch(name=place.name, head=place.head, avoid=avoid, before=place.address)
 
     def on(self, event: Event, now: float) -> list[Command]:
         """What is to be done about an event; of nodes that are no longer wanted, it is ended."""
@@ -170,8 +171,10 @@ class Supervisor:
                 place.service, place.since = event.service, now
                 return []
             case Ended():
-                self.deaths += 1
-                self.last_death = event.how
+                place.retired |= event.left
+                if not place.retired:
+                    self.deaths += 1
+                    self.last_death = event.how
                 self._vacate(place, now)
                 return []
 
@@ -203,10 +206,3 @@ class Supervisor:
     def grow(self) -> None:
         """Want one worker more."""
         self._places.append(_Place(head=False))
-
-    def retire(self, name: str) -> None:
-        """A worker drains and ends by itself, and none is to take its place."""
-        for place in self._workers():
-            if place.name == name:
-                place.retired = True
-                return

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from minishark.deploy.rendezvous import head_in, is_rendezvous
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
     from minishark.deploy.deployment import Deployment
     from minishark.query.sinks import HandOver
+    from sparrow_core.runtime.transport.keys import Keys
 
-_RAY = "ray"
-_RAY_CLIENT = "ray://"
+RAY = "ray"
+_CLIENT = "ray://"
+_KEPT = "ray:"  # before the name of a cluster that outlives sessions
 _DASK = "dask"
 
 
@@ -26,7 +29,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         nodes: how many; None for one on each machine.
         cpus_per_node: cores that each takes; None for those of the smallest machine.
         executors_per_node: executor processes of each; None for one per core.
-        schedulers: how many processes with a scheduler; None for one.
+        schedulers: how many processes with a scheduler; None for one on Ray, two on Dask.
         memory_limit_bytes: of all nodes together; None for shares of the machines' memory.
     """
 
@@ -43,10 +46,60 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
                 raise OptionError(f"{name} must be a whole number, at least 1.")
 
 
+def resolve(cluster: str, keys: str | None) -> tuple[str, str | Keys | None]:
+    """The address and the keys (or their folder) of a running cluster, however it was named.
+
+    That is an address, a name on this machine, `ray:NAME`, or `@FILE` in which its nodes met.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    from minishark.cluster.launch import resolve as resolve_here  # noqa: PLC0415 - slow to import
+
+    if is_rendezvous(cluster):
+        return resolve_here(head_in(cluster), keys)
+    if cluster.startswith(_KEPT) and not cluster.startswith(_CLIENT):
+        _require("ray", "ray[data]")
+        from minishark.deploy.ray_keeper import contact  # noqa: PLC0415 - an optional dependency
+
+        return contact(cluster.removeprefix(_KEPT))
+    return resolve_here(cluster, keys)
+
+
+def start_kept(name: str, shape: Shape) -> tuple[str, ...]:
+    """Start a cluster on Ray that outlives this program; sentences about nodes that did not come.
+
+    Raises:
+        OptionError: a number is invalid, or Ray is not installed.
+        ClusterError: there is one of that name, or it does not start.
+    """
+    shape.check()
+    _require("ray", "ray[data]")
+    from minishark.deploy import ray_keeper  # noqa: PLC0415 - an optional dependency
+
+    return ray_keeper.start_kept(name, shape)
+
+
+def stop_kept(cluster: str) -> str | None:
+    """End a cluster that is named `ray:NAME`, and return its name; None for other clusters.
+
+    Raises:
+        ClusterError: there is none of that name.
+    """
+    if not cluster.startswith(_KEPT):
+        return None
+    _require("ray", "ray[data]")
+    from minishark.deploy import ray_keeper  # noqa: PLC0415 - an optional dependency
+
+    name = cluster.removeprefix(_KEPT)
+    ray_keeper.end_kept(name)
+    return name
+
+
 def is_platform(cluster: object) -> bool:
     """Whether `connect` is to launch a cluster there."""
     if isinstance(cluster, str):
-        return cluster in (_RAY, _DASK) or cluster.startswith(_RAY_CLIENT)
+        return cluster in (RAY, _DASK) or cluster.startswith(_CLIENT)
     return type(cluster).__module__.split(".")[0] == "distributed"
 
 
@@ -61,6 +114,7 @@ def deploy(cluster: Any, shape: Shape, name: str = "default") -> Deployment:
     from minishark.deploy.deployment import Deployment  # noqa: PLC0415 - slow to import
 
     platform: Any
+    heads = 1  # on the machine that the platform itself can't do without
     if isinstance(cluster, str) and cluster != _DASK:
         _require("ray", "ray[data]")
         from minishark.deploy.ray_nodes import (  # noqa: PLC0415 - an optional dependency
@@ -90,13 +144,14 @@ def deploy(cluster: Any, shape: Shape, name: str = "default") -> Deployment:
         except BaseException:
             disconnect()
             raise
+        heads = min(2, nodes)  # on workers, which die
         platform = DaskNodes(client=client, disconnect=disconnect)
     limit = shape.memory_limit_bytes
     deployment = Deployment(
         platform=platform,
         nodes=nodes,
         executors_per_node=shape.executors_per_node or max(1, int(cores)),
-        heads=shape.schedulers or 1,
+        heads=shape.schedulers or heads,
         name=name,
         memory_limit_bytes=limit and limit // nodes,
     )

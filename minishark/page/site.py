@@ -13,6 +13,7 @@ import msgspec
 from minishark.errors import MinisharkError
 from minishark.page import views
 from minishark.page.board import Board
+from minishark.page.metrics import Totals, exposition
 from minishark.page.sources import Source
 
 POLL_S = 0.25
@@ -30,6 +31,7 @@ class Site:
         self.can_cancel = can_cancel
         self._sources = tuple(sources)
         self._board = Board()
+        self._totals = Totals()
         self._changed = threading.Condition()  # guards the board and what follows
         self._cached: dict[str, tuple[int, bytes]] = {}
         self._stopped = threading.Event()
@@ -59,6 +61,7 @@ class Site:
                 with self._changed:
                     for session, event in events:
                         self._board.apply(event, session)
+                        self._totals.apply(event)
                     self._changed.notify_all()
 
     def tick(self) -> None:
@@ -119,6 +122,11 @@ class Site:
         with self._changed:
             found = views.why(self._board, key, stage, task)
         return None if found is None else _encode(found)
+
+    def metrics(self) -> bytes:
+        """All metrics, in Prometheus' text format."""
+        with self._changed:
+            return exposition(self._totals, self._board).encode()
 
     def await_change(self, version: int, timeout_s: float) -> int:
         """Wait until the board is newer than `version`, or for some time; its version."""

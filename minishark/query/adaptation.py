@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +27,6 @@ class Adaptation:
     options: PlannerOptions  # the options that it was planned with
     free_root: bool  # whether the last stage may have any number of tasks
     revisions: list[RevisionMetrics] = field(default_factory=list)  # what was changed so far
-    elapsed_s: float = 0.0  # how long it took to decide that, in seconds
     _sizes: dict[int, StageSize] = field(default_factory=dict)
     _empty: set[int] = field(default_factory=set)
 
@@ -58,7 +56,6 @@ class Adaptation:
         """
         if len(started) == len(planned) or not self._sizes:
             return planned
-        begun = time.perf_counter()
         situation = Situation(
             sizes=self._sizes,
             empty=self._empty,
@@ -68,7 +65,6 @@ class Adaptation:
             free_root=self.free_root,
         )
         revision = adapt(self.plan, planned, started, situation)
-        self.elapsed_s += time.perf_counter() - begun
         if revision is None:
             return planned
         self.plan = revision.plan

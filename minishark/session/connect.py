@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from minishark.cluster.local import ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
-from minishark.deploy.targets import Shape, deploy, is_platform
+from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.session.lazy import imported
 from minishark.worker.cores import usable_cores
@@ -54,9 +54,11 @@ def connect(
 
     Args:
         cluster: a running cluster: `tcp://host:port` or `ipc://path` of one of its nodes, or its
-            name on this machine. None starts one that ends with the session, on this machine;
-            "ray", "ray://host:port", "dask" or a Client of Dask's distributed start one on machines
-            of Ray or Dask (see docs/cluster.md). `nodes`, `executors_per_node`, `schedulers` and
+            name on this machine; `ray:NAME` for one that was started with `minishark cluster start
+            --on ray`; `@FILE` for one whose nodes meet in a file. None starts one that ends with
+            the session, on this machine; "ray", "ray://host:port", "dask" or a Client of Dask's
+            distributed start one on machines of Ray or Dask (see docs/cluster.md). `nodes`,
+            `cpus_per_node` (Ray and Dask), `executors_per_node`, `schedulers` and
             `memory_limit` are for those, `in_process` is for this machine.
         keys: the folder of the cluster's keys, for tcp; None for the environment variable
             MINISHARK_KEYS, or the folder that the cluster was started with.
@@ -66,7 +68,7 @@ def connect(
             smallest machine.
         executors_per_node: executor processes per node; None for one slot per core in all.
         schedulers: number of Sparrow schedulers; None for two, or one if there is one node; on Ray
-            or Dask for one, in a process of its own.
+            for one (Dask: two), in a process of its own.
         partitions: default number of partitions of tables and shuffles; None for one per slot.
         min_nodes: the fewest nodes of a new cluster with `max_nodes`; None for one. It starts with
             these, or with `nodes` if given.
@@ -207,7 +209,6 @@ def _deployed(cluster: Any, shape: Shape) -> Cluster:
 def _attached(cluster: str, keys: str | Path | None) -> Cluster:
     imported("minishark.session.session")
     from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
-    from minishark.cluster.launch import resolve  # noqa: PLC0415
 
     return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
 

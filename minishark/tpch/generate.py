@@ -170,9 +170,9 @@ def _written_bytes(folder: Path) -> int:
 
 def _check_complete(folder: Path) -> None:
     for table in TABLES:
-        if not any((folder / table.name).glob("*.parquet")):
+        if not any((folder / table).glob("*.parquet")):
             raise DataError(
-                f"{folder} lacks the table {table.name}: delete the folder to generate it again."
+                f"{folder} lacks the table {table}: delete the folder to generate it again."
             )
 
 

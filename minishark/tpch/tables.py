@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
-import msgspec
 
 from minishark.errors import DataError
+from minishark.expressions import quote, quote_text
 from minishark.tpch.report import Reporter
 
 if TYPE_CHECKING:
@@ -24,26 +24,18 @@ _CATALOG = re.compile(r"^\s*(SHOW|PRAGMA|CALL)\b|information_schema|duckdb_\w+\(
 _FILE = re.compile(r"[/*?]|\.(parquet|csv|tsv|json|jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 
 
-class Table(msgspec.Struct, frozen=True):
-    """A TPC-H table; without `partition_by`, a single partition, replicated on every node."""
-
-    name: str
-    primary_key: tuple[str, ...]
-    partition_by: str | None
-
-
-# lineitem and orders are co-partitioned by the order's key, so that they join without a shuffle.
-# Small tables come first, so that errors show early.
-TABLES = (
-    Table("region", ("r_regionkey",), None),
-    Table("nation", ("n_nationkey",), None),
-    Table("supplier", ("s_suppkey",), "s_suppkey"),
-    Table("part", ("p_partkey",), "p_partkey"),
-    Table("partsupp", ("ps_partkey", "ps_suppkey"), "ps_partkey"),
-    Table("customer", ("c_custkey",), "c_custkey"),
-    Table("orders", ("o_orderkey",), "o_orderkey"),
-    Table("lineitem", ("l_orderkey", "l_linenumber"), "l_orderkey"),
-)
+TABLES = {
+    "region": None,
+    "nation": None,
+    "supplier": "s_suppkey",
+    "part": "p_partkey",
+    "partsupp": "ps_partkey",
+    "customer": "c_custkey",
+    "orders": "o_orderkey",
+    "lineitem": "l_orderkey",
+}
+"""The column by whose hash each table is partitioned; None for one partition, on every node. So
+lineitem and orders join without a shuffle. Small tables come first: errors show early."""
 
 
 def find_tables(folder: Path) -> dict[str, str]:
@@ -73,10 +65,9 @@ def load_tables(
 ) -> None:
     """Load tables (name to path, or glob) into a session, TPC-H's by their keys."""
     # `partitions` is for the partitioned ones; None for the session's default.
-    keys = {table.name: table.partition_by for table in TABLES}
     for name, path in tables.items():
         reporter.step(f"Loading {name}")
-        key = keys.get(name)
+        key = TABLES.get(name)
         session.create_table(
             name,
             path,
@@ -89,15 +80,13 @@ def load_tables(
 
 def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str]) -> None:
     for name, path in tables.items():
-        quoted_name = name.replace('"', '""')
-        quoted_path = path.replace("'", "''")
-        connection.execute(f"CREATE VIEW \"{quoted_name}\" AS FROM read_parquet('{quoted_path}')")
+        connection.execute(f"CREATE VIEW {quote(name)} AS FROM read_parquet({quote_text(path)})")
 
 
 def tpch_tables(folder: Path) -> dict[str, str]:
     """The eight TPC-H tables of a folder that `generate` wrote, small ones first."""
     found = find_tables(folder)
-    return {table.name: found[table.name] for table in TABLES}
+    return {name: found[name] for name in TABLES}
 
 
 def tables_of_query(

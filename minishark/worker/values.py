@@ -10,7 +10,6 @@ Files are mapped copy-on-write: a reader may change its arrays, without changing
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import pickle
 import threading
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 import cloudpickle
 import pyarrow as pa
 
+from canary_core.values import Apart, dump_apart
 from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.store import Store
 
@@ -50,18 +50,13 @@ def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
     """
     if _is_plain(value):
         return _stored(pickle.dumps(value, _PROTOCOL), (), sink, large_bytes)
-    buffers: list[memoryview] = []
-
-    def keep(buffer: Any) -> bool:
-        with contextlib.suppress(BufferError):  # not contiguous: copied into the pickle
-            data = buffer.raw()
-            if data.nbytes >= large_bytes:
-                buffers.append(data)
-                return False
-        return True
-
-    pickled: bytes = cloudpickle.dumps(value, protocol=_PROTOCOL, buffer_callback=keep)
+    pickled, buffers = dump_apart(value, _cloudpickled, large_bytes)
     return _stored(pickled, tuple(map(sink, buffers)), sink, large_bytes)
+
+
+def _cloudpickled(value: Any, apart: Apart) -> bytes:
+    pickled: bytes = cloudpickle.dumps(value, protocol=_PROTOCOL, buffer_callback=apart)
+    return pickled
 
 
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], sink: Sink) -> Value:

@@ -36,7 +36,6 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     own_schedulers: tuple[str, ...] = ()  # names of its schedulers
     schedulers: tuple[str, ...]  # addresses of all
     heartbeat_s: float
-    policy: str
     seed: int
     audit_dir: str | None
 
@@ -65,7 +64,7 @@ def run_host(settings: HostSettings) -> None:
         rng = Random(f"{settings.seed} {name}")  # else all would choose the same nodes
         driver.host(name, Scheduler(driver.address(name), rng, config))
     limits = NodeMonitorConfig(
-        policy=settings.policy, heartbeat_s=settings.heartbeat_s, ask_timeout_s=_PATIENCE_S,
+        heartbeat_s=settings.heartbeat_s, ask_timeout_s=_PATIENCE_S,
         grace_s=_PATIENCE_S, executor_timeout_s=_PATIENCE_S,
     )  # fmt: skip
     for node in settings.nodes:

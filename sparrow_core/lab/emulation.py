@@ -44,7 +44,7 @@ class EmulatedCluster:
 
     def __init__(
         self, *, nodes: int, slots: int, schedulers: int = 2, processes: int = 2,
-        policy: str = "fifo", seed: int = 1, audited: bool = False,
+        seed: int = 1, audited: bool = False,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="sparrow-lab-")
         self._audit_dir = f"{self._folder.name}/audit" if audited else None
@@ -56,7 +56,7 @@ class EmulatedCluster:
 
         host = partial(
             HostSettings, folder=self._folder.name, slots=slots, schedulers=self._addresses,
-            heartbeat_s=max(0.5, 0.01 * nodes), policy=policy, seed=seed, audit_dir=self._audit_dir,
+            heartbeat_s=max(0.5, 0.01 * nodes), seed=seed, audit_dir=self._audit_dir,
         )  # fmt: skip
         every = tuple(f"n{number}" for number in range(nodes))
         self._hosts = [

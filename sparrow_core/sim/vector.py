@@ -310,6 +310,4 @@ def response_times_s(
 
 def _task_times_s(workload: Workload, rng: np.random.Generator, jobs: int) -> Floats:
     shape = (jobs, workload.tasks)
-    if workload.trace_s:
-        return rng.choice(np.array(workload.trace_s), shape)
     return DISTRIBUTIONS[workload.distribution](rng, shape) * workload.task_s

@@ -65,15 +65,10 @@ class Workload(Struct, frozen=True, kw_only=True):
     replicas: int = 0  # if above 0, each task prefers this many random nodes
     options: JobOptions = JobOptions()
     arrivals: str = "poisson"  # of jobs, a name in `ARRIVALS`
-    trace_s: tuple[float, ...] = ()  # if not empty, task times are drawn from these instead
-
-    @property
-    def mean_s(self) -> float:
-        return sum(self.trace_s) / len(self.trace_s) if self.trace_s else self.task_s
 
     def interval_s(self, slots: int) -> float:
         """Mean time between jobs on that many slots in all."""
-        return self.mean_s * self.tasks / (self.load * slots)
+        return self.task_s * self.tasks / (self.load * slots)
 
 
 class Arrival(Struct, frozen=True):
@@ -104,8 +99,6 @@ def make_jobs(
 
 
 def _times_s(workload: Workload, rng: Random) -> list[float]:
-    if workload.trace_s:
-        return rng.choices(workload.trace_s, k=workload.tasks)
     times = DISTRIBUTIONS[workload.distribution](rng, workload.tasks)
     return [time * workload.task_s for time in times]
 

@@ -81,8 +81,8 @@ def test_order_is_read_from_the_outermost_query(text: str, order: tuple[int, ...
         ("SELECT * FROM Nation, region", ["nation", "region"]),
         ("WITH x AS (FROM nation) SELECT (SELECT count(*) FROM part) FROM x", ["nation", "part"]),
         ("SELECT 1", []),
-        ("SELECT * FROM natoin", sorted(table.name for table in TABLES)),
-        ("SHOW TABLES", sorted(table.name for table in TABLES)),
+        ("SELECT * FROM natoin", sorted(TABLES)),
+        ("SHOW TABLES", sorted(TABLES)),
         ("SELEC 1", []),
     ],
 )

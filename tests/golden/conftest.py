@@ -25,9 +25,9 @@ def golden_catalog() -> Catalog:
     file = Path(__file__).with_name("tpch_statistics.json")
     measured = msgspec.json.decode(file.read_bytes())
     catalog = Catalog()
-    for table in TABLES:
-        keys = (table.partition_by,) if table.partition_by else ()
-        catalog.add(_table(table.name, keys, measured[table.name]))
+    for name, key in TABLES.items():
+        keys = (key,) if key else ()
+        catalog.add(_table(name, keys, measured[name]))
     return catalog
 
 

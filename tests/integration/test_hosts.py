@@ -254,12 +254,12 @@ def test_tpch_between_hosts(
         minishark.connect(hosts[0].address, keys=keys, single_task_rows=0) as session,
     ):
         create_views(plain, tpch_files)
-        for table in TABLES:
+        for name, key in TABLES.items():
             session.create_table(
-                table.name,
-                tpch_files[table.name],
-                partition_by=table.partition_by,
-                partitions=4 if table.partition_by else None,
+                name,
+                tpch_files[name],
+                partition_by=key,
+                partitions=4 if key else None,
                 replicas=1,
             )
         queries = load_queries(range(1, QUERY_COUNT + 1))

@@ -33,12 +33,12 @@ def answers(tpch_files: dict[str, str]) -> dict[int, tuple[pa.Table, tuple[int, 
 
 
 def _load(session: Session, files: dict[str, str], partitions: int, replicas: int) -> None:
-    for table in TABLES:
+    for name, key in TABLES.items():
         session.create_table(
-            table.name,
-            files[table.name],
-            partition_by=table.partition_by,
-            partitions=partitions if table.partition_by else None,
+            name,
+            files[name],
+            partition_by=key,
+            partitions=partitions if key else None,
             replicas=replicas,
         )
 
@@ -62,8 +62,8 @@ def _run(
 @pytest.mark.parametrize(
     ("partitions", "nodes", "in_process"),
     [
-        (1, 1, True),
         (3, 2, True),
+        pytest.param(1, 1, True, marks=pytest.mark.slow),
         pytest.param(8, 3, False, marks=pytest.mark.slow),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in _MORE_CASES),
     ],

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -109,15 +108,6 @@ def test_arrivals_are_the_same(name: str) -> None:
     for gaps in (one, other):
         assert 1.0 == pytest.approx(gaps.mean(), rel=0.05)
         assert scv == pytest.approx(gaps.var(), rel=0.3)
-
-
-def test_task_times_come_from_a_trace() -> None:
-    """Recorded times are drawn evenly and set the load."""
-    load = Workload(load=0.1, jobs=2000, tasks=1, trace_s=(0.1, 0.2, 0.3))
-    times_s = vector.response_times_s(load, nodes=10, seed=1)
-    assert 0.2 == pytest.approx(load.mean_s)
-    counts = Counter(np.round(times_s - 0.0025, 1).tolist())
-    assert [666] * 3 == [pytest.approx(counts[each], rel=0.15) for each in (0.1, 0.2, 0.3)]
 
 
 def test_batch_sampling_fills_levels() -> None:

@@ -224,7 +224,7 @@ def load_sample(shell: Interpreter) -> None:
 def _tpch(shell: Interpreter, argument: str) -> None:
     numbers = parse_selection(argument or "0")
     present = {name.lower() for name in shell.session.tables}
-    if not present.issuperset(table.name for table in TABLES):
+    if not present.issuperset(TABLES):
         question = "TPC-H tables are missing. Load the bundled sample?"
         if shell.confirm is None or not shell.confirm(question):
             raise OptionError("TPC-H tables are missing; .sample loads a small set.")

@@ -60,15 +60,24 @@ def adapt(
         revised = rule.apply(left, situation, own)
         left = revised.plan
         reasons += ((rule.name, reason) for reason in revised.reasons)
+    waiting = [stage for stage in planned if stage.index not in started]
+    before = sum(stage.tasks for stage in waiting)
+    # Writing fragments is most of the work here, and in vain for stages that stay as they are.
+    least, most = len(waiting), sum(stage.plan.distribution.partitions for stage in waiting)
+    if not reasons and _is_alike(before, least) and _is_alike(before, most):
+        return None
     first = 1 + max(stage.index for stage in kept)
     stages = _divided(split(left, options.disabled, first=first), kept, situation)
-    before = sum(stage.tasks for stage in planned) - sum(stage.tasks for stage in kept)
     after = sum(stage.tasks for stage in stages)
     if not reasons:
-        if before < _OTHER_TASKS * after and after < _OTHER_TASKS * before:
+        if _is_alike(before, after):
             return None
         reasons.append(("coalesced_tasks", f"true sizes ask for {after} tasks, not {before}"))
     return Revision(left, stages, tuple(reasons))
+
+
+def _is_alike(tasks: int, others: int) -> bool:
+    return tasks < _OTHER_TASKS * others and others < _OTHER_TASKS * tasks
 
 
 def _divided(

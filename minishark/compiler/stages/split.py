@@ -204,8 +204,8 @@ class Splitter:
         else:
             sql = writer.fragment(plan, exchange)
         stage = Stage(
-            index=self._first
-            + len(self.stages),  # those that it reads were added while it was written
+            # Those that it reads were added while it was written.
+            index=self._first + len(self.stages),
             sql=sql,
             inputs=tuple(writer.inputs.values()),
             schema=plan.schema,
