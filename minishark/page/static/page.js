@@ -69,7 +69,7 @@ function keptRow(row, heads) {
   return Object.assign(tableRow(row.make(row.data), heads, row.key), { json });
 }
 const tile = (value, label, title) => h("div", { class: "tile", title }, h("b", null, value), h("span", null, label));
-const tiles = (...all) => h("div", { class: "tiles" }, all.filter(Boolean));
+const tiles = (...all) => h("div", { class: `tiles of-${all.filter(Boolean).length}` }, all.filter(Boolean));
 const empty = (sentence, code) => h("div", { class: "empty" }, sentence, code && h("pre", null, code));
 const swatch = (i) => h("i", { class: "swatch", style: { background: colour(i) } });
 const stageChip = (i) => h("span", { class: "stagechip" }, swatch(i), `stage ${i}`);
@@ -419,7 +419,7 @@ function planTree(plan) {
     const off = real == null ? null : (Math.max(real, 1) / Math.max(estimated, 1));
     const far = off != null && (off >= 10 || off <= 0.1);
     const rest = label.startsWith(name) ? label.slice(name.length) : ` ${label}`;
-    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${label}\n${where}` }, rest.length > 160 ? `${rest.slice(0, 160)}…` : rest)),
+    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${name}${rest}\n${where}` }, rest.length > 160 ? `${rest.slice(0, 160)}…` : rest)),
       stageChip(stage), h("span", { title: exact(estimated, "rows, estimated") }, `~${count(estimated)}`),
       real == null ? h("span", { class: "dim", title: putsOut ? "Its stage is not complete" : "Inside a stage, where rows are not counted" }, "–") : h("b", { title: exact(real, "rows") }, count(real)),
       off == null ? "" : h("span", { class: far ? "chip warn" : "note" }, off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`)]);
