@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from minishark.errors import QueryCancelledError
@@ -14,7 +14,7 @@ from minishark.events.traces import trace_parent
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
-from sparrow_core import JobFinished, TaskFailed
+from sparrow_core import JobFinished, JobSpec, TaskFailed
 
 _STEPS_MAX = 20_000
 
@@ -117,26 +117,24 @@ class QueryObserver:
             )
         )
 
-    def finished(
-        self,
-        stage: int,
-        elapsed_s: float,
-        event: JobFinished,
-        why: Mapping[int, tuple[str, ...]],
-    ) -> None:
+    def finished(self, stage: int, elapsed_s: float, job: JobSpec, event: JobFinished) -> None:
         """A stage's job has ended."""
         if event.placement:
-            steps = (
-                kinds.Step(step.at_s, step.node, step.what, step.count, step.tasks)
-                for step in event.placement[:_STEPS_MAX]
-            )
+            waits = (task.wait_s for task in job.tasks if task.preferred_nodes)
             self.stream.emit(
                 kinds.StagePlaced(
                     at=time.time(),
                     query=self.number,
                     stage=stage,
-                    why=dict(why),
-                    steps=tuple(steps),
+                    tasks=tuple(task.task_id for task in job.tasks),
+                    steps=event.placement[:_STEPS_MAX],
+                    preferred={
+                        task.task_id: task.preferred_nodes
+                        for task in job.tasks
+                        if task.preferred_nodes
+                    },
+                    wait_s=next(waits, None),
+                    requires=job.options.requires,
                 )
             )
         self.stream.emit(
