@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minishark.errors import QueryCancelledError
 from minishark.events import kinds
-from minishark.events.stream import EventStream
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
@@ -24,11 +23,11 @@ class QueryObserver:
 
     Attributes:
         number: of the query in its session.
-        stream: the session's events.
+        emit: takes its events.
     """
 
     number: int
-    stream: EventStream
+    emit: Callable[[kinds.AnyEvent], None]
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _revisions: int = 0
 
@@ -44,12 +43,12 @@ class QueryObserver:
     def started(self, sql: str) -> None:
         """The query was asked for."""
         text = kinds.shortened(sql)
-        self.stream.emit(kinds.QueryStarted(at=time.time(), query=self.number, sql=text))
+        self.emit(kinds.QueryStarted(at=time.time(), query=self.number, sql=text))
 
     def planned(self, plan: QueryPlan, planning_s: float) -> None:
         """There is a plan, the first or a new one."""
         nodes, stages = plan.shown
-        self.stream.emit(
+        self.emit(
             kinds.QueryPlanned(
                 at=time.time(), query=self.number, planning_s=planning_s, plan=nodes, stages=stages
             )
@@ -59,7 +58,7 @@ class QueryObserver:
         """The plan was changed while the query ran; `revisions` are all changes so far."""
         new, self._revisions = revisions[self._revisions :], len(revisions)
         for each in new:
-            self.stream.emit(
+            self.emit(
                 kinds.QueryPlanned(
                     at=time.time(),
                     query=self.number,
@@ -72,7 +71,7 @@ class QueryObserver:
 
     def submitted(self, stage: int, tasks: int, again: int) -> None:
         """Tasks of a stage run as a job; `again` of them had completed before."""
-        self.stream.emit(
+        self.emit(
             kinds.StageStarted(
                 at=time.time(), query=self.number, stage=stage, tasks=tasks, again=again
             )
@@ -80,7 +79,7 @@ class QueryObserver:
 
     def completed(self, stage: int, task: int, figures: TaskMetrics) -> None:
         """A task has completed."""
-        self.stream.emit(
+        self.emit(
             kinds.TaskEnded(
                 at=time.time(),
                 query=self.number,
@@ -100,7 +99,7 @@ class QueryObserver:
 
     def failed(self, stage: int, event: TaskFailed) -> None:
         """A task has failed for good."""
-        self.stream.emit(
+        self.emit(
             kinds.TaskFailed(
                 at=time.time(),
                 query=self.number,
@@ -125,7 +124,7 @@ class QueryObserver:
                 kinds.Step(step.at_s, step.node, step.what, step.count, step.tasks)
                 for step in event.placement[:_STEPS_MAX]
             )
-            self.stream.emit(
+            self.emit(
                 kinds.StagePlaced(
                     at=time.time(),
                     query=self.number,
@@ -134,13 +133,13 @@ class QueryObserver:
                     steps=tuple(steps),
                 )
             )
-        self.stream.emit(
+        self.emit(
             kinds.StageEnded(at=time.time(), query=self.number, stage=stage, elapsed_s=elapsed_s)
         )
 
     def ended(self, metrics: QueryMetrics) -> None:
         """The query has its answer."""
-        self.stream.emit(
+        self.emit(
             kinds.QueryEnded(
                 at=time.time(),
                 query=self.number,
@@ -155,7 +154,7 @@ class QueryObserver:
     def raised(self, error: BaseException, elapsed_s: float) -> None:
         """The query has failed, or was cancelled."""
         cancelled = isinstance(error, QueryCancelledError | KeyboardInterrupt)
-        self.stream.emit(
+        self.emit(
             kinds.QueryEnded(
                 at=time.time(),
                 query=self.number,
