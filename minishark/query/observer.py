@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from minishark.errors import QueryCancelledError
 from minishark.events import kinds
+from minishark.events.traces import trace_parent
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
-from sparrow_core import JobFinished, TaskFailed
+from sparrow_core import JobFinished, JobSpec, TaskFailed
 
 _STEPS_MAX = 20_000
 
@@ -43,7 +44,11 @@ class QueryObserver:
     def started(self, sql: str) -> None:
         """The query was asked for."""
         text = kinds.shortened(sql)
-        self.emit(kinds.QueryStarted(at=time.time(), query=self.number, sql=text))
+        self.emit(
+            kinds.QueryStarted(
+                at=time.time(), query=self.number, sql=text, trace_parent=trace_parent()
+            )
+        )
 
     def planned(self, plan: QueryPlan, planning_s: float) -> None:
         """There is a plan, the first or a new one."""
@@ -111,26 +116,24 @@ class QueryObserver:
             )
         )
 
-    def finished(
-        self,
-        stage: int,
-        elapsed_s: float,
-        event: JobFinished,
-        why: Mapping[int, tuple[str, ...]],
-    ) -> None:
+    def finished(self, stage: int, elapsed_s: float, job: JobSpec, event: JobFinished) -> None:
         """A stage's job has ended."""
         if event.placement:
-            steps = (
-                kinds.Step(step.at_s, step.node, step.what, step.count, step.tasks)
-                for step in event.placement[:_STEPS_MAX]
-            )
+            waits = (task.wait_s for task in job.tasks if task.preferred_nodes)
             self.emit(
                 kinds.StagePlaced(
                     at=time.time(),
                     query=self.number,
                     stage=stage,
-                    why=dict(why),
-                    steps=tuple(steps),
+                    tasks=tuple(task.task_id for task in job.tasks),
+                    steps=event.placement[:_STEPS_MAX],
+                    preferred={
+                        task.task_id: task.preferred_nodes
+                        for task in job.tasks
+                        if task.preferred_nodes
+                    },
+                    wait_s=next(waits, None),
+                    requires=job.options.requires,
                 )
             )
         self.emit(

@@ -68,7 +68,7 @@ def connect(
             smallest machine.
         executors_per_node: executor processes per node; None for one slot per core in all.
         schedulers: number of Sparrow schedulers; None for two, or one if there is one node; on Ray
-            or Dask for one, in a process of its own.
+            for one (Dask: two), in a process of its own.
         partitions: default number of partitions of tables and shuffles; None for one per slot.
         min_nodes: the fewest nodes of a new cluster with `max_nodes`; None for one. It starts with
             these, or with `nodes` if given.

@@ -124,6 +124,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_nodes_that_srun_would_start(tmp_path: Path) -> None:
     """All with the same command; a session finds them by the same file; SIGTERM ends them."""
     keys, file = tmp_path / "keys", tmp_path / "meet"
