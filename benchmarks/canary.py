@@ -6,7 +6,13 @@ tasks         CPU time of the control plane per task, in one worker, by partitio
               the tasks per second at which it takes 10 % of a core
 iteration     an empty iteration (broadcast, map, reduce, signal) of a session with two executors,
               and beside it of one with a single one
-scaling       busy tasks: two executors over one
+scaling       busy tasks: two executors over one; and two plain processes over one with the same
+              tasks, which is as much as the machine allows
+controller    its messages in ten simulated seconds, by how many tasks there were
+snapshots     iterations on partitions of a megabyte that change in each, with snapshots of all of
+              them over those without; by the iterations between two
+deaths        kills of one of two, three and four workers: seconds until the program is as far as it
+              was, and whether the result is the same to the last bit
 applications  logistic regression, k-means and PageRank, by size; systems alternate in rounds.
               mpi4py runs with as many partitions as Canary, and with one per process
 
@@ -17,6 +23,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import signal
 import statistics
 import sys
 import time
@@ -25,13 +34,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 import minishark
 from canary_core import Run, Value
 from canary_core.lab.overhead import cost_of_tasks
+from canary_core.machines.controller import Settings
+from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
 from minishark.bench.canary.cases import APPLICATIONS, Case, Measured
 from minishark.bench.canary.systems import installed_peers, run_cases
 from minishark.errors import ExecutionError
+from minishark.programs.program import Program
 from minishark.session.session import Session
+from sparrow_core.protocol.ids import Address, endpoint_of
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import Message
 
 Row = dict[str, Any]
 SIZES = {
@@ -131,16 +149,173 @@ def iteration(options: argparse.Namespace) -> Iterator[Row]:
 def scaling(options: argparse.Namespace) -> Iterator[Row]:
     count, task_s, partitions = 20, 0.002, 20
     took: dict[int, list[float]] = {1: [], 2: []}
+    alone: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(options.rounds):
         for workers, own in took.items():
             with minishark.connect(nodes=1, executors_per_node=workers) as session:
                 own.append(_took_s(session, partial(busy, count, task_s), partitions) / count)
+            alone[workers].append(_in_plain_processes(workers, count * partitions, task_s) / count)
     yield {
         "one_ms": round(1000 * min(took[1]), 3),
         "two_ms": round(1000 * min(took[2]), 3),
         "ideal_one_ms": 1000 * task_s * partitions,
         "two_over_one": round(min(took[1]) / min(took[2]), 3),
+        "plain_two_over_one": round(min(alone[1]) / min(alone[2]), 3),
     }
+
+
+def _in_plain_processes(workers: int, tasks: int, task_s: float) -> float:
+    """The time that processes take that divide these tasks and need not speak to each other."""
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.map(_spin_often, [(1, 0.0)] * workers, chunksize=1)
+        began_s = time.perf_counter()
+        pool.map(_spin_often, [(tasks // workers, task_s)] * workers, chunksize=1)
+        return time.perf_counter() - began_s
+
+
+def _spin_often(work: tuple[int, float]) -> None:
+    for _ in range(work[0]):
+        _spin(work[1], 0.0, 0.0)
+
+
+def controller(options: argparse.Namespace) -> Iterator[Row]:
+    del options
+    for count in (1_000, 10_000, 100_000):
+        run = SimulatedRun(partial(_timed, count // 10), Settings(partitions=10), workers=2)
+        told = [0]
+        run.world.taps.append(partial(_count_sent, told))
+        run.result(100.0)
+        yield {"tasks": count, "simulated_s": round(run.world.now, 2), "messages": told[0]}
+
+
+def _timed(stages: int, run: Run) -> Value:
+    """So many stages of ten tasks, in about ten seconds of simulated time on two workers."""
+    data = run.load(int)
+    task = partial(_spend, 2.0 / stages)
+    for _ in range(stages):
+        data = run.map(task, data)
+    return data
+
+
+def _spend(seconds: float, part: int) -> int:
+    spend(seconds)
+    return part
+
+
+def _count_sent(
+    told: list[int], to: Address, msg: Message, out: Sequence[Envelope], _: float
+) -> None:
+    del msg
+    if to == CONTROLLER:
+        told[0] += sum(endpoint_of(each.to) != endpoint_of(CONTROLLER) for each in out)
+
+
+def snapshots(options: argparse.Namespace) -> Iterator[Row]:
+    count, partitions = 200, 8
+    took: dict[int | None, list[float]] = {None: [], 50: [], 10: [], 2: []}
+    with minishark.connect(nodes=2, executors_per_node=1) as session:
+        for _ in range(options.rounds):
+            for every, own in took.items():
+                stages = every and every * _STAGES_OF_GROWTH
+                program = session.program(
+                    partial(growth, count), partitions=partitions, snapshot_every=stages
+                )
+                began, ended = program.result()
+                own.append((ended - began) / count)
+    for every, own in took.items():
+        yield {
+            "iterations_between": every,
+            "ms": round(1000 * min(own), 3),
+            "over_none": round(min(own) / min(took[None]), 3),
+        }
+
+
+_STAGES_OF_GROWTH = 6
+
+
+def growth(count: int, run: Run) -> Value:
+    """A driver that changes a megabyte in each partition in each iteration."""
+    data, single = run.load(_megabyte), run.single(0.0)
+    began = run.map(_now, run.reduce(_add, run.map(_sum, data)))
+    for _ in range(count):
+        data = run.map(_grown, data, run.broadcast(single))
+        single = run.reduce(_add, run.map(_sum, data))
+        if run.signal(_never, single):
+            break
+    return run.map(_pair, began, run.map(_now, single))
+
+
+def _megabyte(index: int) -> npt.NDArray[np.float64]:
+    return np.random.default_rng([3, index]).random(1 << 17)
+
+
+def _grown(part: npt.NDArray[np.float64], total: float) -> npt.NDArray[np.float64]:
+    return np.sqrt(part) + total * 1e-9
+
+
+def _sum(part: npt.NDArray[np.float64]) -> float:
+    return float(part.sum())
+
+
+def deaths(options: argparse.Namespace) -> Iterator[Row]:
+    count, driver = 10, partial(busy_sums, 300, 0.002)
+    for workers in (2, 3, 4):
+        took: list[float] = []
+        with minishark.connect(nodes=workers, executors_per_node=1) as session:
+            expected = session.program(driver, partitions=8).result()
+            same = True
+            while len(took) < count * options.rounds:
+                running = session.program(driver, partitions=8, snapshot_every=40)
+                while (one := _death(session, running, workers)) is not None:
+                    took.append(one)
+                same = same and repr(running.result()) == repr(expected)
+        yield {
+            "workers": workers, "kills": len(took), "median_s": _median(took),
+            "most_s": round(max(took), 3), "same_result": same,
+        }  # fmt: skip
+
+
+def busy_sums(count: int, task_s: float, run: Run) -> tuple[Value, Value]:
+    """A driver whose result depends on the order of its sums."""
+    parts, total = run.load(_thousand), run.single(0.1)
+    for _ in range(count):
+        parts = run.map(partial(_spun, task_s), parts, run.broadcast(total))
+        total = run.reduce(_add, run.map(_sum, parts))
+        if run.signal(_never, total):
+            break
+    return total, run.map(_sum, parts)
+
+
+def _thousand(index: int) -> npt.NDArray[np.float64]:
+    return np.random.default_rng([5, index]).random(1000)
+
+
+def _spun(task_s: float, part: npt.NDArray[np.float64], total: float) -> npt.NDArray[np.float64]:
+    _spin(task_s, 0.0, 0.0)
+    return part * 1.000001 + total * 1e-9
+
+
+def _death(session: Session, running: Program, workers: int) -> float | None:
+    """Kill a worker after a snapshot that all have taken; None if the program ends before."""
+    first = None
+    while not running.done():
+        now = running.progress
+        if now.workers == workers:
+            first = now.snapshot or 0 if first is None else first
+            if (now.snapshot or 0) > first:
+                break
+        time.sleep(0.01)
+    alive = [each.pid for node in session.nodes() for each in node.executors if each.pid]
+    if running.done() or len(alive) < workers:
+        return None if running.done() else _death(session, running, workers)
+    then, began_s = running.progress, time.monotonic()
+    os.kill(alive[len(alive) // 2], signal.SIGKILL)
+    while not running.done():
+        now = running.progress
+        if now.rollbacks > then.rollbacks and now.stage >= then.stage:
+            break
+        time.sleep(0.005)
+    return time.monotonic() - began_s
 
 
 def applications(options: argparse.Namespace) -> Iterator[Row]:
@@ -218,6 +393,9 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "tasks": tasks,
     "iteration": iteration,
     "scaling": scaling,
+    "controller": controller,
+    "snapshots": snapshots,
+    "deaths": deaths,
     "applications": applications,
 }
 

@@ -42,7 +42,7 @@ def run_alone(driver: Driver, partitions: int) -> int:
     if not outcomes:
         raise SparrowError("the program was not over after an hour of simulated time")
     result_of(outcomes[0])
-    return worker.tasks
+    return worker.meter.tasks
 
 
 class _Host(Machine[Message]):

@@ -22,8 +22,10 @@ from canary_core import stages, values
 from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.archive import Archive, plan_cuts
+from canary_core.machines.comparison import Comparison
 from canary_core.machines.exchange import Arrivals, Exchange, Reductions
 from canary_core.machines.links import Links
+from canary_core.machines.meter import Meter
 from canary_core.machines.moving import packed, unpacked
 from canary_core.machines.partition import Key, PackError, Partition, TaskError, drain, has_more
 from canary_core.machines.replica import Replica
@@ -48,12 +50,10 @@ from canary_core.protocol.messages import (
     MapChanged,
     Moved,
     Packet,
-    PartitionLoad,
     Pieces,
     Ready,
     Rejoin,
     Replicate,
-    Report,
     ResultPart,
     SignalsKnown,
     Suspect,
@@ -113,8 +113,7 @@ class Worker(Machine[WorkerIn]):
         born: int = 0,
     ) -> None:
         self.address = address_
-        self.tasks = 0
-        self.busy_s = 0.0
+        self.meter = Meter()
         self.stages = self.iterations = 0  # known at the end: stages recorded, signals seen
         self._controller = controller
         self._driver = driver
@@ -141,15 +140,13 @@ class Worker(Machine[WorkerIn]):
         self._members: tuple[Address, ...] = ()
         self._floor = 0
         self._replica: Replica | None = None
-        self._expected: dict[int, int] = {}  # digests of stages that the driver has yet to record
+        self._comparison = Comparison()
         self._wanted: set[int] = set()
         self._farewells: dict[Address, None] = {}
         self._said_left = False
         self._cuts_known = 0
         self._failed = False
-        self._reported_at: float | None = None
-        self._busy_s = 0.0
-        self._tasks_told = self.tasks
+        self.meter.restart()
 
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message; Work runs tasks."""
@@ -251,7 +248,7 @@ class Worker(Machine[WorkerIn]):
             ran = drain(part, replica, self, part.batch)
             after = clock()
             took_s, before = after - before, after
-            self.tasks += ran
+            self.meter.tasks += ran
             part.busy_s += took_s
             if has_more(part, replica):
                 exchange.runnable[key] = None
@@ -264,8 +261,7 @@ class Worker(Machine[WorkerIn]):
                 limit_s = PROMPT_S if part.size > 1 else 0.0
             if after - started >= limit_s:
                 break
-        self._busy_s += before - started
-        self.busy_s += before - started
+        self.meter.busy_s += before - started
 
     @property
     def _has_outgoing(self) -> bool:
@@ -307,9 +303,8 @@ class Worker(Machine[WorkerIn]):
             self._cuts_known = len(replica.cuts)
             for part in self._exchange.parts.values():
                 plan_cuts(part, replica)
-        if self._expected:
-            for index in range(before, replica.end):
-                self._compare(index, self._expected.pop(index, UNTOLD))
+        for stage in self._comparison.recorded(replica, before):
+            self._links.post(self._controller, Suspect(stage))
 
     # --- effects of steps ----------------------------------------------------------------------
 
@@ -442,10 +437,10 @@ class Worker(Machine[WorkerIn]):
             return self._lose_controller(rules.silence_s)
         if self._members and self.address not in self._members:
             return out + self._leave() + self._links.tick(now)
-        if self._reported_at is None:
-            self._reported_at = now
-        elif now - self._reported_at >= rules.report_s:
-            self._report(now)
+        if self._replica is not None and self.meter.is_due(now, rules.report_s):
+            parts = self._exchange.parts.values()
+            report = self.meter.report(now, self._replica, parts, self._archive.shelf)
+            self._links.post(self._controller, report)
         self._ask_if_waiting(now)
         return out + self._links.tick(now)
 
@@ -659,38 +654,11 @@ class Worker(Machine[WorkerIn]):
 
     # --- reports and digests -------------------------------------------------------------------
 
-    def _report(self, now: float) -> None:
-        replica, parts = self._replica, self._exchange.parts.values()
-        assert replica is not None
-        assert self._reported_at is not None
-        loads = tuple(
-            [PartitionLoad(p.size, p.index, p.first_unrun(replica), p.busy_s) for p in parts]
-        )
-        groups = self._archive.shelf.groups()
-        news = by_group(self._archive.shelf.news)
-        report = Report(
-            end=replica.end,
-            digest=replica.digest,
-            busy_s=self._busy_s,
-            span_s=now - self._reported_at,
-            signals=len(self._signals.values),
-            tasks=self.tasks - self._tasks_told,
-            loads=loads,
-            held=news,
-            groups={held.stage: groups[held.stage] for held in news},
-        )
-        self._links.post(self._controller, report)
-        self._archive.shelf.news.clear()
-        self._reported_at, self._busy_s, self._tasks_told = now, 0.0, self.tasks
-        for part in parts:
-            part.busy_s = 0.0
-
     def _on_advance(self, body: Advance) -> None:
         replica = self._replica
         assert replica is not None
         self._floor = body.floor
-        for stage in [stage for stage in self._expected if stage < body.floor]:
-            del self._expected[stage]
+        self._comparison.forget(body.floor)
         self._compare(body.witness - 1, body.digest)
         for stage in body.cuts:
             replica.demand_cut(stage)
@@ -701,15 +669,10 @@ class Worker(Machine[WorkerIn]):
     def _compare(self, stage: int, digest: int) -> None:
         """Compare the digest of another copy of the driver with ours, now or when we get there."""
         replica = self._replica
-        if digest == UNTOLD or replica is None or self._failed:
+        if replica is None or self._failed:
             return
-        if stage >= replica.end:
-            if not replica.returned:
-                self._expected[stage] = digest
-                return
-        elif replica.digest_of(stage) in {digest, None}:
-            return
-        self._links.post(self._controller, Suspect(stage))
+        if self._comparison.differs(replica, stage, digest):
+            self._links.post(self._controller, Suspect(stage))
 
     def _on_tell_trail(self) -> None:
         assert self._replica is not None

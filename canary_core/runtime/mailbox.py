@@ -43,6 +43,8 @@ _EVENTS, _POLLIN, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _BATCH = 256  # messages of one turn, so that a flood does not keep the loop from its tasks
 _MESSAGE, _RING, _WAKE = b"\0", b"\1", b"\2"  # what a socket brings, by its first byte
 _SPIN_S = 1e-3  # peers are awaited so long before a sleep: to be woken takes a tenth of that
+_CROWDED_S = 5e-5  # to yield takes a microsecond if nobody else needs the core
+_CROWDED_FOR_S = 0.02
 _SOCKETS_S = 2e-4  # while there is something to do, sockets are looked at this often
 
 
@@ -125,7 +127,7 @@ class Mailbox:
         self._writers: dict[str, RingWriter] = {}  # by ipc
         self._readers: dict[str, RingReader] = {}
         self._rings_made = 0
-        self._looked_at = 0.0
+        self._looked_at = self._crowded_until = 0.0
         self._lost: list[Route] = []
         self._ipc = ipc
         self._context = zmq.Context()
@@ -259,12 +261,20 @@ class Mailbox:
             reader.take(found, _BATCH)
 
     def _spin(self, found: list[Frames], limit_s: float) -> None:
-        """Wait for rings without a sleep; whoever needs the core, or Python's lock, has it."""
-        end = time.monotonic() + limit_s
-        while not found and time.monotonic() < end:
+        """Wait for rings without a sleep; whoever needs the core, or Python's lock, has it.
+
+        Where others need the core, one that sleeps is woken sooner than one that yields has its
+        turn again: for a while, nothing is awaited in this way.
+        """
+        now = time.monotonic()
+        end = now + limit_s
+        while not found and self._crowded_until <= now < end:
             os.sched_yield()
             time.sleep(0)
             self._take_from_rings(found)
+            before, now = now, time.monotonic()
+            if now - before > _CROWDED_S:
+                self._crowded_until = now + _CROWDED_FOR_S
 
     def _look_at_sockets(self, found: list[Frames], timeout_ms: int | None) -> None:
         for ready, _ in self._poller.poll(timeout_ms):

@@ -70,7 +70,8 @@ class ProgramSlot:
             self._worker = None
         cpu_s = time.thread_time() - cpu_s
         did = worker.machine
-        return WorkerFigures(did.tasks, did.stages, did.iterations, did.busy_s, cpu_s)
+        tasks, busy_s = did.meter.tasks, did.meter.busy_s
+        return WorkerFigures(tasks, did.stages, did.iterations, busy_s, cpu_s)
 
     def _mailbox(self, controller: str) -> Mailbox:
         """A mailbox that is reached as the controller is: over tcp, too, if it has a tcp route."""

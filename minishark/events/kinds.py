@@ -154,10 +154,15 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueryStarted(Event, frozen=True, kw_only=True):
-    """A query was asked for; `query` is its number in the session."""
+    """A query was asked for; `query` is its number in the session.
+
+    Attributes:
+        trace_parent: the caller's span, in the W3C's form, if it is traced.
+    """
 
     query: int
     sql: str
+    trace_parent: str = ""
 
 
 class QueryPlanned(Event, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from minishark.errors import QueryCancelledError
 from minishark.events import kinds
 from minishark.events.stream import EventStream
+from minishark.events.traces import trace_parent
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
@@ -44,7 +45,11 @@ class QueryObserver:
     def started(self, sql: str) -> None:
         """The query was asked for."""
         text = kinds.shortened(sql)
-        self.stream.emit(kinds.QueryStarted(at=time.time(), query=self.number, sql=text))
+        self.stream.emit(
+            kinds.QueryStarted(
+                at=time.time(), query=self.number, sql=text, trace_parent=trace_parent()
+            )
+        )
 
     def planned(self, plan: QueryPlan, planning_s: float) -> None:
         """There is a plan, the first or a new one."""

@@ -87,6 +87,7 @@ class StageRecord:
             rows=outcome.rows,
             bytes=outcome.nbytes,
             disk_bytes=outcome.nbytes if outcome.on_disk else 0,
+            received=outcome.received,
             run_s=event.run_s,
             queue_s=event.queue_s,
             local=event.node in preferred if preferred else None,

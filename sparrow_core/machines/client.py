@@ -278,20 +278,27 @@ class Client:
             return self._finish(job)  # only the report of its placement was lost
         if not self._schedulers:
             return self._fail(job, "no_scheduler", self._schedulers_lost)
-        # If the scheduler is alive after all, its copy of the job must not go on.
-        end = Envelope(job.scheduler, EndJob(job.wire_id))
-        turn = self._turn
-        if job.scheduler in self._schedulers:
-            turn = self._schedulers.index(job.scheduler)
-            self._abandon(job.wire_id, job.scheduler)
+        end = self._give_up_submission(job)
+        known = job.scheduler in self._schedulers
+        turn = self._schedulers.index(job.scheduler) if known else self._turn
         job.scheduler = self._scheduler_after(turn)
+        return [end, *self._submit_anew(job, now)]
+
+    def _give_up_submission(self, job: _Job) -> Envelope:
+        """If the scheduler is alive after all, its copy of the job must not go on."""
+        if job.scheduler in self._schedulers:
+            self._abandon(job.wire_id, job.scheduler)
+        return Envelope(job.scheduler, EndJob(job.wire_id))
+
+    def _submit_anew(self, job: _Job, now: float) -> list[Envelope]:
+        """Submit the unfinished tasks under a new id, to the job's scheduler."""
         # All earlier submissions, because a node may have missed that one of them ended.
         job.replaced = (*job.replaced, job.wire_id)
         job.submission += 1
         job.accepted = False
         job.heard_at = now
         job.overdue.clear()
-        return [end, *self._submit(job), *self._watch(job.scheduler, now)]
+        return [*self._submit(job), *self._watch(job.scheduler, now)]
 
     def _on_job_accepted(self, msg: JobAccepted, now: float) -> list[Envelope]:
         job = self._current(msg.job_id)
@@ -372,6 +379,14 @@ class Client:
         for wire_id in [id_ for id_, at in self._abandoned.items() if at == scheduler]:
             del self._abandoned[wire_id]
             out.append(Envelope(scheduler, EndJob(wire_id)))
+        # The link is whole again: do not wait for timers whose backoff has grown meanwhile, and do
+        # not count what was sent in vain.
+        for job in self._jobs.values():
+            if job.unanswered and not job.accepted:
+                job.unanswered = 0
+                out.append(self._give_up_submission(job))
+                job.scheduler = scheduler
+                out += self._submit_anew(job, now)
         return out
 
     def _abandon(self, wire_id: JobId, scheduler: Address) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from minishark.worker.storage import StorageMeter
 from minishark.worker.store import (
     FolderMissingError,
     InputMissingError,
+    RawSink,
     Store,
     StorePaths,
 )
@@ -291,10 +293,29 @@ class Elsewhere:
     def __init__(self) -> None:
         self.fetched: list[str] = []
 
-    def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """The rows of any file."""
-        self.fetched.append(f"{source.name} {item.file}")
-        return pa.Table.from_batches([batch(7)])
+    is_interrupted = False
+
+    def fetch(self, wanted: Sequence[tuple[StoreLocation, FileSlice]]) -> list[pa.Table]:
+        """The rows of a part of any file."""
+        self.fetched += [f"{source.name} {item.file}" for source, item in wanted]
+        return [pa.Table.from_batches([batch(7)]) for _ in wanted]
+
+    def copy(self, source: StoreLocation, file: str, sink: RawSink, *_: str) -> None:
+        """The bytes of any file."""
+        self.fetched.append(f"{source.name} {file}")
+        bytes_ = pa.BufferOutputStream()
+        with pa.ipc.new_file(bytes_, batch(7).schema) as writer:
+            writer.write(batch(7))
+        data = memoryview(bytes_.getvalue()).cast("B")
+        sink.write(data[:100], len(data))
+        sink.write(data[100:], len(data))
+
+    def announce(self, source: StoreLocation, file: str, reader: str, copy: str) -> None:
+        """Nobody else wants it."""
+
+    def take_received(self) -> dict[str, int]:
+        """Nothing is counted."""
+        return {}
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         """Every replica is taken."""
