@@ -231,6 +231,30 @@ def test_fewer_machines_than_asked_for(ray_cluster: Any) -> None:
     ray_cluster.remove_node(extra, gracefully=True)
 
 
+def test_nodes_are_added_and_drained(ray_cluster: Any) -> None:
+    """A node that was drained gives its core back, and none takes its place."""
+    import ray
+
+    with minishark.connect("ray", nodes=1, cpus_per_node=1, memory_limit=_LIMIT) as session:
+        cluster = session._runtime.cluster
+        _create(session)
+        right = session.sql(_QUERY).collect()
+        (first,) = cluster.nodes
+        session.add_node()
+        deadline = time.monotonic() + 60
+        while len(cluster.nodes) < 2:
+            assert time.monotonic() < deadline, "the second node did not join"
+            time.sleep(0.1)
+        session.drain_node(first)
+        while ray.available_resources().get("CPU") != 1 or first in cluster.nodes:
+            assert time.monotonic() < deadline, "the first node did not leave"
+            time.sleep(0.1)
+        assert session.sql(_QUERY).collect() == right
+        time.sleep(2)
+        assert 1 == len(cluster.nodes)
+    ray_cluster.await_nothing_left()
+
+
 def test_datasets(ray_cluster: Any) -> None:
     """Into tables and back; what comes back outlives the session, and may be empty."""
     import ray.data
