@@ -134,7 +134,7 @@ with minishark.connect(address, single_task_rows=0) as session:
             try:
                 found = session.sql(sql).to_arrow().to_pylist()[0]["n"]
             except MinisharkError as error:
-                failed.append(f"{type(error).__name__}: {error}")
+                failed.append(f"{sql}: {type(error).__name__}: {error}")
                 time.sleep(0.1)
             else:
                 right += found == expected
@@ -213,7 +213,9 @@ def test_all_nodes_are_started_again(tmp_path: Path) -> None:
         found = asking.figures()
     assert [] == found["wrong"]
     assert 2 == found["failed_after"], "two of the three queries read what is lost"
-    assert "PartitionsLostError" in found["failed"][-1]
+    lost = [text for text in found["failed"] if "PartitionsLostError" in text]
+    assert lost[-2:] == found["failed"][-2:]
+    assert not any(text.startswith("SELECT 42") for text in lost), "it reads no table"
 
 
 def test_chaos(tmp_path: Path) -> None:
