@@ -21,8 +21,8 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.query.run import QueryRun
 from minishark.query.observer import QueryObserver
+from minishark.query.run import QueryRun
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import _Query
 from minishark.session.session import Session
