@@ -49,10 +49,9 @@ from minishark.tpch.tables import TABLES, create_views, find_tables
 files = find_tables(Path(sys.argv[2]))
 with duckdb.connect() as plain, minishark.connect(sys.argv[1], single_task_rows=0) as session:
     create_views(plain, files)
-    for table in TABLES:
+    for name, key in TABLES.items():
         session.create_table(
-            table.name, files[table.name], partition_by=table.partition_by,
-            partitions=4 if table.partition_by else None, replicas=2,
+            name, files[name], partition_by=key, partitions=4 if key else None, replicas=2
         )
     queries = load_queries(range(1, QUERY_COUNT + 1))
     found = {number: divergences(session, plain, sql) for number, sql in queries.items()}

@@ -325,7 +325,7 @@ const VIEWS = {
     show(q) {
       if (!q) { draw("title", null, () => [h("h1", null, "This query is not known"), empty("It is too old, or of a session that this page does not show."), h("a", { href: "#/queries" }, "All queries")]); return; }
       document.title = `${q.state} · query ${q.number} · minishark`;
-      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, `session ${q.session}, started `, h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, "Cancel the query"),
+      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, q.session && `session ${q.session}, `, "started ", h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, "Cancel the query"),
         !exported && h("a", { href: `export?${new URLSearchParams({ key: q.key })}`, download: true, title: "This page as one file, for others" }, "Save as a file")));
       const shuffled = q.stage_list.length ? q.bytes - (q.stage_list[q.stage_list.length - 1].bytes || 0) : 0;
       const last = q.stage_list[q.stage_list.length - 1];
