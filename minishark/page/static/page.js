@@ -623,8 +623,10 @@ function receive(found) {
 let pointed = 0;
 let refiltering = 0;
 function refilter() { clearTimeout(refiltering); refiltering = setTimeout(connect, 200); }
+let shown = null;
 function go() {
   const [name] = route();
+  shown = location.hash;
   document.title = `${VIEWS[name].title} · minishark`;
   tip({}, "");
   VIEWS[name].start();
@@ -645,7 +647,7 @@ function begin() {
     return;
   }
   status("", "Connecting…");
-  addEventListener("hashchange", () => { go(); $("main").focus({ preventScroll: true }); scrollTo(0, 0); });
+  addEventListener("hashchange", () => { if (location.hash === shown) return; go(); $("main").focus({ preventScroll: true }); scrollTo(0, 0); });
   document.addEventListener("visibilitychange", () => { if (document.hidden) { if (live.source) live.source.close(); live.source = null; } else connect(); });
   addEventListener("online", connect);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { plots.forEach((p) => p.redraw()); charts.forEach(paint); });
