@@ -41,7 +41,8 @@ class Site:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Follow the sources in a thread."""
+        """Follow the sources in a thread; somebody is about to look."""
+        self._read_s = time.monotonic()
         self.poll()
         self._thread = threading.Thread(target=self._follow, name="minishark-page", daemon=True)
         self._thread.start()

@@ -9,7 +9,7 @@ from functools import partial
 
 from minishark.cluster.sharing import SharedEvents
 from minishark.page.server import PageServer
-from minishark.page.site import READER_S, Site
+from minishark.page.site import Site
 from minishark.page.sources import SessionSource
 from minishark.session.engine import Engine
 from minishark.session.watcher import Watcher
@@ -23,7 +23,6 @@ def serve_session(watcher: Watcher, engine: Engine, port: int) -> PageServer:
     site = Site([SessionSource(watcher.began, engine.events, engine.cancel, read)])
     server = PageServer(site, port=port)
     watcher.start()
-    engine.explain_for(READER_S)  # it is about to be opened
     server.start()
     return server
 

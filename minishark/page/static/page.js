@@ -457,7 +457,7 @@ function stageGraph(stages) {
         s("text", { x: x + 25, y: y + 20 }, `Stage ${t.index}`), s("text", { class: "dim", x: x + W - 10, y: y + 20, "text-anchor": "end" }, `${count(t.done)} / ${count(t.tasks)}`),
         s("rect", { class: "track", x: x + 10, y: y + 27, width: W - 20, height: 5, rx: 2.5 }), s("rect", { class: "fill", x: x + 10, y: y + 27, width: (W - 20) * done, height: 5, rx: 2.5 }),
         s("text", { class: "dim", x: x + 10, y: y + 48 }, short(t.tables.length ? `${t.tables.join(", ")}: ${t.does}` : t.does, 33)),
-        s("text", { class: "dim", x: x + 10, y: y + 64 }, t.done ? `${count(t.rows)} rows, ${size(t.bytes)}` : t.is_open ? "waiting for its first task" : "not started"),
+        s("text", { class: "dim", x: x + 10, y: y + 64 }, t.done ? `${count(t.rows)} rows, ${size(t.bytes)}` : t.is_open ? "no task has ended yet" : "not started"),
         skewed ? s("text", { class: "warn", x: x + W - 10, y: y + 64, "text-anchor": "end" }, `skew ${t.skew.toFixed(1)}`) : null);
     }));
 }
