@@ -305,7 +305,8 @@ class Board:
     def tick(self, now_s: float) -> None:
         """Time goes on, which counts if something runs or has just run."""
         recent = bool(self.stream) and self.stream[-1][2] > now_s - STREAM_S - 2
-        if recent or self.running():
+        runs = any(s.is_live and s.running and s.running.tasks for s in self.sessions.values())
+        if recent or runs or self.running():
             self.now_s = max(self.now_s, now_s)
             self.version += 1
 

@@ -21,6 +21,12 @@ def cluster(board: Board) -> dict[str, Any]:
     nodes = sorted(board.nodes.items(), key=lambda each: natural(each[0][1]))
     since = board.now_s - STREAM_S
     recent = [mark for mark in board.stream if mark[2] >= since]
+    running = _running_tasks(board)
+    recent += [
+        (task["executor"], max(since, task["began_s"]), board.now_s, task["key"], task["what"])
+        for task in running
+        if task["began_s"] < board.now_s
+    ]
     executors = {each.name for _, node in nodes for each in node.executors}
     lanes = sorted(executors | {mark[0] for mark in recent}, key=natural)
     number = {lane: i for i, lane in enumerate(lanes)}
@@ -34,7 +40,7 @@ def cluster(board: Board) -> dict[str, Any]:
         "nodes": [_node(board, cluster, node) for (cluster, _), node in nodes],
         "deaths": [list(each) for each in board.deaths],
         "running": [_progress(query) for query in board.running()[-20:]],
-        "running_tasks": _running_tasks(board),
+        "running_tasks": running,
         "counts": board.counted(),
         "stream": {"lanes": lanes, "marks": marks, "keys": keys, "span_s": STREAM_S},
         "seconds": _history(board),
@@ -234,14 +240,15 @@ def python(board: Board) -> dict[str, Any]:
                 "done": f.done,
                 "raised": f.raised,
                 "lost": f.lost,
-                "mean_s": f.run_s / max(1, sum(f.by_node.values())),
+                "mean_s": f.run_s / sum(f.by_node.values()) if f.by_node else None,
                 "run_s": f.run_s,
-                "longest_s": f.longest_s,
+                "longest_s": f.longest_s if f.by_node else None,
                 "error": f.error,
                 "nodes": sorted(f.by_node.items(), key=lambda each: natural(each[0])),
             }
             for name, f in functions
         ],
+        "running_tasks": [task for task in _running_tasks(board) if not task["key"]],
         "programs": [
             {
                 "session": session,

@@ -257,7 +257,7 @@ async function press(event) {
 const kept = (all, key, make) => all.map((each) => ({ key: key(each), data: each, make }));
 const queryRow = (q) => ({ key: q.key, data: q, make: queryCells });
 const queryCells = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
-  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""];
+  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : q.state === "done" ? "front end" : "–")), size(q.bytes), cancelButton(q) || ""];
 const QUERY_HEADS = [["State"], ["Query", "sql"], ["Started", "wide"], ["Time", "n"], ["Tasks", "n"], ["Output", "n wide", "Bytes that tasks put out, for the answer and for other tasks"], ["", "n"]];
 
 const VIEWS = {
@@ -394,12 +394,13 @@ const VIEWS = {
   },
   python: {
     title: "Python", key: "5",
-    start: () => skeleton("functions", "programs"),
+    start: () => skeleton("functions", "tasks-now", "programs"),
     show(d) {
       draw("functions", d.functions, () => [h("h2", null, "Calls of functions"), d.functions.length ? table([["Function", "wrap"], ["Progress"], ["Sent", "n"], ["Done", "n"], ["Raised", "n"], ["Lost", "n"], ["Mean time", "n"], ["Longest", "n"], ["Nodes", "wide"]],
         d.functions.map((f) => [h("div", null, h("code", null, f.name), f.error && h("div", { class: "note" }, f.error.split("\n")[0])), bar(f.done + f.raised + f.lost, f.submitted), count(f.submitted), count(f.done), f.raised ? h("span", { class: "chip failed" }, count(f.raised)) : "0", f.lost ? h("span", { class: "chip failed" }, count(f.lost)) : "0", time(f.mean_s), time(f.longest_s),
           h("span", { class: "note" }, f.nodes.slice(0, 6).map(([n, c]) => `${n}: ${count(c)}`).join("   "))]))
         : empty("No function has been called. Call one for many items:", "list(session.map(pow, range(100), [2] * 100))")]);
+      draw("tasks-now", d.running_tasks, (all) => all.length ? [h("h2", null, "The longest running calls and workers"), runningTable(all, true)] : null);
       draw("programs", d.programs, () => [h("h2", null, "Iterative programs"), d.programs.length ? table([["Program", "wrap"], ["State"], ["Iterations", "n"], ["Stages", "n"], ["Tasks", "n"], ["Workers", "n"], ["Snapshot", "n", "The stage of the last complete snapshot"], ["Moved", "n", "Partitions that have moved to other workers"], ["Rollbacks", "n"], ["Time", "n"]],
         d.programs.map((p) => [h("div", null, h("code", null, p.name), p.error && h("div", { class: "note" }, p.error)), stateChip(p.state), count(p.iterations), count(p.stage), count(p.tasks), whole(p.workers), p.snapshot == null ? "–" : whole(p.snapshot), whole(p.migrations), whole(p.rollbacks), time(p.elapsed_s)]))
         : empty("No program has run. docs/canary.md has some to start with.")]);
