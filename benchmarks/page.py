@@ -4,10 +4,11 @@
     python benchmarks/page.py cost --rounds 9
     python benchmarks/page.py delays memory size
 
-`cost`: the 22 TPC-H queries in two sessions, of which one has its page open, with as many streams
-of views as browsers would read. Each session is a process of its own. Queries alternate between
-them, and in who goes first; CPU time is that of a session's process and its executors, without the
-readers. `delays`: from a query's start until a reader is told that it runs, and from the request to
+`cost`: the 22 TPC-H queries in three sessions, each a process of its own: one has its page open,
+with as many streams of views as browsers would read; of the two without, one tells how much of a
+difference is noise. Rounds of all queries take turns, in all orders. CPU time is a session's:
+its process, nodes and executors, without the readers; what pages are sent shortly after a round
+counts. `delays`: from a query's start until a reader is told that it runs, and from the request to
 cancel it until it has ended. `memory`: what a board grows by in a fresh process, over events that
 the TPC-H queries made, each with another query number. `size`: what page and events add to a wheel.
 """
@@ -32,7 +33,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import psutil
-from common import CpuClock, Silent, parser_of, tables_of, write_json
+from common import CpuClock, Silent, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.errors import QueryCancelledError
@@ -45,13 +46,16 @@ _SECTIONS = ("cost", "delays", "memory", "size")
 _VIEWS = ("cluster", "queries", "placement")
 _ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = 7"
 _AWAIT_S = 60.0
+_LATER_S = 0.7  # what pages are sent after a round counts as its cost, too
+_ORDERS = tuple(itertools.permutations(range(3)))
+_Round = tuple[float, float]  # elapsed time of the queries, CPU time of all
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.set_defaults(scale=0.01)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(_SECTIONS))
-    parser.add_argument("--rounds", type=int, default=5, help="of the 22 queries")
+    parser.add_argument("--rounds", type=int, default=12, help="of the 22 queries")
     parser.add_argument("--pages", type=int, default=3, help="pages that are open")
     parser.add_argument("--queries", type=int, default=100_000, help="that a board is told of")
     options = parser.parse_args()
@@ -74,37 +78,38 @@ def main() -> None:
 
 
 def _cost(tables: dict[str, str], rounds: int, pages: int) -> dict[str, Any]:
-    queries = load_queries(range(1, 23))
-    with _session(tables, has_page=False) as plain, _session(tables, has_page=True) as paged:
-        sessions, address = (plain[0], paged[0]), paged[1]
-        found: dict[tuple[int, int], list[tuple[float, float]]] = {}
-        with _readers(address, pages) as received:
-            for turn, number in itertools.product(range(rounds + 1), queries):
-                for which in (0, 1) if (turn + number) % 2 else (1, 0):
-                    sessions[which].send(queries[number])
+    with (
+        _session(tables, has_page=False) as plain,
+        _session(tables, has_page=False) as control,
+        _session(tables, has_page=True) as paged,
+    ):
+        sessions = [plain[0], control[0], paged[0]]
+        found: list[list[_Round]] = [[], [], []]
+        with _readers(paged[1], pages) as received:
+            for turn in range(rounds + 1):
+                for which in _ORDERS[turn % len(_ORDERS)]:
+                    sessions[which].send(True)
+                    measured = sessions[which].recv()
                     if turn > 0:  # the first round warms up
-                        found.setdefault((number, which), []).append(sessions[which].recv())
-                    else:
-                        sessions[which].recv()
+                        found[which].append(measured)
             messages, size = received
-        sums = [
-            [
-                sum(
-                    statistics.median(each[kind] for each in found[number, which])
-                    for number in queries
-                )
-                for kind in (0, 1)
-            ]
-            for which in (0, 1)
-        ]
         for session in sessions:
             session.send(None)
-    (wall, cpu), (paged_wall, paged_cpu) = sums
-    print(f"TPC-H, {rounds} rounds, sums of the queries' medians, {pages} pages open beside none:")
-    print(f"  elapsed {paged_wall:7.3f} s beside {wall:7.3f} s: {_percent(paged_wall / wall)}")
-    print(f"  CPU     {paged_cpu:7.3f} s beside {cpu:7.3f} s: {_percent(paged_cpu / cpu)}")
-    print(f"  the pages were sent {messages:,} messages, {size / 1e6:.1f} MB")
-    return {"elapsed": paged_wall / wall, "cpu": paged_cpu / cpu, "pages": pages}
+    print(f"TPC-H, {rounds} rounds; ratios to a session without a page, round by round:")
+    report: dict[str, Any] = {"pages": pages, "messages": messages, "bytes": size}
+    for name, which in (("another one without", 1), (f"with {pages} pages open", 2)):
+        for kind, what in enumerate(("elapsed", "CPU")):
+            pairs = zip(found[which], found[0], strict=True)
+            ratios = [each[kind] / other[kind] for each, other in pairs]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            absolute = statistics.median(each[kind] for each in found[which])
+            print(
+                f"  {name:20} {what:8} {_percent(middle):>8} "
+                f"(quartiles {_percent(low)} to {_percent(high)}; median {absolute:.3f} s)"
+            )
+            report[f"{name}: {what}"] = ratios
+    print(f"  The pages were sent {messages:,} messages, {size / 1e6:.1f} MB.")
+    return report
 
 
 def _percent(ratio: float) -> str:
@@ -113,7 +118,7 @@ def _percent(ratio: float) -> str:
 
 @contextmanager
 def _session(tables: dict[str, str], *, has_page: bool) -> Iterator[tuple[Connection, str]]:
-    """A session in a process: takes SQL, answers with elapsed and CPU time; its page's address."""
+    """A session in a process that runs rounds when it is told to; its page's address."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_run_session, args=(there, tables, has_page))
@@ -130,13 +135,14 @@ def _session(tables: dict[str, str], *, has_page: bool) -> Iterator[tuple[Connec
 
 def _run_session(pipe: Connection, tables: dict[str, str], has_page: bool) -> None:
     with minishark.connect(nodes=2, executors_per_node=1) as session:
-        load_tables(session, tables, Silent())
-        clock = CpuClock()
+        load_tables(session, tables, Silent(), replicas=1)
+        clock, queries = CpuClock(), load_queries(range(1, 23)).values()
         pipe.send(session.ui(open_browser=False) if has_page else "")
-        while (sql := pipe.recv()) is not None:
-            began_s, before_s = time.perf_counter(), clock.now_s()
-            session.sql(sql).to_arrow()
-            pipe.send((time.perf_counter() - began_s, clock.now_s() - before_s))
+        while pipe.recv():
+            before_s = clock.now_s()
+            elapsed_s = sum(timed(session.sql(sql).to_arrow) for sql in queries)
+            time.sleep(_LATER_S)
+            pipe.send((elapsed_s, clock.now_s() - before_s))
 
 
 @contextmanager
@@ -176,7 +182,6 @@ def _delays(repetitions: int = 10) -> dict[str, Any]:
         session.sql("SELECT 1").collect()
         address = session.ui(open_browser=False)
         for i in range(repetitions):
-            time.sleep(0.37 * (i % 3))  # not in step with the page's own waits
             ended: list[float] = []
 
             def run(ended: list[float] = ended) -> None:
@@ -187,6 +192,7 @@ def _delays(repetitions: int = 10) -> dict[str, Any]:
 
             messages = _messages(address, "queries")
             next(messages)
+            time.sleep(0.37 + 0.19 * (i % 7))  # not in step with the page's own waits
             thread = threading.Thread(target=run)
             began = time.perf_counter()
             thread.start()
@@ -196,9 +202,8 @@ def _delays(repetitions: int = 10) -> dict[str, Any]:
             _cancel(address, key)
             thread.join(_AWAIT_S)
             over.append(ended[0] - asked)
-    print(
-        f"A query's start is told within {_spread(seen)}; cancelled, it is over in {_spread(over)}"
-    )
+    print(f"A query is shown {_spread(seen)} after its start,")
+    print(f"  and over {_spread(over)} after it was cancelled there")
     return {"seen_s": seen, "cancelled_s": over}
 
 
@@ -241,7 +246,7 @@ def _recorded(tables: dict[str, str]) -> list[bytes]:
     with minishark.connect(
         nodes=2, executors_per_node=2, partitions=4, single_task_rows=0
     ) as session:
-        load_tables(session, tables, Silent())
+        load_tables(session, tables, Silent(), replicas=1)
         session.ui(open_browser=False)  # placements are told, too
         stream = session._runtime.engine.events  # noqa: SLF001 - there is no other way to them
         before = stream.since(0).last
