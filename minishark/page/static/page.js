@@ -28,7 +28,8 @@ const $ = (id) => document.getElementById(id);
 
 /* ---- numbers with units ---- */
 
-const whole = (n) => Math.round(n).toLocaleString("en");
+const grouped = new Intl.NumberFormat("en");
+const whole = (n) => grouped.format(Math.round(n));
 function scaled(n, units, base) {
   let i = 0;
   while (Math.abs(n) >= base && i < units.length - 1) { n /= base; i += 1; }
