@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import psutil
 import zmq
@@ -38,12 +38,14 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
+from sparrow_core.protocol.ids import Address
 from sparrow_core.runtime.transport.keys import Keys
 
 _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
 _SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
+_SCHEDULERS_MAX = 8
 _NODES_WAIT_S = 15.0  # for a node to answer, when none does any more
 _NODES_STEP_S = 0.05
 
@@ -81,6 +83,7 @@ class AttachedCluster:
         # Those that a node has made, by its folder in shared memory, which is new at each start.
         self._has: dict[str, set[str]] = {}
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
+        self._known: list[str] = []  # services of the nodes that there were at last
         self._released: frozenset[str] = frozenset()  # draining nodes that it needs no more
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
@@ -287,6 +290,10 @@ class AttachedCluster:
         asked = [node.service for node in self._nodes()]
         if not isinstance(request, wire.KeepSession):
             asked = [service for service in asked if service not in self._silent]
+        elif asked:
+            self._known = asked
+        else:
+            asked = self._known  # no scheduler answers: one may have come back elsewhere
         replies = self._connections.call_all(asked, request, _CALL_S)
         self._silent = (self._silent - set(asked)) | (set(asked) - set(replies))
         for reply in replies.values():
@@ -298,9 +305,21 @@ class AttachedCluster:
         while not self._stop.wait(_KEEP_EVERY_S):
             with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
                 released = tuple(self._released)
-                self._ask_nodes(structs.replace(self._keep, released=released))
+                beat = structs.replace(
+                    self._keep, released=released, schedulers=self._sparrow.live_schedulers
+                )
+                self._learn(self._ask_nodes(beat).values())
                 self._make_missing_folders()
                 self._remote_files.remove_unwanted()
+
+    def _learn(self, replies: Iterable[wire.Reply]) -> None:
+        """Use the schedulers that nodes know, which may have come back under another address."""
+        known = self._sparrow.live_schedulers
+        told = [reply.schedulers for reply in replies if isinstance(reply, wire.Kept)]
+        found = dict.fromkeys(Address(each) for schedulers in told for each in schedulers)
+        new = [each for each in found if each not in known]
+        if new:
+            self._sparrow.set_schedulers((*new, *known)[:_SCHEDULERS_MAX])
 
     def start_node(self) -> None:
         raise ClusterError(

@@ -30,6 +30,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 import psutil
+from msgspec import structs
 
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
@@ -49,6 +50,7 @@ _CONNECT_S = 1.0
 
 SESSION_PREFIX = "s-"
 _REAP_S = 5.0
+_SCHEDULERS_MAX = 8
 
 
 @dataclass(slots=True)
@@ -88,17 +90,19 @@ def refuses(service: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """How a node ends that is drained.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeControl:
+    """What the service asks of its node.
 
     Attributes:
+        set_schedulers: Registers with these schedulers from now on, and no others.
         hold: Takes no new tasks from now on.
         release: The node ends when its tasks have; may be called repeatedly.
         stop: Ends at once.
         drain_s: How long the node waits at most for its sessions to do without it, and its tasks.
     """
 
+    set_schedulers: Callable[[tuple[str, ...]], None]
     hold: Callable[[], None]
     release: Callable[[], None]
     stop: Callable[[], None]
@@ -132,7 +136,7 @@ class NodeService(Service):
         self._sessions: dict[str, _Session] = {}
         self._reaped_s = 0.0
         self._drain_until_s: float | None = None  # None: it does not drain
-        self._leaving: Leaving | None = None
+        self._control: NodeControl | None = None
         self._roots = tuple(path / node.name for path in dict.fromkeys((paths.memory, paths.disk)))
         for root in self._roots:
             root.mkdir(exist_ok=True)
@@ -147,6 +151,10 @@ class NodeService(Service):
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
                 self._sessions[session] = _Session(request, time.monotonic())
+                self._learn(request.schedulers)
+                return wire.Kept(self._welcome.schedulers)
+            case wire.Announce(schedulers):
+                self._learn(schedulers)
                 return wire.Done()
             case wire.EndSession(session):
                 self._remove_session(str(self.path(session)))
@@ -238,33 +246,46 @@ class NodeService(Service):
             service=kept.location.service,
         )
 
-    def on_drain(self, leaving: Leaving) -> None:
-        """Say how the node ends when it is drained."""
-        self._leaving = leaving
+    def control(self, control: NodeControl) -> None:
+        """The node runs from now on."""
+        self._control = control
+        control.set_schedulers(self._welcome.schedulers)  # it may have learned of some before
 
     def drain(self) -> bool:
         """Begin to drain; False if that was begun before, or can't be. Thread-safe."""
-        if self._leaving is None or self._drain_until_s is not None:
+        if self._control is None or self._drain_until_s is not None:
             return False
-        self._drain_until_s = time.monotonic() + self._leaving.drain_s
-        self._leaving.hold()
+        self._drain_until_s = time.monotonic() + self._control.drain_s
+        self._control.hold()
         return True
 
-    def _leave_if_released(self, leaving: Leaving, until_s: float) -> None:
+    def _learn(self, schedulers: tuple[str, ...]) -> None:
+        """Register with schedulers that were not known, too."""
+        known = self._welcome.schedulers
+        new = tuple(each for each in schedulers if each not in known)
+        if not new:
+            return
+        # Those that are gone for ever are forgotten when as many others have come.
+        together = (*new, *known)[:_SCHEDULERS_MAX]
+        self._welcome = structs.replace(self._welcome, schedulers=together)
+        if self._control is not None:
+            self._control.set_schedulers(together)
+
+    def _leave_if_released(self, control: NodeControl, until_s: float) -> None:
         """If no session needs this draining node any more, it may leave; at the limit, it must."""
         if time.monotonic() > until_s:
-            leaving.stop()
+            control.stop()
         elif all(
             session.kept is not None and self.node.name in session.kept.released
             for session in self._sessions.values()
         ):
-            leaving.release()
+            control.release()
 
     def tidy(self) -> None:
         """Remove the files of dead sessions: on this node, and their own folders on this host."""
         now = time.monotonic()
-        if self._leaving is not None and self._drain_until_s is not None:
-            self._leave_if_released(self._leaving, self._drain_until_s)
+        if self._control is not None and self._drain_until_s is not None:
+            self._leave_if_released(self._control, self._drain_until_s)
         for root in self._roots:
             for folder in root.glob(f"{SESSION_PREFIX}*"):
                 # A folder of an unknown session, made by a late task, gets a lease, too: the

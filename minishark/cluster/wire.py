@@ -41,6 +41,7 @@ class KeepSession(Message, frozen=True, kw_only=True):
     pid: int
     started_s: float  # start time of its process `pid`, in seconds since 1970
     released: tuple[str, ...] = ()  # draining nodes of which the session needs nothing any more
+    schedulers: tuple[str, ...] = ()  # that it knows
 
 
 class EndSession(Message, frozen=True):
@@ -67,6 +68,12 @@ class RemoveFile(Message, frozen=True):
     """Delete a replica that was moved to another node."""
 
     file: str
+
+
+class Announce(Message, frozen=True):
+    """These are schedulers of the cluster: one has come, perhaps instead of another."""
+
+    schedulers: tuple[str, ...]
 
 
 class DrainNode(Message, frozen=True):
@@ -153,6 +160,12 @@ class Welcome(Message, frozen=True):
     task_bytes: int
 
 
+class Kept(Message, frozen=True):
+    """The reply to KeepSession: the schedulers that the node knows."""
+
+    schedulers: tuple[str, ...]
+
+
 class Done(Message, frozen=True):
     """The request succeeded."""
 
@@ -226,9 +239,10 @@ class Report(Message, frozen=True, kw_only=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | RemoveCopies
-    | Fetch | Credit | Holds | Replicate | GetReport | DrainNode | GetEvents | CancelQuery
+    | Fetch | Credit | Holds | Replicate | GetReport | DrainNode
+    | Announce | GetEvents | CancelQuery
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Done | Failure | Chunk | Elsewhere | Report | Events
+Reply: TypeAlias = Welcome | Kept | Done | Failure | Chunk | Elsewhere | Report | Events
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

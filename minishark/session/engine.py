@@ -342,7 +342,8 @@ class Engine:
 
     def check_slots(self) -> None:
         """Raise ResourceError if programs hold all slots: tasks would wait for their ends."""
-        if self.programs.slots >= self.cluster.total_slots:
+        # If there is no slot at all, nodes are being started, or cut off: tasks wait for them.
+        if self.programs.slots and self.programs.slots >= self.cluster.total_slots:
             raise ResourceError(
                 "Programs hold all slots: wait for their results, cancel one, or start them with "
                 "fewer workers."

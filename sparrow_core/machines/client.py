@@ -23,6 +23,7 @@ run again. Bounds: one entry per open job, `_ABANDONED_MAX` abandoned submission
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ from sparrow_core.protocol.messages import (
     RerunTasks,
     SchedulerLost,
     SchedulerSilent,
+    SetSchedulers,
     StartJob,
     StragglerTimer,
     SubmitJob,
@@ -201,6 +203,8 @@ class Client:
                 return self._fail(job, "cancelled", "the job was cancelled") if job else []
             case SchedulerLost():
                 return self._on_scheduler_lost(msg, now)
+            case SetSchedulers():
+                return self._on_set_schedulers(msg, now)
             case AllNodesLost():
                 return self._on_all_nodes_lost(msg)
             case KnownNodes():
@@ -316,8 +320,9 @@ class Client:
 
     def _watch(self, scheduler: Address, now: float) -> list[Envelope]:
         """A job was submitted to the scheduler: watch for its silence from now on."""
-        busy = [job for job in self._jobs.values() if job.scheduler == scheduler]
-        if len(busy) <= 1:  # it was not pinged before, so its last sign of life may be old
+        busy = (job for job in self._jobs.values() if job.scheduler == scheduler)
+        if len([*itertools.islice(busy, 2)]) <= 1:
+            # It was not pinged before, so its last sign of life may be old.
             self._heard_at[scheduler] = now
         if self._watched_at is not None:
             return []
@@ -585,6 +590,16 @@ class Client:
             self._schedulers_lost = f"no scheduler is left; the last one: {msg.reason}"
         self._silent.pop(msg.scheduler, None)
         return self._move_all(msg.scheduler, now)
+
+    def _on_set_schedulers(self, msg: SetSchedulers, now: float) -> list[Envelope]:
+        gone = [each for each in self._schedulers if each not in msg.schedulers]
+        self._schedulers = list(msg.schedulers)
+        for scheduler in gone:
+            self._silent.pop(scheduler, None)
+        # Jobs stay with silent schedulers only as long as there are no others.
+        if any(each not in self._silent for each in self._schedulers):
+            gone += self._silent
+        return [out for scheduler in gone for out in self._move_all(scheduler, now)]
 
     def _on_all_nodes_lost(self, msg: AllNodesLost) -> list[Envelope]:
         self._nodes_lost = f"no node is left{msg.reason and f'; the last one: {msg.reason}'}"

@@ -59,6 +59,37 @@ def test_a_session_that_ends_without_a_word_leaves_lost_queries() -> None:
     assert [] == board.running()
 
 
+def test_a_history_keeps_the_nodes_and_tables_of_its_last_session() -> None:
+    """A live page forgets those of a session that has ended."""
+    states = (
+        kinds.NodeReport(at=1.0, node="node-0"),
+        kinds.TableReport(at=1.0, table="t", rows=2, bytes=20, replicas=1),
+        kinds.SessionEnded(at=2.0),
+    )
+    live, history = _board(*states), Board(is_history=True)
+    for event in (BEGAN, *states):
+        history.apply(event, "abc")
+    assert (0, 0, 1, 1) == (
+        len(live.nodes),
+        len(live.tables),
+        len(history.nodes),
+        len(history.tables),
+    )
+    history.apply(msgspec.structs.replace(BEGAN, session="next"), "next")
+    assert (0, 0) == (len(history.nodes), len(history.tables))
+
+
+def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board_module, "SESSIONS_MAX", 5)
+    board = _board()
+    for number in range(20):
+        name = f"s{number}"
+        board.apply(msgspec.structs.replace(BEGAN, session=name), name)
+        board.apply(kinds.SessionEnded(at=1.0), name)
+    assert 5 + 1 >= len(board.sessions)
+    assert "abc" in board.sessions
+
+
 def test_listing_filters_and_shows_running_queries_first() -> None:
     board = _board(
         *query_events(1, "SELECT shark", state="running"),

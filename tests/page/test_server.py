@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from page_events import BEGAN, query_events
 
@@ -267,6 +270,19 @@ def test_a_history_is_followed_and_changes_nothing(tmp_path: Path) -> None:
     finally:
         writer.close()
         served.stop()
+
+
+def test_a_session_that_was_killed_has_ended(tmp_path: Path) -> None:
+    """Its process is gone, so what ran is lost."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    began = msgspec.structs.replace(BEGAN, host=socket.gethostname(), pid=gone.pid)
+    writer = HistoryWriter(tmp_path, began)
+    writer.write(query_events(1, state="running"))
+    writer.close()
+    site = Site([HistorySource(tmp_path)], can_cancel=False)
+    site.poll()
+    assert "lost" == site.look(lambda board: board.queries["abc-1"].state)
 
 
 def test_an_exported_query_is_one_file_without_connections(server: PageServer, emit: Emit) -> None:
