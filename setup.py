@@ -18,6 +18,7 @@ SPARK = ["sqlframe>=4.10"]
 JOBLIB = ["joblib>=1.5"]
 RAY = ["ray[data]>=2.50"]  # the first with label selectors, by which nodes avoid each other
 DASK = ["distributed>=2024.8"]
+OTEL = ["opentelemetry-sdk>=1.25"]
 TEST = [
     *TPCH,
     *BENCH,
@@ -25,12 +26,14 @@ TEST = [
     *IBIS,
     *SPARK,
     *JOBLIB,
+    *OTEL,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "jupysql>=0.11",
     "nbclient>=0.10",
     "pandas>=2",
     "polars>=1",
+    "prometheus-client>=0.20",
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
@@ -99,6 +102,7 @@ setup(
         "joblib": JOBLIB,
         "ray": RAY,
         "dask": DASK,
+        "otel": OTEL,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

@@ -13,7 +13,7 @@ import msgspec
 
 from canary_core.lab import overhead as canary_overhead
 from canary_core.lab import simulated as canary_simulated
-from minishark.bench import live, load
+from minishark.bench import live, load, scale
 from minishark.bench.canary import experiment as canary
 from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
@@ -25,7 +25,7 @@ from sparrow_core.lab.summary import Table, summary
 
 EXPERIMENTS: dict[str, AnyExperiment] = table.EXPERIMENTS | {
     experiment.name: experiment
-    for module in (live, chaos, load, canary, canary_overhead, canary_simulated)
+    for module in (live, chaos, load, scale, canary, canary_overhead, canary_simulated)
     for experiment in module.EXPERIMENTS
 }
 

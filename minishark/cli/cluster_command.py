@@ -20,6 +20,7 @@ Examples:
   minishark cluster start                  start a cluster on this machine
   minishark sql "FROM range(3)" --cluster default
   minishark cluster status
+  minishark ui                             its page in the browser
   minishark cluster stop
 """
 _START_EXAMPLES = """\b
@@ -79,12 +80,16 @@ def cluster() -> None:
 )
 @_BIND_OPTION
 @_JOIN_OPTION
+@click.option(
+    "--ui", "shows", is_flag=True, help="Serve the cluster's page, and print its address."
+)
 @keys_option
 @click.option("--on", "platform", type=click.Choice(["ray"]), help="Start it on a Ray cluster.")
 @count_option("--cpus-per-node", "With --on: cores that each node takes.  [default: a machine's]")
 @debug_option
 def start(
     *,
+    shows: bool,
     nodes: int | None,
     executors_per_node: int | None,
     memory_limit: int | None,
@@ -116,6 +121,10 @@ def start(
         **options,
     )
     click.echo(start_cluster(chosen).address)
+    if shows:
+        from minishark.cli.ui_command import start_page
+
+        click.echo(start_page(chosen.name))
 
 
 def _start_on_ray(

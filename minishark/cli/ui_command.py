@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import select
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
 
 _DEFAULT = "default"
 _POLL_S = 0.5
+_TOKEN = re.compile(r"[\w-]{20,}", re.ASCII)
+_START_S = 30.0
 _EXAMPLES = """\b
 Examples:
   minishark ui                                     the running cluster `default`
@@ -45,6 +52,12 @@ Examples:
     type=click.Path(exists=True, dir_okay=False),
     help="PEM files of a certificate and its private key, for https.",
 )
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Read the address's token from FILE, so that Prometheus and bookmarks keep it.",
+)
 @click.option("--open/--no-open", "opens", default=None, help="Open a browser, or don't.")
 @click.option(
     "--export",
@@ -56,6 +69,9 @@ Examples:
 @click.option(
     "--query", "key", metavar="QUERY", help="Query to export.  [default: the newest that is over]"
 )
+@click.option(
+    "--while-running", is_flag=True, hidden=True, help="End when the cluster has stopped."
+)
 @keys_option
 @debug_option
 def ui(
@@ -64,9 +80,11 @@ def ui(
     port: int,
     listen: str,
     certificate: tuple[str, str] | None,
+    token_file: Path | None,
     opens: bool | None,
     target: Path | None,
     key: str | None,
+    while_running: bool,
     keys: str | None,
 ) -> None:
     """Show what a cluster does, or did, on a page in the browser.
@@ -83,8 +101,51 @@ def ui(
         if target is not None:
             _export(site, target, key)
             return
-        server = PageServer(site, host=listen, port=port, certificate=certificate)
-        _serve(server, opens)
+        token = None if token_file is None else _token(token_file)
+        server = PageServer(site, host=listen, port=port, certificate=certificate, token=token)
+        _serve(server, opens, source if while_running else None)
+
+
+def start_page(cluster: str) -> str:
+    """Serve a cluster's page from a process of its own, which ends with it; the page's address.
+
+    Raises:
+        ClusterError: the process did not start.
+    """
+    from minishark.errors import ClusterError
+
+    command = [sys.executable, "-m", "minishark.cli", "ui", cluster]
+    process = subprocess.Popen(
+        [*command, "--no-open", "--while-running"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+    )
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], _START_S)
+    said = process.stdout.readline().strip() if ready else "it said nothing"
+    if not said.startswith("http"):
+        process.kill()
+        raise ClusterError(f"The page of cluster {cluster} did not start: {said}")
+    return said
+
+
+def _token(file: Path) -> str:
+    from minishark.errors import DataError, OptionError
+
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} can't be read as a token: {error}.") from error
+    if not _TOKEN.fullmatch(token):
+        raise OptionError(
+            f"{file} must hold 20 or more letters, digits, '-' and '_': "
+            "python -c 'import secrets; print(secrets.token_urlsafe())' makes such a token."
+        )
+    return token
 
 
 def _opened(source: str, keys: str | None) -> tuple[Source, bool]:
@@ -98,7 +159,10 @@ def _opened(source: str, keys: str | None) -> tuple[Source, bool]:
     return ClusterEvents(*resolve(source, keys)), True
 
 
-def _serve(server: PageServer, opens: bool | None) -> None:
+def _serve(server: PageServer, opens: bool | None, cluster: str | None) -> None:
+    """Serve until the user has enough, or a cluster has stopped."""
+    from minishark.cluster.launch import find_cluster
+    from minishark.errors import ClusterError
     from minishark.session.page import show
 
     server.start()
@@ -107,6 +171,10 @@ def _serve(server: PageServer, opens: bool | None) -> None:
         show(server.address, opens)
         while not server.site.is_stopped:
             server.site.await_stop(_POLL_S)
+            if cluster is not None:
+                find_cluster(cluster)
+    except ClusterError:
+        pass  # it has stopped
     finally:
         server.stop()
 

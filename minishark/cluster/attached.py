@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import getpass
+import operator
 import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import psutil
 import zmq
@@ -36,12 +38,26 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
+from sparrow_core.protocol.ids import Address
 from sparrow_core.runtime.transport.keys import Keys
 
 _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
 _SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
+_SCHEDULERS_MAX = 8
+_NODES_WAIT_S = 15.0  # for a node to answer, when none does any more
+_NODES_STEP_S = 0.05
+
+
+def spread_over_hosts(nodes: Sequence[StoreLocation]) -> tuple[str, ...]:
+    """The names of nodes: the first of each host, then the next of each, and so on."""
+    counts: Counter[str] = Counter()
+    turns = []
+    for node in nodes:
+        turns.append((counts[node.host], node.name))
+        counts[node.host] += 1
+    return tuple(name for _, name in sorted(turns, key=operator.itemgetter(0)))
 
 
 class AttachedCluster:
@@ -67,6 +83,7 @@ class AttachedCluster:
         # Those that a node has made, by its folder in shared memory, which is new at each start.
         self._has: dict[str, set[str]] = {}
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
+        self._known: list[str] = []  # services of the nodes that there were at last
         self._released: frozenset[str] = frozenset()  # draining nodes that it needs no more
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
@@ -120,7 +137,8 @@ class AttachedCluster:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(node.name for node in self._nodes(lambda status: not status.draining))
+        # Replicas go to nodes that follow each other: to different hosts, as far as there are some.
+        return spread_over_hosts(self._nodes(lambda status: not status.draining))
 
     @property
     def draining(self) -> tuple[str, ...]:
@@ -162,10 +180,9 @@ class AttachedCluster:
         return self._sparrow.live_schedulers
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed on the live nodes; ClusterError if there are none."""
-        nodes, staying = self._nodes(), self.nodes
-        if not nodes:
-            raise ClusterError("No node of the cluster answers any more; connect again.")
+        """How tasks are placed on the live nodes; ClusterError if none comes back in time."""
+        nodes = self._awaited_nodes()
+        staying = self.nodes
         if not staying:
             raise ClusterError("All nodes of the cluster are being drained: no task can run.")
         return Placement(
@@ -176,6 +193,18 @@ class AttachedCluster:
             wait_s=_LOCALITY_WAIT_S,
             stores=(*nodes, self._own),
         )
+
+    def _awaited_nodes(self) -> tuple[StoreLocation, ...]:
+        """The live nodes: some, unless none answers for a while."""
+        deadline = time.monotonic() + _NODES_WAIT_S
+        while not (nodes := self._nodes()):
+            if time.monotonic() > deadline or self._stop.is_set():
+                raise ClusterError(
+                    f"No node of the cluster has answered for {_NODES_WAIT_S:g} s. Check the nodes "
+                    "and the network to them: statements work again when one answers."
+                )
+            time.sleep(_NODES_STEP_S)
+        return nodes
 
     def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
         """Answer requests for the session's events, on the service's thread."""
@@ -213,23 +242,27 @@ class AttachedCluster:
     def folder(self, name: str) -> str:
         return f"{self.store_name}/{name}"
 
-    def make_folder(self, folder: str) -> None:
-        self.paths.make(folder, (self.store_name,))
-        self._made.add(folder)
+    def make_folder(self, *folders: str) -> None:
+        for folder in folders:
+            self.paths.make(folder, (self.store_name,))
+        self._made.update(folders)
         nodes = self._nodes()
-        replies = self._ask_nodes(wire.MakeFolder(folder))
+        if all(self._has.get(node.memory, frozenset()).issuperset(folders) for node in nodes):
+            return
+        replies = self._ask_nodes(wire.MakeFolder(folders[0], folders[1:]))
         for node in nodes:
             if node.service in replies:
-                self._has.setdefault(node.memory, set()).add(folder)
+                self._has.setdefault(node.memory, set()).update(folders)
 
-    def remove_folder(self, folder: str) -> None:
-        self.paths.remove(folder, (self.store_name,))
-        self._made.discard(folder)
+    def remove_folder(self, *folders: str) -> None:
+        for folder in folders:
+            self.paths.remove(folder, (self.store_name,))
+        self._made.difference_update(folders)
         for has in list(self._has.values()):
-            has.discard(folder)
-        # A node that does not answer removes the folder when the session ends.
+            has.difference_update(folders)
+        # A node that does not answer removes the folders when the session ends.
         with contextlib.suppress(ResourceError, ClusterError):
-            self._ask_nodes(wire.RemoveFolder(folder))
+            self._ask_nodes(wire.RemoveFolder(folders[0], folders[1:]))
 
     def _make_missing_folders(self) -> None:
         """Create folders on nodes that missed the request: restarted, or silent at the time."""
@@ -257,6 +290,10 @@ class AttachedCluster:
         asked = [node.service for node in self._nodes()]
         if not isinstance(request, wire.KeepSession):
             asked = [service for service in asked if service not in self._silent]
+        elif asked:
+            self._known = asked
+        else:
+            asked = self._known  # no scheduler answers: one may have come back elsewhere
         replies = self._connections.call_all(asked, request, _CALL_S)
         self._silent = (self._silent - set(asked)) | (set(asked) - set(replies))
         for reply in replies.values():
@@ -268,9 +305,21 @@ class AttachedCluster:
         while not self._stop.wait(_KEEP_EVERY_S):
             with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
                 released = tuple(self._released)
-                self._ask_nodes(structs.replace(self._keep, released=released))
+                beat = structs.replace(
+                    self._keep, released=released, schedulers=self._sparrow.live_schedulers
+                )
+                self._learn(self._ask_nodes(beat).values())
                 self._make_missing_folders()
                 self._remote_files.remove_unwanted()
+
+    def _learn(self, replies: Iterable[wire.Reply]) -> None:
+        """Use the schedulers that nodes know, which may have come back under another address."""
+        known = self._sparrow.live_schedulers
+        told = [reply.schedulers for reply in replies if isinstance(reply, wire.Kept)]
+        found = dict.fromkeys(Address(each) for schedulers in told for each in schedulers)
+        new = [each for each in found if each not in known]
+        if new:
+            self._sparrow.set_schedulers((*new, *known)[:_SCHEDULERS_MAX])
 
     def start_node(self) -> None:
         raise ClusterError(

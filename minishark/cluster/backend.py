@@ -191,11 +191,11 @@ class Cluster(Protocol):
     def folder(self, name: str) -> str:
         """The path of a folder of the session, in each node's storage."""
 
-    def make_folder(self, folder: str) -> None:
-        """Create a folder of the session on every node; ResourceError if one can't."""
+    def make_folder(self, *folders: str) -> None:
+        """Create folders of the session on every node; ResourceError if one can't."""
 
-    def remove_folder(self, folder: str) -> None:
-        """Delete a folder on every node; tasks that still write to it fail."""
+    def remove_folder(self, *folders: str) -> None:
+        """Delete folders on every node; tasks that still write to them fail."""
 
     def start_node(self) -> None:
         """Begin to start one more node; returns at once, the node joins when it is up.

@@ -21,6 +21,7 @@ _IDLE_MAX = 8  # sockets kept for each service
 _STEP_MS = 100
 _CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
+_HANDSHAKE_MS = 2_000
 
 
 OWN_KEY = "own.key"
@@ -99,6 +100,7 @@ class Connections:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         if key is not None and self._keys is not None:
+            socket.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
             socket.setsockopt(zmq.CURVE_SERVERKEY, key)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
             socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
@@ -148,13 +150,21 @@ class Connections:
         return reply
 
     def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
+        self._await(socket, timeout_s)
+        return socket.recv_multipart()
+
+    def receive_frames(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[zmq.Frame]:
+        """As `receive`, without a copy of what was received."""
+        self._await(socket, timeout_s)
+        return socket.recv_multipart(copy=False)
+
+    def _await(self, socket: zmq.Socket[bytes], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not socket.poll(_STEP_MS):
             if self.interrupted.is_set():
                 raise NoAnswerError("interrupted")
             if time.monotonic() > deadline:
                 raise NoAnswerError(f"no answer within {timeout_s:g} s")
-        return socket.recv_multipart()
 
     def close(self) -> None:
         self.interrupted.set()

@@ -258,13 +258,15 @@ class OwnCluster:
     def folder(self, name: str) -> str:
         return name
 
-    def make_folder(self, folder: str) -> None:
-        self._made.add(folder)
-        self.paths.make(folder, self._nodes)
+    def make_folder(self, *folders: str) -> None:
+        self._made.update(folders)
+        for folder in folders:
+            self.paths.make(folder, self._nodes)
 
-    def remove_folder(self, folder: str) -> None:
-        self._made.discard(folder)
-        self.paths.remove(folder, self._names)
+    def remove_folder(self, *folders: str) -> None:
+        self._made.difference_update(folders)
+        for folder in folders:
+            self.paths.remove(folder, self._names)
 
     def mailbox(self, name: str) -> Mailbox:
         from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above

@@ -14,7 +14,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,15 +22,15 @@ import msgspec
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, runner_config
-from minishark.cluster.node_service import Leaving, NodeService
-from minishark.cluster.wire import Failure, Hello, own_versions
+from minishark.cluster.node_service import NodeControl, NodeService
+from minishark.cluster.wire import Announce, Failure, Hello, Welcome, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.ids import Address, address
-from sparrow_core.protocol.messages import Drain
+from sparrow_core.protocol.messages import Drain, SetSchedulers
 from sparrow_core.runtime.transport.child import NodeSettings
 from sparrow_core.runtime.transport.keys import Keys
 from sparrow_core.runtime.transport.process import calm_collector, run_node
@@ -110,8 +110,9 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
     keys = load_keys(options.keys)
     heads = tuple(service_address(head, keys) for head in options.heads or (options.listen,))
     own = service_address(options.listen, keys)
-    schedulers = tuple(address(sparrow_endpoint(head), _SCHEDULER) for head in heads)
-    _greet([head for head in heads if head != own], keys, options.wait_s, is_head=own in heads)
+    others = [head for head in heads if head != own]
+    welcomes = _greet(others, keys, options.wait_s, is_head=own in heads)
+    schedulers = _schedulers(heads, welcomes)
     if options.folders is None:
         folders = make_folders()
     else:
@@ -126,6 +127,8 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         )  # fmt: skip
         stack.callback(service.stop)
         service.start()
+        if own in heads and welcomes:
+            _announce(list(welcomes), schedulers, keys)
         run_dir = folders.disk / "run"
         run_dir.mkdir(mode=0o700, exist_ok=True)
         paths = StorePaths(folders.memory, folders.disk)
@@ -148,8 +151,38 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         return _run_until_signal(settings, service, options.drain_s, on_ready)
 
 
-def _greet(heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool) -> None:
-    """Check that the cluster answers and has our versions; ClusterError if not."""
+def _schedulers(heads: Sequence[str], welcomes: Mapping[str, Welcome]) -> tuple[Address, ...]:
+    """The schedulers of the cluster: on the heads, and those that nodes of it know.
+
+    So any live node may be given for a head, if the heads have new addresses.
+    """
+    found: dict[Address, None] = {}
+    for head in heads:
+        scheduler = address(sparrow_endpoint(head), _SCHEDULER)
+        if head not in welcomes or scheduler in welcomes[head].schedulers:
+            found[scheduler] = None
+    for welcome in welcomes.values():
+        found.update((Address(each), None) for each in welcome.schedulers)
+    return tuple(found)
+
+
+def _announce(nodes: list[str], schedulers: tuple[Address, ...], keys: Keys | None) -> None:
+    """Tell nodes of the cluster of the scheduler here; sessions tell the others."""
+    connections = Connections(keys)
+    try:
+        connections.call_all(nodes, Announce(schedulers), _HELLO_S)
+    finally:
+        connections.close()
+
+
+def _greet(
+    heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool
+) -> dict[str, Welcome]:
+    """Check that the cluster answers and has our versions; ClusterError if not.
+
+    Returns:
+        The replies of the nodes that have answered.
+    """
     # A head does not wait for the others: the first one to start would wait in vain.
     connections = Connections(keys)
     try:
@@ -160,12 +193,14 @@ def _greet(heads: list[str], keys: Keys | None, wait_s: float, *, is_head: bool)
                 if isinstance(reply, Failure):
                     raise ClusterError(f"{head} rejected this node. {reply.message}")
             if replies:
-                return
+                found = replies.items()
+                return {head: reply for head, reply in found if isinstance(reply, Welcome)}
         if heads and not is_head:
             raise ClusterError(
                 f"None of {', '.join(heads)} answers: wrong address, not running, or it does "
                 "not accept this node's key."
             )
+        return {}
     finally:
         connections.close()
 
@@ -197,8 +232,11 @@ def _run_until_signal(
             if not service.drain():
                 driver.stop()
 
-        service.on_drain(
-            Leaving(
+        service.control(
+            NodeControl(
+                set_schedulers=lambda found: driver.post(
+                    monitor, SetSchedulers(tuple(map(Address, found)))
+                ),
                 hold=lambda: driver.post(monitor, Drain(hold=True)),
                 release=lambda: driver.post(monitor, Drain()),
                 stop=driver.stop,

@@ -2,7 +2,9 @@
 
 A session holds a lease, which its heartbeats (`KeepSession`) renew. On the node's own host its
 process is checked instead, which is more reliable: a session that is suspended for an hour keeps
-its tables, and one that was killed loses them at once.
+its tables, and one that was killed loses them at once. When the lease of a session on another host
+expires, that host is asked: it refuses connections if the process is dead, and says nothing if the
+network is cut, which may heal.
 
 A node that is to go drains first:
 
@@ -19,13 +21,16 @@ import contextlib
 import glob
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 import psutil
+from msgspec import structs
 
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
@@ -35,38 +40,69 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
-from minishark.worker.protocol import FileSlice, StoreLocation
+from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
 
-LEASE_S = 15.0  # lease of a session on another host; one without heartbeat for this long is dead
+LEASE_S = 15.0  # lease of a session on another host
+CUT_OFF_MAX_S = 120.0  # a session whose host does not say that it is dead is, after this silence
+_CONNECT_S = 1.0
 
 SESSION_PREFIX = "s-"
 _REAP_S = 5.0
+_SCHEDULERS_MAX = 8
 
 
 @dataclass(slots=True)
 class _Session:
     kept: wire.KeepSession | None
     heard_s: float
+    refuses: Future[bool] | None = None  # whether its host says that it is not there
 
-    def is_alive(self, host: str, now: float) -> bool:
-        if self.kept is None or self.kept.location.host != host:
-            return now - self.heard_s < LEASE_S
-        return live_process(self.kept.pid, self.kept.started_s) is not None
+    def is_alive(self, host: str, now: float, ask: Callable[[str], Future[bool]]) -> bool:
+        """Whether it is, as far as is known on `host`; `ask` asks the host of a service."""
+        if self.kept is not None and self.kept.location.host == host:
+            return live_process(self.kept.pid, self.kept.started_s) is not None
+        silent_s = now - self.heard_s
+        if silent_s < LEASE_S:
+            return True
+        if self.kept is None or silent_s >= CUT_OFF_MAX_S:
+            return False
+        if self.refuses is None:
+            self.refuses = ask(self.kept.location.service)
+        elif self.refuses.done():
+            is_dead, self.refuses = self.refuses.result(), None
+            return not is_dead
+        return True
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """How a node ends that is drained.
+def refuses(service: str) -> bool:
+    """Whether the host of a service says that nobody listens there."""
+    if not service.startswith("tcp://"):
+        return True
+    host, _, port = service.removeprefix("tcp://").partition("/")[0].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except (ConnectionRefusedError, ValueError):
+        return True
+    except OSError:  # the network is cut, or the machine is down
+        return False
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeControl:
+    """What the service asks of its node.
 
     Attributes:
+        set_schedulers: Registers with these schedulers from now on, and no others.
         hold: Takes no new tasks from now on.
         release: The node ends when its tasks have; may be called repeatedly.
         stop: Ends at once.
         drain_s: How long the node waits at most for its sessions to do without it, and its tasks.
     """
 
+    set_schedulers: Callable[[tuple[str, ...]], None]
     hold: Callable[[], None]
     release: Callable[[], None]
     stop: Callable[[], None]
@@ -93,12 +129,14 @@ class NodeService(Service):
         self.node = StoreLocation(node.name, node.host, node.memory, node.disk, self.endpoint)
         self._welcome = wire.Welcome(cluster, self.node, schedulers, memory.task_bytes)
         self._versions = wire.own_versions()
-        self._store = Store(paths, node.name, meter=node_meter(paths, node.name, memory))
         self._connections = Connections(keys)
+        files = RemoteFiles(self._connections)
+        meter = node_meter(paths, node.name, memory)
+        self._store = Store(paths, node.name, node.host, files, meter)
         self._sessions: dict[str, _Session] = {}
         self._reaped_s = 0.0
         self._drain_until_s: float | None = None  # None: it does not drain
-        self._leaving: Leaving | None = None
+        self._control: NodeControl | None = None
         self._roots = tuple(path / node.name for path in dict.fromkeys((paths.memory, paths.disk)))
         for root in self._roots:
             root.mkdir(exist_ok=True)
@@ -113,15 +151,21 @@ class NodeService(Service):
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
                 self._sessions[session] = _Session(request, time.monotonic())
+                self._learn(request.schedulers)
+                return wire.Kept(self._welcome.schedulers)
+            case wire.Announce(schedulers):
+                self._learn(schedulers)
                 return wire.Done()
             case wire.EndSession(session):
                 self._remove_session(str(self.path(session)))
                 return wire.Done()
-            case wire.MakeFolder(folder):
-                self._paths.make(str(self.path(folder)), (self._store_name,))
+            case wire.MakeFolder(folder, more):
+                for each in (folder, *more):
+                    self._paths.make(str(self.path(each)), (self._store_name,))
                 return wire.Done()
-            case wire.RemoveFolder(folder):
-                self._paths.remove(str(self.path(folder)), (self._store_name,))
+            case wire.RemoveFolder(folder, more):
+                for each in (folder, *more):
+                    self._paths.remove(str(self.path(each)), (self._store_name,))
                 return wire.Done()
             case wire.GetReport():
                 return self._report()
@@ -161,12 +205,10 @@ class NodeService(Service):
             if path is not None:
                 self._paths.take(path, self._store_name, request.file)
                 return wire.Done()
-        item = FileSlice(request.file, (request.source.name,))
         try:
-            table = RemoteFiles(self._connections).fetch(request.source, item)
+            self._store.take(request.file, source)
         except InputMissingError as error:
             return wire.Failure(str(error), missing=True)
-        self._store.write(request.file, table.schema, [table.to_batches()])
         return wire.Done()
 
     def _report(self) -> wire.Reply:
@@ -204,40 +246,53 @@ class NodeService(Service):
             service=kept.location.service,
         )
 
-    def on_drain(self, leaving: Leaving) -> None:
-        """Say how the node ends when it is drained."""
-        self._leaving = leaving
+    def control(self, control: NodeControl) -> None:
+        """The node runs from now on."""
+        self._control = control
+        control.set_schedulers(self._welcome.schedulers)  # it may have learned of some before
 
     def drain(self) -> bool:
         """Begin to drain; False if that was begun before, or can't be. Thread-safe."""
-        if self._leaving is None or self._drain_until_s is not None:
+        if self._control is None or self._drain_until_s is not None:
             return False
-        self._drain_until_s = time.monotonic() + self._leaving.drain_s
-        self._leaving.hold()
+        self._drain_until_s = time.monotonic() + self._control.drain_s
+        self._control.hold()
         return True
 
-    def _leave_if_released(self, leaving: Leaving, until_s: float) -> None:
+    def _learn(self, schedulers: tuple[str, ...]) -> None:
+        """Register with schedulers that were not known, too."""
+        known = self._welcome.schedulers
+        new = tuple(each for each in schedulers if each not in known)
+        if not new:
+            return
+        # Those that are gone for ever are forgotten when as many others have come.
+        together = (*new, *known)[:_SCHEDULERS_MAX]
+        self._welcome = structs.replace(self._welcome, schedulers=together)
+        if self._control is not None:
+            self._control.set_schedulers(together)
+
+    def _leave_if_released(self, control: NodeControl, until_s: float) -> None:
         """If no session needs this draining node any more, it may leave; at the limit, it must."""
         if time.monotonic() > until_s:
-            leaving.stop()
+            control.stop()
         elif all(
             session.kept is not None and self.node.name in session.kept.released
             for session in self._sessions.values()
         ):
-            leaving.release()
+            control.release()
 
     def tidy(self) -> None:
         """Remove the files of dead sessions: on this node, and their own folders on this host."""
         now = time.monotonic()
-        if self._leaving is not None and self._drain_until_s is not None:
-            self._leave_if_released(self._leaving, self._drain_until_s)
+        if self._control is not None and self._drain_until_s is not None:
+            self._leave_if_released(self._control, self._drain_until_s)
         for root in self._roots:
             for folder in root.glob(f"{SESSION_PREFIX}*"):
                 # A folder of an unknown session, made by a late task, gets a lease, too: the
                 # session's heartbeat may be on its way.
                 self._sessions.setdefault(folder.name, _Session(None, now))
         for name, session in list(self._sessions.items()):
-            if not session.is_alive(self.node.host, now):
+            if not session.is_alive(self.node.host, now, partial(self.in_background, refuses)):
                 self._remove_session(name)
                 if session.kept is not None and session.kept.location.host == self.node.host:
                     for path in (session.kept.location.memory, session.kept.location.disk):

@@ -1,33 +1,43 @@
 """Files on other hosts: fetched chunk by chunk from the services that store them.
 
-Flow control by credit: the reader grants credit for a few chunks and renews it as it reads, so that
-neither side has more than those in memory.
+One request to each host names all that a task reads from there, so that the number of files costs
+no round trips. Flow control by credit: the reader grants credit for as many chunks as the link
+takes and renews it as it reads, so that neither side has more than those in memory.
 """
 
 from __future__ import annotations
 
-import io
 import threading
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import zmq
 
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections, NoAnswerError
+from minishark.cluster.links import Link
+from minishark.cluster.service import CODEC
 from minishark.errors import ClusterError
 from minishark.worker.protocol import FileSlice, StoreLocation
-from minishark.worker.store import InputMissingError
+from minishark.worker.store import InputMissingError, RawSink
 
-_CREDIT = 8  # chunks
 _ANSWER_MAX_S = 4.0
 _SILENCE_MAX_S = 10.0  # between chunks
 _REPLICATION_MAX_S = 300.0
 _DEAD_S = 2.0
 _UNWANTED_MAX = 10_000  # files; more are left until their session ends
 _PROBE_S = 0.5
-_CREDIT_MESSAGE = wire.encode_message(wire.Credit(1))
+_HOSTS_AT_ONCE = 8
+_REDIRECTIONS_MAX = 3
+_QUEUE_MAX_S = 60.0  # until the source is asked to send a file that others are to pass on
+_QUEUE_STEP_S = 0.05
+
+Received = Callable[[wire.Chunk, memoryview], None]
 
 
 class RemoteFiles:
@@ -36,42 +46,118 @@ class RemoteFiles:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
+        self._links: dict[str, Link] = {}
+        self._received: Counter[str] = Counter()  # bytes on the wire, by the sender's name
         self._unwanted: dict[str, None] = {}
         self._holders: dict[str, None] = {}  # services that may have some of these
-        self._lock = threading.Lock()  # guards the two above
+        self._lock = threading.Lock()  # guards the four above
 
-    def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
+    def take_received(self) -> dict[str, int]:
+        with self._lock:
+            found, self._received = dict(self._received), Counter()
+        return found
+
+    def fetch(
+        self, wanted: Sequence[tuple[StoreLocation, FileSlice]]
+    ) -> list[pa.Table | InputMissingError]:
+        groups: dict[str, list[int]] = {}
+        for number, (source, _) in enumerate(wanted):
+            groups.setdefault(source.service, []).append(number)
+        found: list[pa.Table | InputMissingError] = [_UNASKED] * len(wanted)
+
+        def ask(numbers: list[int]) -> None:
+            items = [wanted[number][1] for number in numbers]
+            answers = self._fetch_from(wanted[numbers[0]][0], items)
+            for number, answer in zip(numbers, answers, strict=True):
+                found[number] = answer
+
+        if len(groups) == 1:
+            ask(*groups.values())
+        elif groups:
+            with ThreadPoolExecutor(min(_HOSTS_AT_ONCE, len(groups)), "minishark-fetch") as pool:
+                list(pool.map(ask, groups.values()))
+        return found
+
+    def _fetch_from(
+        self, source: StoreLocation, items: Sequence[FileSlice]
+    ) -> list[pa.Table | InputMissingError]:
+        parts = tuple(wire.Part(item.file, item.first, item.last) for item in items)
+        held = _Streams(len(parts))
         try:
-            self._check_silent(source)
-            with self._connections.socket(source.service) as socket:
-                socket.send(
-                    wire.encode_message(wire.Fetch(item.file, item.first, item.last, _CREDIT))
-                )
-                stream = _ChunkStream(self._connections, socket)
-                with pa.PythonFile(stream, mode="r") as file, pa.ipc.open_stream(file) as reader:
-                    table = reader.read_all()
-                stream.finish()
-                return table
-        except NoAnswerError as error:
-            self._silent[source.service] = time.monotonic()
-            raise InputMissingError(f"{source.name}: {error}") from error
-        except (ClusterError, pa.ArrowException) as error:
-            raise InputMissingError(f"{source.name}: {error}") from error
+            self._transfer(source.service, source.name, wire.Fetch(parts=parts, credit=0), held.put)
+        except InputMissingError as error:
+            return [error if isinstance(t, InputMissingError) else t for t in held.tables("")]
+        return held.tables(source.name)
 
-    def _check_silent(self, source: StoreLocation) -> None:
+    def copy(self, source: StoreLocation, file: str, sink: RawSink, reader: str = "") -> None:
+        put = _into(sink, source.name)
+        whole = wire.Fetch(parts=(wire.Part(file),), credit=0, whole=True)
+        ours = msgspec.structs.replace(whole, reader=reader)
+        deadline = time.monotonic() + _QUEUE_MAX_S
+        for _ in range(_REDIRECTIONS_MAX):
+            other = self._transfer(source.service, source.name, ours, put)
+            while other is not None and not other.service and time.monotonic() < deadline:
+                if self._connections.interrupted.wait(_QUEUE_STEP_S):
+                    raise InputMissingError(f"{source.name}: interrupted")
+                other = self._transfer(source.service, source.name, ours, put)
+            if other is None or (other.service and self._copied_from(other, source.name, sink)):
+                return
+        self._transfer(source.service, source.name, whole, put)  # it can't refuse this
+
+    def _copied_from(self, other: wire.Elsewhere, name: str, sink: RawSink) -> bool:
+        """Whether a copy of a file could be fetched from where it was said to be."""
+        whole = wire.Fetch(parts=(wire.Part(other.file),), credit=0, whole=True)
+        try:
+            return self._transfer(other.service, name, whole, _into(sink, name)) is None
+        except InputMissingError:  # its host is gone, or has removed it
+            sink.restart()
+            return False
+
+    def announce(self, source: StoreLocation, file: str, reader: str, copy: str) -> None:
+        with self._connections.socket(source.service) as socket:
+            socket.send(wire.encode_message(wire.Holds(file, reader, copy)))
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self._connections.interrupted.is_set()
+
+    def _transfer(
+        self, service: str, name: str, request: wire.Fetch, received: Received
+    ) -> wire.Elsewhere | None:
+        """Fetch, and pass on each chunk; None, or where else to ask."""
+        try:
+            self._check_silent(service, name)
+            with self._connections.socket(service) as socket:
+                reader = _Reader(self._connections, socket, self._link(service))
+                try:
+                    return reader.run(request, received)
+                finally:
+                    with self._lock:
+                        self._received[name] += reader.wire_bytes
+        except NoAnswerError as error:
+            self._silent[service] = time.monotonic()
+            raise InputMissingError(f"{name}: {error}") from error
+        except (ClusterError, pa.ArrowException, ValueError) as error:
+            raise InputMissingError(f"{name}: {error}") from error
+
+    def _link(self, service: str) -> Link:
+        with self._lock:
+            return self._links.setdefault(service, Link())
+
+    def _check_silent(self, service: str, name: str) -> None:
         """Fail fast for a service that did not answer before, unless it does now."""
         # Each task that reads from a dead node would wait for the full timeout otherwise.
-        since = self._silent.get(source.service)
+        since = self._silent.get(service)
         if since is None:
             return
         if time.monotonic() < since + _PROBE_S:
-            raise InputMissingError(f"{source.name} does not answer")
-        self._connections.call(source.service, wire.Hello(wire.own_versions()), _PROBE_S)
-        self._silent.pop(source.service, None)
+            raise InputMissingError(f"{name} does not answer")
+        self._connections.call(service, wire.Hello(wire.own_versions()), _PROBE_S)
+        self._silent.pop(service, None)
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         try:
-            self._check_silent(target)
+            self._check_silent(target.service, target.name)
             with self._connections.socket(target.service) as socket:
                 socket.send(wire.encode_message(wire.Replicate(file, source)))
                 reply = self._awaited(socket, target)
@@ -113,47 +199,106 @@ class RemoteFiles:
         return self._connections.decoded(frames[0])
 
 
-class _ChunkStream(io.RawIOBase):
-    """The chunks of a file as a stream for pyarrow."""
+_UNASKED = InputMissingError("not asked for")
 
-    def __init__(self, connections: Connections, socket: zmq.Socket[bytes]) -> None:
+
+class _Reader:
+    """The reader's side of one fetch."""
+
+    def __init__(self, connections: Connections, socket: zmq.Socket[bytes], link: Link) -> None:
         self._connections = connections
         self._socket = socket
-        self._chunk = memoryview(b"")
-        self._last = False
-        self._patience_s = _ANSWER_MAX_S
+        self._link = link
+        self.wire_bytes = 0
 
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes; fewer than `size` only at the end."""
-        parts = []
-        while size and (self._chunk or self._next()):
-            part = self._chunk if size < 0 else self._chunk[:size]
-            self._chunk = self._chunk[len(part) :]
-            size -= len(part) if size > 0 else 0
-            parts.append(part)
-        return b"".join(parts)
+    def run(self, request: wire.Fetch, received: Received) -> wire.Elsewhere | None:
+        link, credit = self._link, self._link.credit
+        asked_s = time.monotonic()
+        self._send(msgspec.structs.replace(request, credit=credit, link_bytes_s=link.bytes_s))
+        patience_s = _ANSWER_MAX_S
+        began_s = 0.0
+        first_bytes = 0
+        while True:
+            frames = self._connections.receive_frames(self._socket, patience_s)
+            now = time.monotonic()
+            header = self._connections.decoded(frames[0].bytes)
+            if isinstance(header, wire.Elsewhere):
+                return header
+            if isinstance(header, wire.Failure):
+                raise InputMissingError(header.message)
+            if not isinstance(header, wire.Chunk) or len(frames) != 2:
+                raise InputMissingError(f"unexpected reply {header}")
+            self.wire_bytes += len(frames[1])
+            if patience_s == _ANSWER_MAX_S:
+                link.answered(now - asked_s)
+                began_s, first_bytes = now, self.wire_bytes
+                patience_s = _SILENCE_MAX_S
+            if not header.last:
+                self._send(wire.Credit(1, link.bytes_s))
+            chunk = memoryview(frames[1].buffer)
+            received(header, _plain(header, chunk))
+            if header.last:
+                link.transferred(self.wire_bytes - first_bytes, now - began_s)
+                return None
 
-    def _next(self) -> bool:
-        """Receive the next chunk; whether there is one."""
-        if self._last:
-            return False
-        header, *frames = self._connections.receive(self._socket, self._patience_s)
-        self._patience_s = _SILENCE_MAX_S
-        match self._connections.decoded(header):
-            case wire.Chunk(last) if frames:
-                self._last = last
-            case wire.Failure(message):
-                raise InputMissingError(message)
-            case other:
-                raise InputMissingError(f"unexpected reply {other}")
-        if not self._last:
-            self._socket.send(_CREDIT_MESSAGE)
-        self._chunk = memoryview(frames[0])
-        return bool(self._chunk) or self._next()
+    def _send(self, request: wire.Request) -> None:
+        self._socket.send(wire.encode_message(request))
 
-    def finish(self) -> None:
-        while self._next():
-            self._chunk = memoryview(b"")
 
-    def readable(self) -> bool:
-        return True
+def _plain(header: wire.Chunk, chunk: memoryview) -> memoryview:
+    """A chunk as it was before it was compressed."""
+    if not header.raw:
+        return chunk
+    return memoryview(CODEC.decompress(pa.py_buffer(chunk), header.raw)).cast("B")
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A part that is being received."""
+
+    buffer: pa.Buffer
+    filled: int = 0
+
+
+class _Streams:
+    """Parts of files as they arrive: each an Arrow stream in one buffer, which its table maps."""
+
+    def __init__(self, count: int) -> None:
+        self._streams: list[_Stream | str] = ["it was not sent"] * count
+
+    def put(self, header: wire.Chunk, chunk: memoryview) -> None:
+        if header.problem:
+            self._streams[header.part] = header.problem
+            return
+        stream = self._streams[header.part]
+        if isinstance(stream, str):
+            stream = self._streams[header.part] = _Stream(pa.allocate_buffer(header.size))
+        end = stream.filled + len(chunk)
+        memoryview(stream.buffer).cast("B")[stream.filled : end] = chunk
+        stream.filled = end
+
+    def tables(self, name: str) -> list[pa.Table | InputMissingError]:
+        """The table of each part, or why it did not come from the store `name`."""
+        return [_table(name, stream) for stream in self._streams]
+
+
+def _table(name: str, stream: _Stream | str) -> pa.Table | InputMissingError:
+    if isinstance(stream, str):
+        return InputMissingError(f"{name}: {stream}")
+    if stream.filled < stream.buffer.size:
+        return InputMissingError(f"{name}: it was not sent completely")
+    try:
+        return pa.ipc.open_stream(pa.BufferReader(stream.buffer)).read_all()
+    except (pa.ArrowException, OSError) as error:
+        return InputMissingError(f"{name}: {error}")
+
+
+def _into(sink: RawSink, name: str) -> Received:
+    """Pass on the chunks of a whole file."""
+
+    def put(header: wire.Chunk, chunk: memoryview) -> None:
+        if header.problem:
+            raise InputMissingError(f"{name}: {header.problem}")
+        sink.write(chunk, header.size)
+
+    return put

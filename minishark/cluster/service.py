@@ -9,22 +9,25 @@ are being fetched.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import queue
 import threading
 import time
 import traceback
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+import msgspec
 import pyarrow as pa
 import zmq
 
 from minishark.cluster import wire
 from minishark.cluster.connections import MALFORMED
+from minishark.cluster.links import CHUNK_BYTES, CREDIT_MAX, Compression
 from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
 from sparrow_core.protocol.errors import InsecureTransport
@@ -35,22 +38,42 @@ from sparrow_core.runtime.transport.keys import (
     split_endpoint,
 )
 
-CHUNK_BYTES = 1 << 20
 _TRANSFERS_MAX = 256
-_CREDIT_MAX = 64
+_PARTS_MAX = 100_000  # of one fetch
 _TRANSFER_SILENCE_MAX_S = 30.0
 _TICK_MS = 500
+_COPIED_BYTES = 64 << 10  # below, it costs less to copy a chunk than to hand it over
+_COMPRESSED_BYTES_MIN = 4 << 10
+_INDICES_MAX = 1024
+_MAGIC_BYTES = 8
+_NOTHING = memoryview(b"")
+CODEC = pa.Codec("lz4_raw")
 _WORKERS = 4
 _REPLICATIONS_MAX = 256
+_READERS_AT_ONCE = 2
+_SENDING_MAX_S = 10.0  # after which a reader that has not told of its copy counts no more
+_SPREADS_MAX = 1024
+_COPIES_MAX = 64  # of a file, that are known
+
+
+@dataclass(slots=True, kw_only=True)
+class _Transfer:
+    """Parts of files that are being sent to a peer."""
+
+    chunks: Iterator[tuple[wire.Chunk, memoryview]]  # those left
+    credit: int  # how many more chunks the peer has granted
+    link_bytes_s: float  # the bandwidth that it has measured
+    heard_s: float  # when it granted some the last time, on the monotonic clock
+    compression: Compression = field(default_factory=Compression)
 
 
 @dataclass(slots=True)
-class _Transfer:
-    """A file that is being sent to a peer."""
+class _Spread:
+    """How far a whole file has spread to other hosts."""
 
-    chunks: Iterator[tuple[memoryview, bool]]  # those left, each with whether it is the last
-    credit: int  # how many more chunks the peer has granted
-    heard_s: float  # when it granted some the last time, on the monotonic clock
+    sending: dict[str, float] = field(default_factory=dict)  # readers, with when they asked
+    # Services that have a copy, with its name there, in turn.
+    copies: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=_COPIES_MAX))
 
 
 class Service:
@@ -71,6 +94,7 @@ class Service:
         self._store_name = store_name
         self._keys = keys
         self._transfers: dict[bytes, _Transfer] = {}
+        self._spreads: OrderedDict[str, _Spread] = OrderedDict()  # by file
         self._finished: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
         self._working = 0
         self._stopping = False
@@ -131,6 +155,10 @@ class Service:
     def tidy(self) -> None:
         """Clean up; called twice a second."""
 
+    def in_background(self, function: Callable[[str], bool], argument: str) -> Future[bool]:
+        """Call a function that may take long on a worker thread."""
+        return self._workers.submit(function, argument)
+
     # The loop
 
     def _loop(self) -> None:
@@ -173,8 +201,10 @@ class Service:
         match request:
             case wire.Fetch():
                 self._begin(peer, request)
-            case wire.Credit(count):
-                self._continue(peer, count)
+            case wire.Credit(count, link_bytes_s):
+                self._continue(peer, count, link_bytes_s)
+            case wire.Holds():
+                self._note(request)
             case _:
                 self._answer(peer, request)
 
@@ -230,32 +260,79 @@ class Service:
         if len(self._transfers) >= _TRANSFERS_MAX:
             self._reply(peer, wire.Failure(f"{self._store_name} is sending too many files."))
             return
-        try:
-            found = self._paths.find(str(self.path(request.file)), (self._store_name,))
-            if found is None:
-                missing = f"{self._store_name} has no {request.file}"
-                self._reply(peer, wire.Failure(missing, missing=True))
+        if not 0 < len(request.parts) <= _PARTS_MAX:
+            self._reply(peer, wire.Failure("Ask for 1 to 100,000 parts at a time."))
+            return
+        if request.reader:
+            other = self._elsewhere(request.parts[0].file, request.reader)
+            if other is not None:
+                self._reply(peer, other)
                 return
-            chunks = _ended(_chunks(found, request.first, request.last))
-            self._transfers[peer] = _Transfer(chunks, 0, time.monotonic())
-            self._continue(peer, request.credit)
-        except Exception as error:  # noqa: BLE001 - one bad request must not end the service
-            self._fail(peer, error)
+        self._transfers[peer] = _Transfer(
+            chunks=self._chunks(request),
+            credit=0,
+            link_bytes_s=request.link_bytes_s,
+            heard_s=time.monotonic(),
+        )
+        self._continue(peer, request.credit, request.link_bytes_s)
 
-    def _continue(self, peer: bytes, credit: int) -> None:
+    def _elsewhere(self, file: str, reader: str) -> wire.Elsewhere | None:
+        """Where a reader that will serve a whole file gets it, if not here and now."""
+        spread = self._spreads.setdefault(file, _Spread())
+        while len(self._spreads) > _SPREADS_MAX:
+            self._spreads.popitem(last=False)
+        now = time.monotonic()
+        spread.sending = {r: at for r, at in spread.sending.items() if now - at < _SENDING_MAX_S}
+        if len(spread.sending) < _READERS_AT_ONCE:
+            spread.sending[reader] = now
+            return None
+        if not spread.copies or spread.copies[0][0] == reader:
+            return wire.Elsewhere()
+        spread.copies.rotate()
+        return wire.Elsewhere(*spread.copies[0])
+
+    def _note(self, copy: wire.Holds) -> None:
+        spread = self._spreads.get(copy.file)
+        if spread is not None:
+            spread.sending.pop(copy.reader, None)
+            if (copy.reader, copy.copy) not in spread.copies:
+                spread.copies.append((copy.reader, copy.copy))
+
+    def _chunks(self, request: wire.Fetch) -> Iterator[tuple[wire.Chunk, memoryview]]:
+        """What a fetch gets; files are opened as their turn comes."""
+        for number, part in enumerate(request.parts):
+            final = number == len(request.parts) - 1
+            try:
+                found = self._paths.find(str(self.path(part.file)), (self._store_name,))
+                if found is None:
+                    missing = f"{self._store_name} has no {part.file}"
+                    yield wire.Chunk(last=final, part=number, problem=missing), _NOTHING
+                    continue
+                ranges = _whole(found) if request.whole else _stream(found, part)
+            except (OSError, ClusterError, pa.ArrowException) as error:
+                yield wire.Chunk(last=final, part=number, problem=str(error)), _NOTHING
+                continue
+            size = sum(map(len, ranges))
+            pieces = [r[i : i + CHUNK_BYTES] for r in ranges for i in range(0, len(r), CHUNK_BYTES)]
+            for piece in pieces[:-1]:
+                yield wire.Chunk(last=False, part=number, size=size), piece
+            end = pieces[-1] if pieces else _NOTHING
+            yield wire.Chunk(last=final, part=number, size=size), end
+
+    def _continue(self, peer: bytes, credit: int, link_bytes_s: float) -> None:
         transfer = self._transfers.get(peer)
         if transfer is None:
             return  # late credit, for a transfer whose last chunk has been sent
         transfer.heard_s = time.monotonic()
-        transfer.credit = min(_CREDIT_MAX, transfer.credit + credit)
+        transfer.link_bytes_s = link_bytes_s
+        transfer.credit = min(CREDIT_MAX, transfer.credit + credit)
         try:
             while transfer.credit > 0:
-                chunk, last = next(transfer.chunks)
+                header, chunk = _packed(*next(transfer.chunks), transfer)
                 transfer.credit -= 1
-                self._socket.send_multipart(
-                    [peer, wire.encode_message(wire.Chunk(last)), chunk], zmq.NOBLOCK, copy=False
-                )
-                if last:
+                frames: list[bytes | memoryview] = [peer, wire.encode_message(header), chunk]
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(chunk) < _COPIED_BYTES)
+                if header.last:
                     del self._transfers[peer]
                     return
         except Exception as error:  # noqa: BLE001 - one bad request must not end the service
@@ -289,31 +366,75 @@ class Service:
             Path(where.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
-def _chunks(path: Path, first: int, last: int | None) -> Iterator[memoryview]:
-    """Record batches of a file as an Arrow stream, in chunks; one batch at a time in memory."""
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    buffer = io.BytesIO()
-    with pa.ipc.new_stream(buffer, reader.schema) as writer:
-        for number in range(first, reader.num_record_batches if last is None else last):
-            writer.write_batch(reader.get_batch(number))
-            if buffer.tell() >= CHUNK_BYTES:
-                yield from _taken(buffer)
-    yield from _taken(buffer)
+def _packed(
+    header: wire.Chunk, chunk: memoryview, transfer: _Transfer
+) -> tuple[wire.Chunk, memoryview]:
+    """A chunk as it is sent: compressed, if that pays on its way."""
+    small = len(chunk) < _COMPRESSED_BYTES_MIN
+    if small or not transfer.compression.pays(transfer.link_bytes_s):
+        return header, chunk
+    began_s = time.perf_counter()
+    packed = memoryview(CODEC.compress(pa.py_buffer(chunk))).cast("B")
+    transfer.compression.compressed(len(chunk), len(packed), time.perf_counter() - began_s)
+    if len(packed) >= len(chunk):
+        return header, chunk
+    return msgspec.structs.replace(header, raw=len(chunk)), packed
 
 
-def _taken(buffer: io.BytesIO) -> Iterator[memoryview]:
-    """Empty a buffer, and return its content in chunks."""
-    data = memoryview(buffer.getvalue())
-    buffer.seek(0)
-    buffer.truncate()
-    for start in range(0, len(data), CHUNK_BYTES):
-        yield data[start : start + CHUNK_BYTES]
+def _mapped(path: Path) -> memoryview:
+    return memoryview(pa.memory_map(str(path)).read_buffer()).cast("B")
 
 
-def _ended(chunks: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
-    """Each chunk, and whether it is the last."""
-    before = next(chunks)
-    for chunk in chunks:
-        yield before, False
-        before = chunk
-    yield before, True
+def _whole(path: Path) -> list[memoryview]:
+    """The bytes of a file."""
+    return [_mapped(path)]
+
+
+def _stream(path: Path, part: wire.Part) -> list[memoryview]:
+    """Record batches of a file as the bytes of an Arrow stream: ranges of the file itself.
+
+    A file has the messages of a stream after its magic number (Arrow columnar format, "IPC File
+    Format").
+    """
+    status = path.stat()
+    index = _index(str(path), status.st_ino, status.st_mtime_ns)
+    last = index.batches if part.last is None else part.last
+    if not 0 <= part.first <= last <= index.batches:
+        raise ClusterError(f"{part.file} has {index.batches} batches, not {part.first} to {last}.")
+    data = _mapped(path)
+    ranges: list[tuple[int, int]] = []
+    number = 0
+    for is_batch, start, end in index.messages:
+        wanted = part.first <= number < last if is_batch else number < max(last, 1)
+        number += is_batch
+        if wanted and ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        elif wanted:
+            ranges.append((start, end))
+    return [data[start:end] for start, end in ranges]
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The messages of an Arrow file: whether each is a record batch, where it starts and ends."""
+
+    messages: tuple[tuple[bool, int, int], ...]
+    batches: int
+
+
+@lru_cache(_INDICES_MAX)
+def _index(path: str, inode: int, changed_ns: int) -> _Index:
+    """The messages of a file, which does not change; a new one of its name has other numbers."""
+    del inode, changed_ns
+    mapped = pa.memory_map(path)
+    batches = pa.ipc.open_file(mapped).num_record_batches
+    mapped.seek(_MAGIC_BYTES)
+    reader = pa.ipc.MessageReader.open_stream(mapped)
+    found = []
+    start = _MAGIC_BYTES
+    with contextlib.suppress(StopIteration):
+        while True:
+            kind = reader.read_next_message().type
+            found.append((kind == "record batch", start, mapped.tell()))
+            start = mapped.tell()
+    return _Index(tuple(found), batches)

@@ -2,7 +2,8 @@
 
 Each node and each session has a *service*, which serves files to other hosts; a node's also keeps
 the folders of sessions. A request has one reply, except `Fetch`, whose replies are `Chunk`s for as
-long as the reader grants credit. Messages are msgpack arrays; fields are only ever appended.
+long as the reader grants credit, and `Credit` and `Holds`, which have none. Messages are msgpack
+arrays; fields are only ever appended.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class KeepSession(Message, frozen=True, kw_only=True):
     pid: int
     started_s: float  # start time of its process `pid`, in seconds since 1970
     released: tuple[str, ...] = ()  # draining nodes of which the session needs nothing any more
+    schedulers: tuple[str, ...] = ()  # that it knows
 
 
 class EndSession(Message, frozen=True):
@@ -49,21 +51,29 @@ class EndSession(Message, frozen=True):
 
 
 class MakeFolder(Message, frozen=True):
-    """Create a folder of a session."""
+    """Create folders of a session."""
 
     folder: str
+    more: tuple[str, ...] = ()
 
 
 class RemoveFolder(Message, frozen=True):
-    """Remove a folder of a session."""
+    """Remove folders of a session."""
 
     folder: str
+    more: tuple[str, ...] = ()
 
 
 class RemoveFile(Message, frozen=True):
     """Delete a replica that was moved to another node."""
 
     file: str
+
+
+class Announce(Message, frozen=True):
+    """These are schedulers of the cluster: one has come, perhaps instead of another."""
+
+    schedulers: tuple[str, ...]
 
 
 class DrainNode(Message, frozen=True):
@@ -76,22 +86,43 @@ class RemoveCopies(Message, frozen=True):
     files: tuple[str, ...]
 
 
-class Fetch(Message, frozen=True):
-    """Send record batches `first` (inclusive) to `last` (exclusive; None: all) of a file.
-
-    They come as an Arrow stream in chunks, of which the first `credit` are sent at once.
-    """
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Record batches `first` (inclusive) to `last` (exclusive; None: all) of a file."""
 
     file: str
-    first: int
-    last: int | None
+    first: int = 0
+    last: int | None = None
+
+
+class Fetch(Message, frozen=True, kw_only=True):
+    """Send parts of files, each as an Arrow stream, or `whole` files as they are stored.
+
+    They come one after another in chunks, of which the first `credit` are sent at once. They are
+    compressed if that is faster than the link, of `link_bytes_s` as far as the reader has measured
+    it; 0 if it has not. A reader that will serve a whole file from then on, at the service
+    `reader`, may be sent elsewhere.
+    """
+
+    parts: tuple[Part, ...]
     credit: int
+    link_bytes_s: float = 0.0
+    whole: bool = False
+    reader: str = ""
 
 
 class Credit(Message, frozen=True):
-    """Flow control: send `count` more chunks of the file being fetched."""
+    """Flow control: send `count` more chunks of what is being fetched."""
 
     count: int
+    link_bytes_s: float = 0.0
+
+
+class Holds(Message, frozen=True):
+    """The service `reader` has a copy of a whole file, under the name `copy`; without a reply."""
+
+    file: str
+    reader: str
+    copy: str
 
 
 class Replicate(Message, frozen=True):
@@ -129,6 +160,12 @@ class Welcome(Message, frozen=True):
     task_bytes: int
 
 
+class Kept(Message, frozen=True):
+    """The reply to KeepSession: the schedulers that the node knows."""
+
+    schedulers: tuple[str, ...]
+
+
 class Done(Message, frozen=True):
     """The request succeeded."""
 
@@ -140,10 +177,28 @@ class Failure(Message, frozen=True):
     missing: bool = False
 
 
-class Chunk(Message, frozen=True):
-    """Precedes a frame with the next part of a fetched file; `last` if it is the final one."""
+class Chunk(Message, frozen=True, kw_only=True):
+    """Precedes a frame with the next bytes of a fetch; `last` if they are its final ones.
+
+    They belong to the part of that number, of `size` bytes in all. `raw` is their number, if the
+    frame is compressed (lz4), else 0. A part that can't be sent has a `problem` instead.
+    """
 
     last: bool
+    part: int
+    size: int = 0
+    raw: int = 0
+    problem: str = ""
+
+
+class Elsewhere(Message, frozen=True):
+    """The reply to the fetch of a whole file that many want: ask `service` for `file`.
+
+    Without a service: ask again in a moment.
+    """
+
+    service: str = ""
+    file: str = ""
 
 
 class SessionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -183,10 +238,11 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 Request: TypeAlias = (
-    Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | Fetch | Credit | Replicate
-    | GetReport | RemoveCopies | RemoveFile | DrainNode | GetEvents | CancelQuery
+    Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | RemoveCopies
+    | Fetch | Credit | Holds | Replicate | GetReport | DrainNode
+    | Announce | GetEvents | CancelQuery
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Done | Failure | Chunk | Report | Events
+Reply: TypeAlias = Welcome | Kept | Done | Failure | Chunk | Elsewhere | Report | Events
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

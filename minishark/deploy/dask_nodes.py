@@ -28,10 +28,10 @@ _CALLS = 16
 _hosts: dict[str, NodeHost] = {}  # of this worker's process, by the node's name
 
 
-async def _place(name: str, ip: str, port: int) -> str:
+async def _place(name: str, ip: str, before: str) -> str:
     """On a worker: a host for a node, and the address that it is going to have."""
     host = _hosts[name] = NodeHost(ip)
-    return host.reserve(port or None)
+    return await asyncio.to_thread(host.reserve, before)
 
 
 async def _start(spec: NodeSpec) -> str:
@@ -85,19 +85,21 @@ class DaskNodes:
         workers = _workers(self.client)
         waiting, self._wanted = self._wanted, []
         for launch in waiting:
-            taken = {node.worker for name, node in self._nodes.items() if not _is_head(name)}
-            free = [worker for worker in workers if launch.head or worker not in taken]
-            free.sort(key=lambda worker: worker != launch.before[0])
+            # Heads share workers with nodes, but not with each other if that is possible.
+            taken = {n.worker for name, n in self._nodes.items() if _is_head(name) == launch.head}
+            free = [worker for worker in workers if worker not in taken]
+            if launch.head:
+                free = free or workers
+                free.sort(key=lambda worker: get_address_host(worker) not in launch.before)
             if not free:
                 self._wanted.append(launch)
                 continue
             worker = free[0]
             self._nodes[launch.name] = _Node(worker)
-            port = launch.before[1] if worker == launch.before[0] else 0
-            self._call(launch.name, partial(self._placed, launch.name, worker, port))
+            self._call(launch.name, partial(self._placed, launch.name, worker, launch.before))
 
-    def _placed(self, name: str, worker: str, port: int) -> Event:
-        address = self._on(worker, _place, name, get_address_host(worker), port)
+    def _placed(self, name: str, worker: str, before: str) -> Event:
+        address = self._on(worker, _place, name, get_address_host(worker), before)
         return Placed(name, worker, address)
 
     def _on(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Any:

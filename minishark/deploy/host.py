@@ -96,18 +96,18 @@ class NodeHost:
         self._words = ""  # the end of the log of a node that has ended
         self._lock = threading.Lock()  # of the end
 
-    def reserve(self, port: int | None = None) -> str:
+    def reserve(self, before: str = "") -> str:
         """Choose the address of a node that others must know before it runs.
 
-        It is of `port` if that is free, else any. Two ports are held until `start`.
+        It is `before` if that is of this machine and free. Two ports are held until `start`.
 
         Raises:
             ClusterError: there are none.
         """
         deadline = time.monotonic() + _OLD_PORT_S
-        first = None
-        while port is not None and first is None and time.monotonic() < deadline:
-            first = self._pair(port)  # a node that was killed there may be about to end
+        first, (host, _, port) = None, before.removeprefix("tcp://").rpartition(":")
+        while host == self._ip and first is None and time.monotonic() < deadline:
+            first = self._pair(int(port))  # a node that was killed there may be about to end
             if first is None:
                 time.sleep(_POLL_S)
         for _ in range(_PORT_TRIES):

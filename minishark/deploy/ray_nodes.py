@@ -41,12 +41,10 @@ class NodeActor:
         self._host = NodeHost(ray.util.get_node_ip_address())
         self._memory = NodeMemory(0, 0)  # until it is known
 
-    def place(self, before: tuple[str, int], *, head: bool) -> tuple[str, str]:
+    def place(self, before: str, *, head: bool) -> tuple[str, str]:
         """This machine, and for a head the address that it is going to have."""
         machine = ray.get_runtime_context().get_node_id()
-        if not head:
-            return machine, ""
-        return machine, self._host.reserve(before[1] if machine == before[0] else None)
+        return machine, self._host.reserve(before) if head else ""
 
     def start(self, spec: NodeSpec, cores: float) -> str:
         """Start the node; the address of its service."""

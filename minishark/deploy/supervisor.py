@@ -33,13 +33,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         name: of the node to come.
         head: whether it is to have a scheduler only, and needs no cores.
         avoid: machines that must not be taken.
-        before: the machine and port where this head was the last time, if possible; "" and 0.
+        before: the address that this head had, which it should have again if that is possible.
     """
 
     name: str
     head: bool
     avoid: frozenset[str] = frozenset()
-    before: tuple[str, int] = ("", 0)
+    before: str = ""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -133,6 +133,11 @@ class Supervisor:
         return sum(bool(place.machine) and not place.service for place in self._workers())
 
     @property
+    def wanted(self) -> int:
+        """How many workers there are to be; those that drain count until they have left."""
+        return sum(1 for _ in self._workers())
+
+    @property
     def missing(self) -> int:
         """How many workers do not run."""
         return sum(not place.service for place in self._workers())
@@ -155,12 +160,9 @@ class Supervisor:
         self._launched += 1
         place.since = now
         taken = {each.machine for each in self._workers() if each.machine}
-        before = ("", 0)
-        if place.address:
-            before = (place.machine, int(place.address.rpartition(":")[2]))
         place.machine = ""
         avoid = frozenset() if place.head else frozenset(taken)
-        return Launch(name=place.name, head=place.head, avoid=avoid, before=before)
+        return Launch(name=place.name, head=place.head, avoid=avoid, before=place.address)
 
     def on(self, event: Event, now: float) -> list[Command]:
         """What is to be done about an event; of nodes that are no longer wanted, it is ended."""

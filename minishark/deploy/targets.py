@@ -29,8 +29,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         nodes: how many; None for one on each machine.
         cpus_per_node: cores that each takes; None for those of the smallest machine.
         executors_per_node: executor processes of each; None for one per core.
-        schedulers: how many processes with a scheduler; None for one.
+        schedulers: how many processes with a scheduler; None for one on Ray, two on Dask.
         memory_limit_bytes: of all nodes together; None for shares of the machines' memory.
+        most_nodes: how many there may be later; None for `nodes`.
     """
 
     nodes: int | None = None
@@ -38,6 +39,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     executors_per_node: int | None = None
     schedulers: int | None = None
     memory_limit_bytes: int | None = None
+    most_nodes: int | None = None
 
     def check(self) -> None:
         for name in ("nodes", "cpus_per_node", "executors_per_node", "schedulers"):
@@ -114,6 +116,7 @@ def deploy(cluster: Any, shape: Shape, name: str = "default") -> Deployment:
     from minishark.deploy.deployment import Deployment  # noqa: PLC0415 - slow to import
 
     platform: Any
+    heads = 1  # on the machine that the platform itself can't do without
     if isinstance(cluster, str) and cluster != _DASK:
         _require("ray", "ray[data]")
         from minishark.deploy.ray_nodes import (  # noqa: PLC0415 - an optional dependency
@@ -143,15 +146,16 @@ def deploy(cluster: Any, shape: Shape, name: str = "default") -> Deployment:
         except BaseException:
             disconnect()
             raise
+        heads = min(2, nodes)  # on workers, which die
         platform = DaskNodes(client=client, disconnect=disconnect)
     limit = shape.memory_limit_bytes
     deployment = Deployment(
         platform=platform,
         nodes=nodes,
         executors_per_node=shape.executors_per_node or max(1, int(cores)),
-        heads=shape.schedulers or 1,
+        heads=shape.schedulers or heads,
         name=name,
-        memory_limit_bytes=limit and limit // nodes,
+        memory_limit_bytes=limit and limit // (shape.most_nodes or nodes),
     )
     deployment.launch()
     return deployment

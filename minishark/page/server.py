@@ -25,6 +25,7 @@ import msgspec
 
 from minishark.errors import OptionError
 from minishark.page.export import STATIC, export_query
+from minishark.page.metrics import CONTENT_TYPE
 from minishark.page.site import Site
 
 CONNECTIONS_MAX = 64
@@ -65,6 +66,7 @@ class PageServer:
         host: str = "127.0.0.1",
         port: int = 0,
         certificate: tuple[str, str] | None = None,
+        token: str | None = None,
     ) -> None:
         """Bind the socket.
 
@@ -74,6 +76,7 @@ class PageServer:
                 without encryption, anybody on the way could read the token.
             port: 0 for any that is free.
             certificate: files of a certificate and its private key, for https.
+            token: the token in its address; None for a random one.
 
         Raises:
             OptionError: the address is taken, not this machine's, or needs a certificate.
@@ -84,7 +87,7 @@ class PageServer:
                 "it. Or listen on 127.0.0.1, and forward the port: ssh -L."
             )
         self.site = site
-        self.token = secrets.token_urlsafe(24)
+        self.token = token or secrets.token_urlsafe(24)
         try:
             self._server = _Server((host, port), _Handler)
         except OSError as error:
@@ -189,6 +192,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         page, address = self.server.page, urlsplit(self.path)
+        if address.path == "/metrics" and self._is_scraper():
+            self._send(HTTPStatus.OK, CONTENT_TYPE, page.site.metrics())
+            return
         path = self._inside(address.path)
         if path is None:
             return
@@ -205,6 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_export(options.get("key", ""))
         elif path == "why":
             self._send_json(self._why(options))
+        elif path == "metrics":
+            self._send(HTTPStatus.OK, CONTENT_TYPE, page.site.metrics())
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
 
@@ -226,6 +234,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.CONFLICT, "This page shows a history: nothing runs.")
         else:
             self._cancel()
+
+    def _is_scraper(self) -> bool:
+        """Whether a request has the token where Prometheus puts it: in the Authorization header."""
+        page = self.server.page
+        sent, wanted = self.headers.get("Authorization", ""), f"Bearer {page.token}"
+        return page.is_own(self.headers.get("Host", "")) and secrets.compare_digest(
+            sent.encode(), wanted.encode()
+        )
 
     def _inside(self, path: str) -> str | None:
         """The part of a path after the token; None if the request was refused."""

@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from minishark.errors import MinisharkError
 from minishark.page import views
 from minishark.page.board import Board
+from minishark.page.metrics import Totals, exposition
 from minishark.page.sources import Source
 
 POLL_S = 0.25
@@ -29,6 +31,7 @@ class Site:
         self.can_cancel = can_cancel
         self._sources = tuple(sources)
         self._board = Board()
+        self._totals = Totals()
         self._changed = threading.Condition()  # guards the board and what follows
         self._cached: dict[str, tuple[int, bytes]] = {}
         self._stopped = threading.Event()
@@ -43,7 +46,8 @@ class Site:
     def _follow(self) -> None:
         ticked_s = 0.0
         while not self._stopped.wait(POLL_S):
-            with contextlib.suppress(OSError):  # a file or a session is gone: others go on
+            # A file or a cluster is gone, or comes back: what is known stays on the page.
+            with contextlib.suppress(OSError, MinisharkError):
                 self.poll()
             if self.can_cancel and time.monotonic() >= ticked_s + _TICK_S:
                 ticked_s = time.monotonic()
@@ -57,6 +61,7 @@ class Site:
                 with self._changed:
                     for session, event in events:
                         self._board.apply(event, session)
+                        self._totals.apply(event)
                     self._changed.notify_all()
 
     def tick(self) -> None:
@@ -117,6 +122,11 @@ class Site:
         with self._changed:
             found = views.why(self._board, key, stage, task)
         return None if found is None else _encode(found)
+
+    def metrics(self) -> bytes:
+        """All metrics, in Prometheus' text format."""
+        with self._changed:
+            return exposition(self._totals, self._board).encode()
 
     def await_change(self, version: int, timeout_s: float) -> int:
         """Wait until the board is newer than `version`, or for some time; its version."""

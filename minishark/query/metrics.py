@@ -5,8 +5,9 @@ Only tasks are measured; the figures of stages and queries are properties derive
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from statistics import median
 from typing import Any
 
@@ -28,6 +29,8 @@ class TaskMetrics:
         queue_s: time between submission and start, messages included.
         local: whether its node stores the table partitions that it reads; None if it reads none.
         why: why it ran there, in sentences, if the query asked for explanations.
+        received: the bytes that came over the network for it, compressed if they were, by the node
+            or session that sent them.
     """
 
     node: str
@@ -40,6 +43,7 @@ class TaskMetrics:
     queue_s: float
     local: bool | None
     why: tuple[str, ...] = ()
+    received: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,14 @@ class StageMetrics:
     def disk_bytes(self) -> int:
         """The part of the output that went to disk."""
         return sum(task.disk_bytes for task in self.by_task)
+
+    @property
+    def received(self) -> dict[str, int]:
+        """The bytes that came over the network, by the node or session that sent them."""
+        total: Counter[str] = Counter()
+        for task in self.by_task:
+            total.update(task.received)
+        return dict(total.most_common())
 
     @property
     def run_s(self) -> tuple[float, ...]:
@@ -180,6 +192,8 @@ def as_dict(figures: Any) -> Any:
     """Metrics as dictionaries, lists and numbers, derived figures included."""
     if isinstance(figures, tuple):
         return [as_dict(each) for each in figures]
+    if isinstance(figures, Mapping):
+        return dict(figures)
     if not is_dataclass(figures):
         return figures
     names = [each.name for each in fields(figures)]

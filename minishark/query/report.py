@@ -12,6 +12,8 @@ from minishark.query.inputs import preferred_nodes
 from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan
 
+_SOURCES_MAX = 3
+
 
 def metrics_text(metrics: QueryMetrics) -> str:
     total = (
@@ -38,8 +40,22 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def stage_rows(metrics: QueryMetrics) -> list[tuple[str, ...]]:
     """The cells of that table, the header first."""
-    cells = [tuple(column(stage) for column in _COLUMNS.values()) for stage in metrics.by_stage]
-    return [tuple(_COLUMNS), *cells]
+    # On one host nothing passes over the network, and most readers have one.
+    is_far = any(stage.received for stage in metrics.by_stage)
+    columns = _COLUMNS | {"network KB (from)": _received} if is_far else _COLUMNS
+    cells = [tuple(column(stage) for column in columns.values()) for stage in metrics.by_stage]
+    return [tuple(columns), *cells]
+
+
+def _received(stage: StageMetrics) -> str:
+    """All that came over the network, and from where the most of it."""
+    sources = stage.received
+    if not sources:
+        return "0"
+    named = [f"{name} {size / 1024:,.0f}" for name, size in sources.items()]
+    others = f", {len(named) - _SOURCES_MAX} more" if len(named) > _SOURCES_MAX else ""
+    total = f"{sum(sources.values()) / 1024:,.0f}"
+    return f"{total} ({', '.join(named[:_SOURCES_MAX])}{others})"
 
 
 def _kilobytes(stage: StageMetrics) -> str:

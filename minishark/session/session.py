@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from canary_core.driver import Driver
 from minishark.cluster.backend import Cluster
@@ -52,6 +52,9 @@ from minishark.tasks.items import Items
 from minishark.tasks.nested import SessionAddress, is_here, session_in_call
 from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -583,6 +586,21 @@ class Session(CamelCase):
                 self._page = serve_session(self._watcher, engine, port)
         show(self._page.address, open_browser)
         return self._page.address
+
+    def trace(self, provider: TracerProvider | None = None) -> None:
+        """Send what happens from now on as OpenTelemetry spans: queries, stages, tasks, calls.
+
+        A query's span is a child of the span that is current where the query is asked for. Spans
+        contain the SQL text.
+
+        Args:
+            provider: where spans go; None for OpenTelemetry's global provider.
+
+        Raises:
+            OptionError: opentelemetry is not installed.
+        """
+        self._runtime.engine.check_open()
+        self._watcher.trace(provider)
 
     # Life
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -23,9 +24,13 @@ from minishark.cluster.wire import own_versions
 from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
+from minishark.events.traces import Spans
 from minishark.programs.program import Program
 from minishark.programs.run import ProgramRun
 from minishark.session.engine import Engine
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 _LOOK_S = 1.0
 _WRITE_S = 0.25
@@ -51,6 +56,7 @@ class Watcher:
         self._tables: dict[str, Table] = {}
         self._programs: dict[int, kinds.ProgramReport] = {}
         self._history: HistoryWriter | None = None
+        self._spans: Spans | None = None
         self._written = 0
         self._looked_s = 0.0
         self._thread: threading.Thread | None = None
@@ -76,18 +82,38 @@ class Watcher:
         self._history = HistoryWriter(folder, self.began)
         self.start()
 
+    def trace(self, provider: TracerProvider | None) -> None:
+        """Make spans of what happens from now on.
+
+        Raises:
+            OptionError: opentelemetry is not installed.
+        """
+        spans = Spans(self.began, provider)
+        if self._history is None:
+            self._written = self._engine.events.since(self._written).last
+        self._spans = spans
+        self.start()
+
     def stop(self) -> None:
         """Look no more, and write what is left."""
         self._stopped.set()
         self._engine.events.emit(kinds.SessionEnded(at=time.time()))
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(2.0)
-        if self._history is not None:
+        if self._is_followed:
             self._write()
+        if self._history is not None:
             self._history.close()
+        if self._spans is not None:
+            self._spans.close()
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether all events go somewhere from here."""
+        return self._history is not None or self._spans is not None
 
     def _run(self) -> None:
-        while not self._stopped.wait(_WRITE_S if self._history is not None else _LOOK_S):
+        while not self._stopped.wait(_WRITE_S if self._is_followed else _LOOK_S):
             now = time.monotonic()
             if now >= self._looked_s + _LOOK_S - _WRITE_S / 2:
                 self._looked_s = now
@@ -95,18 +121,19 @@ class Watcher:
                 with contextlib.suppress(MinisharkError, OSError, RuntimeError), self._lock:
                     for event in self._changes():
                         self._engine.events.emit(event)
-            if self._history is not None:
+            if self._is_followed:
                 self._write()
 
     def _write(self) -> None:
-        assert self._history is not None
         batch = self._engine.events.since(self._written)
         self._written = batch.last
         events = list(batch.events)
         if batch.dropped and events:
             events.insert(0, kinds.EventsDropped(at=events[0].at, count=batch.dropped))
+        if self._spans is not None:
+            self._spans.record(events)
         try:
-            if self._history.write(events):
+            if self._history is not None and self._history.write(events):
                 with self._lock:
                     self._nodes, self._tables, self._programs = {}, {}, {}
         except OSError as error:

@@ -121,12 +121,10 @@ class Tables:
         """Folders for a table's source and its buckets, removed when it is loaded."""
         temporary = (f"{folder}-source", f"{folder}-buckets")
         try:
-            for needed in temporary:
-                self.cluster.make_folder(needed)
+            self.cluster.make_folder(*temporary)
             yield temporary
         finally:
-            for done in temporary:
-                self.cluster.remove_folder(done)
+            self.cluster.remove_folder(*temporary)
 
     def drop(self, name: str) -> None:
         with self._lock:
@@ -253,8 +251,7 @@ class Tables:
     def _place(self, folder: str) -> Placement:
         """The placement for tasks that load a table; makes its folders on all live nodes."""
         placement = self.placement()
-        for needed in (folder, f"{folder}-buckets"):
-            self.cluster.make_folder(needed)
+        self.cluster.make_folder(folder, f"{folder}-buckets")
         return placement
 
     def described(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 
@@ -116,11 +117,14 @@ class Outputs:
                 stored.path.unlink(missing_ok=True)
 
     def replicated(
-        self, task: TaskPayload, file: str, stored: StoredFile, statistics: bytes
+        self, task: TaskPayload, file: str, stored: StoredFile, measured: Callable[[], bytes]
     ) -> TaskOutcome:
-        """Give a partition's replicas to other nodes."""
-        locations = self.store.replicate(stored, file, task.replicas)
-        return structs.replace(_outcome(stored, file), statistics=statistics, locations=locations)
+        """Give a partition's replicas to other nodes, while its statistics are `measured`."""
+        with ThreadPoolExecutor(1, "minishark-replicas") as pool:
+            given = pool.submit(self.store.replicate, stored, file, task.replicas)
+            statistics = measured()
+        outcome = _outcome(stored, file)
+        return structs.replace(outcome, statistics=statistics, locations=given.result())
 
     def buckets(
         self, stage: StageTask, task: TaskPayload, rows: pa.RecordBatchReader

@@ -213,6 +213,8 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     locations: tuple[str, ...] = ()  # for PARTITION, the nodes that have a copy
     # How many times all buckets were written, for BUCKETS; several if the rows exceeded the buffer.
     runs: int = 1
+    # The bytes that came over the network for it, by the store that sent them.
+    received: dict[str, int] = {}
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""

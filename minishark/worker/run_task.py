@@ -13,6 +13,7 @@ from pathlib import Path
 import cloudpickle
 import duckdb
 import pyarrow as pa
+from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
 from minishark.expressions import quote, quote_text
@@ -42,7 +43,7 @@ from minishark.worker.protocol import (
 from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
 from minishark.worker.statistics import partition_statistics, text_sample
-from minishark.worker.store import Store, all_read
+from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
 from minishark.worker.task_errors import TaskError, is_full, task_errors
 from minishark.worker.writing import mapped
@@ -86,7 +87,10 @@ class TaskRunner:
             TaskError: with the reason, for whatever is not a bug.
         """
         with self._running:
-            return self._run_guarded(stage, task)
+            self._store.take_received()  # of a task that failed
+            outcome = self._run_guarded(stage, task)
+            received = self._store.take_received()
+            return structs.replace(outcome, received=received) if received else outcome
 
     def _run_guarded(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         try:
@@ -279,7 +283,7 @@ class TaskRunner:
     def _inputs(self, stage: StageTask, task: TaskPayload) -> Iterator[Mapping[str, pa.Table]]:
         """The inputs, for as long as the task runs: variables for a fragment, or views."""
         slices: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
-        tables = dict(zip(slices, all_read(self._store.read, slices.values()), strict=True))
+        tables = dict(zip(slices, self._store.read_all([*slices.values()]), strict=True))
         views = {} if stage.types else tables  # a user's statement may use any name
         with self._duckdb.views(views, task.relations):
             yield tables
@@ -295,14 +299,16 @@ class TaskRunner:
         """Store and measure a partition; its rows in `table`, if they are in memory already."""
         columns = output_columns(stage)
         file, stored = self._outputs.partition(stage, task, schema, batches)
+
+        def measured() -> bytes:
+            rows = mapped(stored) if table is None else table
+            return self._statistics(rows.rename_columns([name for name, _ in columns]), columns)
+
         try:
-            table = mapped(stored) if table is None else table
-            named = table.rename_columns([name for name, _ in columns])
-            statistics = self._statistics(named, columns)
+            return self._outputs.replicated(task, file, stored, measured)
         except BaseException:
             stored.path.unlink(missing_ok=True)
             raise
-        return self._outputs.replicated(task, file, stored, statistics)
 
     def _statistics(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> bytes:
         self._duckdb.set_output_types(EXCHANGE_SETTINGS)

@@ -15,10 +15,14 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -26,10 +30,12 @@ from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.paths import StorePaths, follow, link
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
-from minishark.worker.writing import FileWriter, StoredFile
+from minishark.worker.writing import FileWriter, RawFile, StoredFile
 
 _CACHED_FILES_MAX = 1024
-_Item = TypeVar("_Item")
+_COPIES_AT_ONCE = 4
+_ALONE_MAX_S = 60.0
+_ALONE_STEP_S = 0.02
 
 
 class InputMissingError(Exception):
@@ -44,15 +50,40 @@ class FolderMissingError(FileNotFoundError):
     """A node has no folder for an output file: not yet, or no longer."""
 
 
-class Fetcher(Protocol):
-    """Moves files between hosts."""
+class RawSink(Protocol):
+    """Takes the bytes of a file."""
 
-    def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """The rows of a slice that `source` holds.
+    def write(self, data: memoryview, size: int) -> None:
+        """The next bytes of a file of `size` bytes."""
+        ...
+
+    def restart(self) -> None:
+        """Forget what was written: the bytes come again from the first."""
+        ...
+
+
+class Fetcher(Protocol):
+    """Moves files between hosts; safe to use from several threads."""
+
+    def fetch(
+        self, wanted: Sequence[tuple[StoreLocation, FileSlice]]
+    ) -> list[pa.Table | InputMissingError]:
+        """The rows of slices, each from a store that has it; or why there are none.
+
+        All hosts are asked at once, each with one request.
+        """
+        ...
+
+    def copy(self, source: StoreLocation, file: str, sink: RawSink, reader: str = "") -> None:
+        """The bytes of a whole file; if the service `reader` will serve it, perhaps from another.
 
         Raises:
-            InputMissingError: it does not have the file, or does not answer.
+            InputMissingError: `source` does not have the file, or does not answer.
         """
+
+    def announce(self, source: StoreLocation, file: str, reader: str, copy: str) -> None:
+        """Tell the source of a file that the service `reader` serves it, too, as `copy`."""
+        ...
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         """Make `target` fetch a whole file from `source`.
@@ -63,6 +94,15 @@ class Fetcher(Protocol):
 
     def remove_soon(self, holders: Iterable[StoreLocation], file: str) -> None:
         """Delete a file, and copies of it, where `holders` have some; does not wait for them."""
+        ...
+
+    def take_received(self) -> dict[str, int]:
+        """The bytes that came over the network since the last call, by the store they are from."""
+        ...
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the running task is to end."""
         ...
 
 
@@ -104,16 +144,47 @@ class Store:
         Raises:
             InputMissingError: no location has the files; names all of them.
         """
-        if any(item.inline for item in slices):
-            return _joined(all_read(self._slice, slices))
-        table = self._tables.get(slices)
-        if table is None:
-            table = _joined(all_read(self._slice, slices))
+        return self.read_all((slices,))[0]
+
+    def read_all(self, inputs: Sequence[tuple[FileSlice, ...]]) -> list[pa.Table]:
+        """As `read`, for several inputs; what other hosts have of them is fetched at once."""
+        cached = ((slices, self._tables.get(slices)) for slices in inputs)
+        held = {slices: table for slices, table in cached if table is not None}
+        wanted = [item for slices in inputs if slices not in held for item in slices]
+        parts = self._parts(dict.fromkeys(wanted))
+        for slices in inputs:
+            if slices in held:
+                continue
+            held[slices] = table = _joined([parts[item] for item in slices])
+            if any(item.inline for item in slices):
+                continue
             with self._lock:
                 self._tables[slices] = table
                 if len(self._tables) > _CACHED_FILES_MAX:
                     self._tables.popitem(last=False)
-        return table
+        return [held[slices] for slices in inputs]
+
+    def _parts(self, items: Iterable[FileSlice]) -> dict[FileSlice, pa.Table]:
+        """The rows of each slice; an InputMissingError names all that are missing."""
+        found: dict[FileSlice, pa.Table | InputMissingError] = {}
+        far = []
+        for item in items:
+            if item.inline:
+                reader = pa.ipc.open_stream(item.inline)
+                batches = [*reader][item.first : item.last]
+                found[item] = pa.Table.from_batches(batches, reader.schema)
+            elif (near := self._reader(item)) is not None:
+                found[item] = self._batches(near, item)
+            else:
+                far.append(item)
+        if far:
+            found.update(self._from_afar(far))
+        missing = [each for each in found.values() if isinstance(each, InputMissingError)]
+        if missing:
+            files = tuple(file for error in missing for file in error.files)
+            more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+            raise InputMissingError(f"{missing[0]}{more}", files)
+        return found
 
     def local_path(self, item: FileSlice) -> Path | None:
         """Where this host has a file, fetched if only others do; None if there is no room for it.
@@ -124,12 +195,10 @@ class Store:
         found = (self._find(item.file, node) for node in (self.node, *item.locations))
         path = next(filter(None, found), None)
         if path is None:
-            copy = f"{item.file}@{item.locations[0]}"
-            with _alone(self._paths.memory / self.node):  # else each executor would fetch it
-                path = self._find(copy, self.node)
-                if path is None:
-                    self._from_afar(item)
-                    path = self._find(copy, self.node)
+            found_afar = self._copied(item)
+            if isinstance(found_afar, InputMissingError):
+                raise found_afar
+            path = self._find(_copy_name(item), self.node)
         return path
 
     def has_folder(self, folder: str) -> bool:
@@ -157,13 +226,6 @@ class Store:
                 path = self._find(name, node)
                 if path is not None:
                     yield path
-
-    def _slice(self, item: FileSlice) -> pa.Table:
-        if item.inline:
-            reader = pa.ipc.open_stream(item.inline)
-            return pa.Table.from_batches([*reader][item.first : item.last], reader.schema)
-        reader = self._reader(item)
-        return self._from_afar(item) if reader is None else self._batches(reader, item)
 
     def _batches(self, reader: pa.RecordBatchFileReader, item: FileSlice) -> pa.Table:
         last = reader.num_record_batches if item.last is None else item.last
@@ -206,33 +268,109 @@ class Store:
             return self._paths
         return StorePaths(Path(peer.memory), Path(peer.disk))
 
-    def _from_afar(self, item: FileSlice) -> pa.Table:
-        """A slice that only other hosts have; a whole file is copied for the node's executors."""
-        if item.first or item.last is not None or not item.locations:
-            return self._fetched(item)
-        copy = FileSlice(f"{item.file}@{item.locations[0]}", (self.node,))
-        reader = self._reader(copy)
-        if reader is not None:
-            return self._batches(reader, copy)
-        table = self._fetched(item)
-        try:
-            self.write(copy.file, table.schema, [table.to_batches()])
-        except FileNotFoundError:  # this node does not know the folder (any more)
-            return table
-        reader = self._reader(copy)
-        return table if reader is None else self._batches(reader, copy)
+    def _from_afar(
+        self, items: Sequence[FileSlice]
+    ) -> Iterable[tuple[FileSlice, pa.Table | InputMissingError]]:
+        """Slices that only other hosts have; whole files are copied for the node's executors."""
+        whole = [item for item in items if _is_whole(item)]
+        parts = [item for item in items if not _is_whole(item)]
+        if len(whole) > 1:
+            with ThreadPoolExecutor(_COPIES_AT_ONCE, "minishark-copy") as pool:
+                yield from zip(whole, pool.map(self._copied, whole), strict=True)
+        else:
+            yield from ((item, self._copied(item)) for item in whole)
+        if parts:
+            yield from self._fetched(parts).items()
 
-    def _fetched(self, item: FileSlice) -> pa.Table:
-        reasons = []
-        for node in filter(self._is_far, item.locations):
-            if self._fetcher is not None:
-                try:
-                    return self._fetcher.fetch(self._stores[node], item)
-                except InputMissingError as error:
-                    reasons.append(f" ({error})")
-        locations = ", ".join(item.locations) or "(all that had it are gone)"
-        message = f"{item.file} is on none of the nodes {locations}{''.join(reasons)}"
-        raise InputMissingError(message, (item,))
+    def _copied(self, item: FileSlice) -> pa.Table | InputMissingError:
+        """A whole file, copied to this node unless another of its executors was faster."""
+        copy = FileSlice(_copy_name(item), (self.node,))
+        with self._alone(copy.file):
+            reader = self._reader(copy)
+            # It may have been dropped, or there is no room: the rows can still be had.
+            with contextlib.suppress(OSError):
+                for node in filter(self._is_far, item.locations):
+                    if reader is None and self._copy(item.file, self._stores[node], copy.file):
+                        reader = self._reader(copy)
+        return self._fetched([item])[item] if reader is None else self._batches(reader, copy)
+
+    def _copy(self, file: str, source: StoreLocation, name: str) -> bool:
+        """Copy a file of another host under this name; whether that host had it."""
+        if self._fetcher is None:
+            return False
+        own = self._stores.get(self.node)
+        reader = own.service if own is not None else ""
+        try:
+            with self._raw(name) as sink:
+                self._fetcher.copy(source, file, sink, reader)
+        except InputMissingError:
+            return False
+        if reader:
+            self._fetcher.announce(source, file, reader, name)
+        return True
+
+    def _raw(self, file: str) -> RawFile:
+        memory, disk = (
+            place / self.node / file for place in (self._paths.memory, self._paths.disk)
+        )
+        if self._stores:
+            self._make_folder_of_stranger(file)
+        return RawFile(memory, disk, self.meter)
+
+    def take(self, file: str, source: StoreLocation) -> None:
+        """Copy a file of another host to this node.
+
+        Raises:
+            InputMissingError: `source` does not have it, or does not answer.
+            OSError: it can't be stored here.
+        """
+        assert self._fetcher is not None, "there are other hosts"
+        with self._raw(file) as sink:
+            self._fetcher.copy(source, file, sink)
+
+    @contextlib.contextmanager
+    def _alone(self, file: str) -> Iterator[None]:
+        """While the block runs, no other process of this host is in one for the same file."""
+        path = self._paths.memory / self.node / file
+        lock = path.with_name(f".{zlib.crc32(path.name.encode()):08x}.lock")
+        try:
+            held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:  # its folder is not there: what is missing is said elsewhere
+            yield
+            return
+        deadline = time.monotonic() + _ALONE_MAX_S
+        try:
+            while not _locked(held) and time.monotonic() < deadline:
+                if self._fetcher is None or self._fetcher.is_interrupted:
+                    break
+                time.sleep(_ALONE_STEP_S)
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            os.close(held)
+
+    def _fetched(self, items: Sequence[FileSlice]) -> dict[FileSlice, pa.Table | InputMissingError]:
+        """Slices of other hosts, in memory; each from its next location if one does not have it."""
+        found: dict[FileSlice, pa.Table | InputMissingError] = {}
+        left = {item: list(filter(self._is_far, item.locations)) for item in items}
+        reasons: dict[FileSlice, str] = dict.fromkeys(items, "")
+        while self._fetcher is not None and (asked := [item for item in left if left[item]]):
+            wanted = [(self._stores[left[item].pop(0)], item) for item in asked]
+            for item, answer in zip(asked, self._fetcher.fetch(wanted), strict=True):
+                if isinstance(answer, InputMissingError):
+                    reasons[item] += f" ({answer})"
+                else:
+                    found[item] = answer
+                    del left[item]
+        for item in left:
+            locations = ", ".join(item.locations) or "(all that had it are gone)"
+            message = f"{item.file} is on none of the nodes {locations}{reasons[item]}"
+            found[item] = InputMissingError(message, (item,))
+        return found
+
+    def take_received(self) -> dict[str, int]:
+        """The bytes that came over the network since the last call, by the store they are from."""
+        return {} if self._fetcher is None else self._fetcher.take_received()
 
     def forget(self, folder: str) -> None:
         """Drop cached readers and tables of the files in `folder`."""
@@ -306,62 +444,66 @@ class Store:
         Returns:
             The nodes that have it now, in the order of `nodes`.
         """
-        held = [node for node in nodes if self._give(stored, file, node)]
-        return tuple(held) if self.node in held else (self.node, *held)
+        groups: dict[str, list[str]] = {}
+        for node in nodes:
+            groups.setdefault(self._host_of(node), []).append(node)
+        # One copy goes to each host; its other nodes take theirs from there.
+        held = {self.node}
+        far = [group for host, group in groups.items() if host != self._host]
+        if far:
+            with ThreadPoolExecutor(min(_COPIES_AT_ONCE, len(far)), "minishark-replica") as pool:
+                held.update(*pool.map(partial(self._given_far, file), far))
+        held.update(node for node in groups.get(self._host, ()) if self._give(stored, file, node))
+        found = tuple(node for node in nodes if node in held)
+        return found if self.node in found else (self.node, *found)
+
+    def _host_of(self, node: str) -> str:
+        return self._stores[node].host if self._is_far(node) else self._host
+
+    def _given_far(self, file: str, nodes: Sequence[str]) -> list[str]:
+        """Those of another host's nodes that have taken a file."""
+        source = self._stores.get(self.node)
+        held: list[str] = []
+        if source is None or self._fetcher is None:  # it came later than the task's stage
+            return held
+        for node in nodes:
+            with contextlib.suppress(OSError):  # it died, or is full
+                self._fetcher.replicate(file, source, self._stores[node])
+                held.append(node)
+                source = self._stores[held[0]]
+        return held
 
     def _give(self, stored: StoredFile, file: str, node: str) -> bool:
+        """Link a file into the folder of a node on this host; whether it could be."""
         if node == self.node:
             return True
         try:
-            if self._is_far(node) and self._fetcher is not None:
-                own = self._stores.get(self.node)
-                if own is None:  # it came later than the task's stage
-                    return False
-                self._fetcher.replicate(file, own, self._stores[node])
-            else:
-                paths = self._paths_of(node)
-                copy = paths.memory / node / file
-                if stored.on_disk:
-                    follow(copy.parent, (paths.disk / node / file).parent)
-                    copy = paths.disk / node / file
-                link(stored.path, copy)
+            paths = self._paths_of(node)
+            copy = paths.memory / node / file
+            if stored.on_disk:
+                follow(copy.parent, (paths.disk / node / file).parent)
+                copy = paths.disk / node / file
+            link(stored.path, copy)
         except OSError:  # it died, or is full
             return False
         return True
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """While the block runs, no other process of this host is in one for the same folder."""
+def _is_whole(item: FileSlice) -> bool:
+    return not item.first and item.last is None and bool(item.locations)
+
+
+def _copy_name(item: FileSlice) -> str:
+    """The name of a node's copy of another host's file."""
+    return f"{item.file}@{item.locations[0]}"
+
+
+def _locked(file: int) -> bool:
     try:
-        found = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:  # the node has no file at all: what is missing is said elsewhere
-        yield
-        return
-    try:
-        fcntl.flock(found, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(found)
-
-
-def all_read(read: Callable[[_Item], pa.Table], items: Iterable[_Item]) -> list[pa.Table]:
-    """What `read` gives for each item.
-
-    Raises:
-        InputMissingError: files of some are missing; names those of all items.
-    """
-    tables, missing = [], []
-    for item in items:
-        try:
-            tables.append(read(item))
-        except InputMissingError as error:
-            missing.append(error)
-    if missing:
-        files = tuple(file for error in missing for file in error.files)
-        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-        raise InputMissingError(f"{missing[0]}{more}", files)
-    return tables
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import pyarrow as pa
 
@@ -157,3 +157,82 @@ class FileWriter:
         assert self._temporary is not None
         path = self._temporary.rename(self._paths[self._on_disk])
         self.stored = StoredFile(path, self._bytes, self._rows, self._on_disk)
+
+
+class RawFile:
+    """A file that is copied as bytes; a context manager, after which it has its name.
+
+    It is removed if the block fails, or if fewer bytes came than were announced.
+    """
+
+    def __init__(self, memory: Path, disk: Path, meter: StorageMeter) -> None:
+        """Write to a path in shared memory if there is room, or to one on disk."""
+        self._memory = memory
+        self._disk = disk
+        self._meter = meter
+        self._file: BinaryIO | None = None
+        self._path = memory
+        self._temporary = memory
+        self._size = 0
+
+    def write(self, data: memoryview, size: int) -> None:
+        """The next bytes of a file of `size` bytes.
+
+        Raises:
+            OSError: the disk is full, or the folder is not there (any more).
+        """
+        if self._file is None:
+            self._size = size
+            self._file = self._opened(size)
+        self._file.write(data)
+
+    def restart(self) -> None:
+        """Forget what was written."""
+        if self._file is not None:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+            self._file = None
+
+    def _opened(self, size: int) -> BinaryIO:
+        if self._meter.has_room(size) or self._memory == self._disk:
+            file = self._open(self._memory)
+            if self._meter.has_plenty(size):
+                return file
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                file.close()
+                self._temporary.unlink(missing_ok=True)
+                if error.errno not in FULL or self._memory == self._disk:
+                    raise
+            else:
+                return file
+        follow(self._memory.parent, self._disk.parent)
+        return self._open(self._disk)
+
+    def _open(self, path: Path) -> BinaryIO:
+        self._path = path
+        self._temporary = temporary_path(path)
+        return self._temporary.open("wb", buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._file is None:
+            return
+        try:
+            if kind is None:
+                if self._file.tell() != self._size:
+                    message = f"{self._path.name} came with {self._file.tell()} bytes"
+                    raise OSError(f"{message} of {self._size}")
+                self._meter.note(self._size)
+                self._temporary.rename(self._path)
+        finally:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)

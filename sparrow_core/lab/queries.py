@@ -18,10 +18,14 @@ from sparrow_core.sim.workload import Arrival
 
 
 class QueryStage(msgspec.Struct, frozen=True):
-    """A job, and its predecessors: indexes of stages of the query."""
+    """A job, and its predecessors: indexes of stages of the query.
+
+    `delay_s`: the front end's work between the end of the last of them and the job's submission.
+    """
 
     job: JobSpec
     after: tuple[int, ...] = ()
+    delay_s: float = 0.0
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -59,7 +63,7 @@ def simulate_queries(cluster: ExpressCluster, queries: Sequence[Query]) -> list[
     def submit(number: int, at_s: float) -> None:
         for index, stage in pending[number].ready():
             start = start_of(stage.job, JobId(f"{number}/{index}"))
-            cluster.submit(Arrival(at_s, start))
+            cluster.submit(Arrival(at_s + stage.delay_s, start))
 
     def on_last(job_id: JobId, ends_s: float) -> None:
         number, index = map(int, job_id.split("/"))

@@ -23,6 +23,7 @@ run again. Bounds: one entry per open job, `_ABANDONED_MAX` abandoned submission
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ from sparrow_core.protocol.messages import (
     RerunTasks,
     SchedulerLost,
     SchedulerSilent,
+    SetSchedulers,
     StartJob,
     StragglerTimer,
     SubmitJob,
@@ -201,6 +203,8 @@ class Client:
                 return self._fail(job, "cancelled", "the job was cancelled") if job else []
             case SchedulerLost():
                 return self._on_scheduler_lost(msg, now)
+            case SetSchedulers():
+                return self._on_set_schedulers(msg, now)
             case AllNodesLost():
                 return self._on_all_nodes_lost(msg)
             case KnownNodes():
@@ -278,20 +282,27 @@ class Client:
             return self._finish(job)  # only the report of its placement was lost
         if not self._schedulers:
             return self._fail(job, "no_scheduler", self._schedulers_lost)
-        # If the scheduler is alive after all, its copy of the job must not go on.
-        end = Envelope(job.scheduler, EndJob(job.wire_id))
-        turn = self._turn
-        if job.scheduler in self._schedulers:
-            turn = self._schedulers.index(job.scheduler)
-            self._abandon(job.wire_id, job.scheduler)
+        end = self._give_up_submission(job)
+        known = job.scheduler in self._schedulers
+        turn = self._schedulers.index(job.scheduler) if known else self._turn
         job.scheduler = self._scheduler_after(turn)
+        return [end, *self._submit_anew(job, now)]
+
+    def _give_up_submission(self, job: _Job) -> Envelope:
+        """If the scheduler is alive after all, its copy of the job must not go on."""
+        if job.scheduler in self._schedulers:
+            self._abandon(job.wire_id, job.scheduler)
+        return Envelope(job.scheduler, EndJob(job.wire_id))
+
+    def _submit_anew(self, job: _Job, now: float) -> list[Envelope]:
+        """Submit the unfinished tasks under a new id, to the job's scheduler."""
         # All earlier submissions, because a node may have missed that one of them ended.
         job.replaced = (*job.replaced, job.wire_id)
         job.submission += 1
         job.accepted = False
         job.heard_at = now
         job.overdue.clear()
-        return [end, *self._submit(job), *self._watch(job.scheduler, now)]
+        return [*self._submit(job), *self._watch(job.scheduler, now)]
 
     def _on_job_accepted(self, msg: JobAccepted, now: float) -> list[Envelope]:
         job = self._current(msg.job_id)
@@ -309,8 +320,9 @@ class Client:
 
     def _watch(self, scheduler: Address, now: float) -> list[Envelope]:
         """A job was submitted to the scheduler: watch for its silence from now on."""
-        busy = [job for job in self._jobs.values() if job.scheduler == scheduler]
-        if len(busy) <= 1:  # it was not pinged before, so its last sign of life may be old
+        busy = (job for job in self._jobs.values() if job.scheduler == scheduler)
+        if len([*itertools.islice(busy, 2)]) <= 1:
+            # It was not pinged before, so its last sign of life may be old.
             self._heard_at[scheduler] = now
         if self._watched_at is not None:
             return []
@@ -372,6 +384,14 @@ class Client:
         for wire_id in [id_ for id_, at in self._abandoned.items() if at == scheduler]:
             del self._abandoned[wire_id]
             out.append(Envelope(scheduler, EndJob(wire_id)))
+        # The link is whole again: do not wait for timers whose backoff has grown meanwhile, and do
+        # not count what was sent in vain.
+        for job in self._jobs.values():
+            if job.unanswered and not job.accepted:
+                job.unanswered = 0
+                out.append(self._give_up_submission(job))
+                job.scheduler = scheduler
+                out += self._submit_anew(job, now)
         return out
 
     def _abandon(self, wire_id: JobId, scheduler: Address) -> None:
@@ -570,6 +590,16 @@ class Client:
             self._schedulers_lost = f"no scheduler is left; the last one: {msg.reason}"
         self._silent.pop(msg.scheduler, None)
         return self._move_all(msg.scheduler, now)
+
+    def _on_set_schedulers(self, msg: SetSchedulers, now: float) -> list[Envelope]:
+        gone = [each for each in self._schedulers if each not in msg.schedulers]
+        self._schedulers = list(msg.schedulers)
+        for scheduler in gone:
+            self._silent.pop(scheduler, None)
+        # Jobs stay with silent schedulers only as long as there are no others.
+        if any(each not in self._silent for each in self._schedulers):
+            gone += self._silent
+        return [out for scheduler in gone for out in self._move_all(scheduler, now)]
 
     def _on_all_nodes_lost(self, msg: AllNodesLost) -> list[Envelope]:
         self._nodes_lost = f"no node is left{msg.reason and f'; the last one: {msg.reason}'}"

@@ -186,8 +186,8 @@ class Ledger:
         return self._eligible[key]
 
     def is_empty(self) -> bool:
-        """Whether no live node has, or had, an executor."""
-        return not any(node.frameworks for node in self.nodes.values())
+        """Whether no node that stays has, or had, an executor; one about to be removed drains."""
+        return not any(node.frameworks and not node.draining for node in self.nodes.values())
 
     def node_infos(self) -> tuple[NodeInfo, ...]:
         return tuple(

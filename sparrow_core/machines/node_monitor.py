@@ -78,6 +78,7 @@ from sparrow_core.protocol.messages import (
     Reserve,
     ReturnTask,
     RunTasks,
+    SetSchedulers,
     SetWeights,
     StopTask,
     TasksEnded,
@@ -199,6 +200,11 @@ class NodeMonitor:
                 return self._on_get_shared(msg)
             case SetWeights():
                 return self._on_set_weights(msg)
+            case SetSchedulers():
+                for gone in set(self._schedulers) - set(msg.schedulers):
+                    self._unreported.take(gone)
+                self._schedulers = msg.schedulers
+                return self._register()
             case Drain():
                 # Once it may leave, a late Drain with `hold` does not keep it.
                 self._held = msg.hold and (self._held or not self._draining)

@@ -143,6 +143,12 @@ class AllNodesLost(Message, frozen=True):
     reason: str = ""
 
 
+class SetSchedulers(Message, frozen=True):
+    """These are the schedulers from now on: one has come back under another address."""
+
+    schedulers: tuple[Address, ...]
+
+
 class Notify(Message, frozen=True):
     """Events of a job, for the embedding program."""
 
@@ -572,7 +578,7 @@ class MetricsText(Message, frozen=True):
 
 
 ClientIn = (
-    StartJob | CancelJob | WithdrawTasks | SchedulerLost | AllNodesLost
+    StartJob | CancelJob | WithdrawTasks | SchedulerLost | AllNodesLost | SetSchedulers
     | JobTimer | WatchTimer | StragglerTimer
     | JobAccepted | JobAborted | JobPlaced | JobStatus | Pong | KnownNodes | TaskResults | TaskError
     | TaskAbandoned | TasksWithdrawn
@@ -583,7 +589,8 @@ SchedulerIn = (
     | NodeLoad | GetTasks | ReportTasks | GetShared | WithdrawTasks
 )  # fmt: skip
 NodeMonitorIn = (
-    Tick | Flush | NodeRefused | SetWeights | Drain | Reserve | ProbeLoad | AssignTasks
+    Tick | Flush | NodeRefused | SetWeights | SetSchedulers | Drain | Reserve | ProbeLoad
+    | AssignTasks
     | CancelReservations | EndJob | EndJobs | JobShared | GetShared
     | ExecutorStatus | ExecutorLost | TasksEnded | StopTask | ReturnTask
 )  # fmt: skip

@@ -16,7 +16,7 @@ from pathlib import Path
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of
-from sparrow_core.protocol.messages import Drain, GetMetrics
+from sparrow_core.protocol.messages import Drain, GetMetrics, SetSchedulers
 from sparrow_core.protocol.types import NodeInfo
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.specs import NodeStatus
@@ -113,6 +113,25 @@ class RemoteCluster(Cluster):
             else None
             for each in self._schedulers
         }
+
+    def set_schedulers(self, schedulers: Sequence[Address]) -> None:
+        """Use these schedulers from now on; jobs at others move to them. Thread-safe.
+
+        Raises:
+            ClusterStartError: There is none in the list.
+            ClusterClosed: The connection is closed, or was not opened.
+        """
+        if not schedulers:
+            raise ClusterStartError("there is no scheduler to submit to")
+        self._schedulers = tuple(schedulers)
+        self.call_soon(self._use_schedulers)
+
+    def _use_schedulers(self) -> None:
+        self._actor.schedulers = list(self._schedulers)
+        with self._actor.changed:
+            for gone in self._actor.known.keys() - set(self._schedulers):
+                del self._actor.known[gone]
+        self._driver.post(self._client, SetSchedulers(self._schedulers))
 
     def _infos(self) -> dict[NodeName, NodeInfo]:
         with self._actor.changed:

@@ -34,6 +34,7 @@ def test_a_short_run() -> None:
     assert [] == [done.failure for done in found.done if done.failure]
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_failure_with_stacks(capfd: pytest.CaptureFixture[str]) -> None:
     """What takes too long ends the run; all processes tell what their threads do."""
     found = run_chaos(replace(_SHORT, faults=1, hang_s=0.0), 1, lambda _: None)

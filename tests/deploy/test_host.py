@@ -26,10 +26,11 @@ _IP = "127.0.0.1"
 _SOON_S = 10.0
 
 _PARENT = """
-import msgspec, sys, time
+import msgspec, signal, sys, time
 from minishark.deploy.host import NodeHost, NodeSpec
 host = NodeHost("127.0.0.1")
 spec = msgspec.json.decode(sys.argv[1], type=NodeSpec)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as in threads of Ray's workers
 host.start(msgspec.structs.replace(spec, heads=(host.reserve(),)))
 print(*host.folders, host._process.pid, flush=True)
 time.sleep(60)
@@ -124,6 +125,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_nodes_that_srun_would_start(tmp_path: Path) -> None:
     """All with the same command; a session finds them by the same file; SIGTERM ends them."""
     keys, file = tmp_path / "keys", tmp_path / "meet"

@@ -68,7 +68,7 @@ def test_a_head_comes_again_where_it_was() -> None:
     supervisor.on(Placed(head.name, "m0", "tcp://h:70"), 0.0)
     supervisor.on(Ended(head.name, "It died."), 1.0)
     (again,) = launches(supervisor, 2.0)
-    assert again.before == ("m0", 70)
+    assert again.before == "tcp://h:70"
 
 
 def test_two_workers_never_share_a_machine() -> None:

@@ -108,7 +108,8 @@ class Bed:
     def command(self, host: int, *command: str) -> list[str]:
         """The command line that runs `command` on a host."""
         spaces = ("--net", "--uts", "--mount", "--pid")
-        return ["nsenter", "-t", str(self._holders[host]), *spaces, "--", *command]
+        enter = ("nsenter", "-t", str(self._holders[host]), *spaces, "--")
+        return [*enter, "env", f"--chdir={ROOT}", *command]  # the namespaces begin at the root
 
     def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of a host's programs."""
@@ -125,7 +126,7 @@ class Bed:
         """Start a program on a host, with pipes; `changes` are environment variables."""
         started = subprocess.Popen(
             self.command(host, *command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, env=self.environment(changes), cwd=ROOT,
+            stderr=subprocess.STDOUT, text=True, env=self.environment(changes),
         )  # fmt: skip
         self._programs.append(started)
         return started
@@ -135,7 +136,7 @@ class Bed:
         done = subprocess.run(
             self.command(host, sys.executable, "-c", code, *arguments),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s,
-            env=self.environment(), cwd=ROOT, check=False,
+            env=self.environment(), check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"status {done.returncode} on host {host}\n{done.stderr}"
         return done.stdout

@@ -158,8 +158,9 @@ def _requests() -> list[bytes]:
         wire.EndSession("s-nobody"),
         wire.MakeFolder("s-nobody/a"),
         wire.RemoveFolder("s-nobody"),
-        wire.Fetch("s-nobody/none.arrow", 0, None, 8),
+        wire.Fetch(parts=(wire.Part("s-nobody/none.arrow"),), credit=8),
         wire.Credit(1),
+        wire.Holds("s-nobody/none.arrow", "ipc:///none", "s-nobody/none.arrow@x"),
         wire.Replicate("s-nobody/none.arrow", peer),
         wire.GetReport(),
     )

@@ -76,6 +76,29 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
+def test_a_scheduler_comes_back_under_another_address(keys: Path) -> None:
+    """The session finds it through a node that it knew, and goes on with its tables."""
+    head, own, new = (f"tcp://127.0.0.1:{free_port()}" for _ in range(3))
+    node = ("-m", "minishark.cli", "cluster", "node", "--keys", str(keys))
+    with (
+        program(*node, "--listen", head) as first,
+        program(*node, "--listen", own, "--join", head),
+    ):
+        assert first.process.stdout is not None
+        first.process.stdout.readline()  # it is up
+        with minishark.connect(head, keys=keys, single_task_rows=0) as session:
+            until(lambda: len(session.nodes()) == 2, "both nodes")
+            _fill(session, 2)
+            assert _ANSWER == session.sql(_SUM).to_arrow().to_pylist()
+            first.kill()
+            with program(*node, "--listen", new, "--join", new, "--join", own):
+                names = {node_name(own), node_name(new)}
+                until(lambda: names == {each.name for each in session.nodes()}, "the new head")
+                assert _ANSWER == session.sql(_SUM).to_arrow().to_pylist()
+                assert [] == list(session.warnings)
+
+
+@pytest.mark.slow
 def test_a_node_without_executors_runs_the_scheduler_only(keys: Path) -> None:
     """Tasks and tables are on the others."""
     head, own = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))

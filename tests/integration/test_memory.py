@@ -156,6 +156,7 @@ SOURCE = {SOURCE.replace(str(ROWS), str(FEWER))!r}
 """
 
 
+@pytest.mark.slow
 def test_shared_memory_of_a_container(run_with_mounts: Callable[..., str]) -> None:
     """With 64 MB of shared memory, as containers have, larger tables and shuffles work."""
     program = """

@@ -62,8 +62,8 @@ def _run(
 @pytest.mark.parametrize(
     ("partitions", "nodes", "in_process"),
     [
-        (1, 1, True),
         (3, 2, True),
+        pytest.param(1, 1, True, marks=pytest.mark.slow),
         pytest.param(8, 3, False, marks=pytest.mark.slow),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in _MORE_CASES),
     ],

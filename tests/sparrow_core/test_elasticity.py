@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
 from sparrow_core.protocol.events import JobFailed, JobFinished
-from sparrow_core.protocol.ids import JobId, NodeName, endpoint_of
-from sparrow_core.protocol.messages import Drain, StartJob
+from sparrow_core.protocol.ids import JobId, NodeName, address, endpoint_of
+from sparrow_core.protocol.messages import Drain, SetSchedulers, StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.network import Network
@@ -238,6 +239,51 @@ def test_short_partitions_lose_no_job(
     """Of clients, schedulers and nodes, at any step, one way or both: all jobs finish."""
     fleet = split_up(seed, jobs, found, Network(jitter_s=jitter_s, loss=loss))
     fleet.check_finished()
+
+
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_a_job_goes_on_as_soon_as_the_link_is_whole(schedulers: int) -> None:
+    """It was submitted in vain several times; the next time does not wait for the backoff."""
+    world = World(1, checked=True)
+    cluster = SimulatedCluster(world, nodes=2, schedulers=schedulers)
+    world.call(0.9, lambda: world.cut_off(("front",), 6.0))
+    world.post(cluster.client, Job(0.0, 2, 0.01).start(0, Random(1)), 1.0)
+    ended = cluster.recorder.ended
+    world.run(60.0, done=lambda: bool(ended))
+    assert [JobFinished()] == list(ended.values())
+    assert world.now < 6.3
+
+
+def test_a_scheduler_may_come_back_under_another_address() -> None:
+    """Nodes and client are told; jobs that the old one had go on, and new ones begin."""
+    world = World(1, checked=True)
+    cluster = SimulatedCluster(world, nodes=2, schedulers=1)
+    (old,), new = cluster.schedulers, address("s9", "scheduler")
+    world.post(cluster.client, Job(0.0, 8, 1.0).start(0, Random(1)), 1.0)
+    world.call(2.0, lambda: world.kill(endpoint_of(old)))
+
+    def come_back() -> None:
+        cluster.start_scheduler(new)
+        for at in (cluster.client, *map(cluster.monitor_of, cluster.nodes)):
+            world.post(at, SetSchedulers((new,)))
+
+    world.call(4.0, come_back)
+    world.post(cluster.client, Job(0.0, 2, 0.1).start(1, Random(1)), 5.0)
+    ended = cluster.recorder.ended
+    world.run(60.0, done=lambda: len(ended) == 2)
+    assert [JobFinished()] * 2 == list(ended.values())
+    assert world.now < 12
+
+
+def test_a_job_whose_nodes_are_all_lost_says_so() -> None:
+    """Although the last of them is still being removed when its tasks are placed again."""
+    fleet = Fleet(1, [Job(1.0, 8, 5.0)])
+    nodes = tuple(f"n{number}" for number in range(NODES))
+    fleet.world.call(1.5, lambda: fleet.world.cut_off(nodes, 100.0))
+    fleet.run()
+    (event,) = fleet.cluster.recorder.ended.values()
+    assert isinstance(event, JobFailed)
+    assert (event.kind, event.message) == ("no_nodes", "no live node is left")
 
 
 @given(seed=st.integers(0, 1 << 20), jobs=JOBS, found=splits(30.0))

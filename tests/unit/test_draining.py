@@ -8,10 +8,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec import structs
 
 from minishark.cluster import node_service
-from minishark.cluster.node_service import Leaving, NodeService
-from minishark.cluster.wire import Done, DrainNode, EndSession, KeepSession, RemoveFile
+from minishark.cluster.node_service import NodeControl, NodeService
+from minishark.cluster.wire import (
+    Announce,
+    Done,
+    DrainNode,
+    EndSession,
+    KeepSession,
+    Kept,
+    RemoveFile,
+)
 from minishark.worker.memory import NodeMemory
 from minishark.worker.protocol import StoreLocation
 
@@ -30,8 +39,9 @@ def node(tmp_path: Path) -> Iterator[NodeService]:
 def drained(node: NodeService, drain_s: float = 100.0) -> list[str]:
     """What the node does when it is drained, as it happens."""
     done: list[str] = []
-    node.on_drain(
-        Leaving(
+    node.control(
+        NodeControl(
+            set_schedulers=lambda _: None,
             hold=lambda: done.append("hold"),
             release=lambda: done.append("release"),
             stop=lambda: done.append("stop"),
@@ -93,6 +103,28 @@ def test_the_wait_has_a_limit(node: NodeService) -> None:
     done = drained(node, 0.0)
     node.tidy()
     assert ["hold", "stop"] == done
+
+
+def test_a_node_learns_of_schedulers(node: NodeService) -> None:
+    """From other nodes and from sessions, which it tells of those that it knows; not too many."""
+    told: list[tuple[str, ...]] = []
+    node.control(
+        NodeControl(
+            set_schedulers=told.append,
+            hold=lambda: None,
+            release=lambda: None,
+            stop=lambda: None,
+            drain_s=1.0,
+        )
+    )
+    assert Done() == node.answer(Announce(("a", "b")))
+    assert Kept(("c", "a", "b")) == node.answer(structs.replace(kept("s-1"), schedulers=("c", "a")))
+    node.answer(Announce(("a", "c")))
+    assert [(), ("a", "b"), ("c", "a", "b")] == told
+    for number in range(20):
+        node.answer(Announce((str(number),)))
+    assert len(told[-1]) == 8
+    assert told[-1][0] == "19"
 
 
 def test_a_moved_replica_is_deleted(node: NodeService) -> None:

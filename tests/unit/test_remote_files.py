@@ -1,18 +1,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from minishark.cluster import remote_files, service
+from minishark.cluster import links, remote_files, service
 from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
-from minishark.cluster.wire import Done, Failure, GetReport, KeepSession, RemoveCopies
+from minishark.cluster.wire import (
+    Chunk,
+    Elsewhere,
+    Failure,
+    Fetch,
+    GetReport,
+    Holds,
+    KeepSession,
+    Kept,
+    Part,
+    RemoveCopies,
+    encode_message,
+)
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
@@ -60,6 +72,14 @@ def table(rows: int) -> pa.Table:
     return pa.table({"x": pa.array(range(rows), pa.int64()), "t": text.dictionary_encode()})
 
 
+def fetched(files: RemoteFiles, source: StoreLocation, item: FileSlice) -> pa.Table:
+    """The rows of one slice, or the error."""
+    (found,) = files.fetch([(source, item)])
+    if isinstance(found, InputMissingError):
+        raise found
+    return found
+
+
 def write(paths: StorePaths, rows: int, batch_rows: int) -> pa.Table:
     """A file on the node n0."""
     written = table(rows)
@@ -73,7 +93,7 @@ def test_a_file_comes_as_it_is(
 ) -> None:
     """All rows and types come, be it in one chunk or in more than the asker has credit for."""
     expected = write(paths, rows, batch_rows)
-    assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",)))
+    assert expected == fetched(RemoteFiles(connections), source, FileSlice(FILE, ("n0",)))
 
 
 def test_more_chunks_than_credit(
@@ -84,11 +104,11 @@ def test_more_chunks_than_credit(
 ) -> None:
     """The asker renews its credit until it has all."""
     monkeypatch.setattr(service, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(remote_files, "_CREDIT", 2)
+    monkeypatch.setattr(links, "_CREDIT_MIN", 2)
     expected = write(paths, 5000, 700)
     files = RemoteFiles(connections)
     for _ in range(2):  # the second time over the same socket
-        assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+        assert expected == fetched(files, source, FileSlice(FILE, ("n0",)))
 
 
 def test_a_part_of_a_file(
@@ -96,13 +116,13 @@ def test_a_part_of_a_file(
 ) -> None:
     """Only the batches that are asked for come."""
     expected = write(paths, 10, 3).slice(3, 6)
-    assert expected == RemoteFiles(connections).fetch(source, FileSlice(FILE, ("n0",), 1, 3))
+    assert expected == fetched(RemoteFiles(connections), source, FileSlice(FILE, ("n0",), 1, 3))
 
 
 def test_a_missing_file(source: StoreLocation, connections: Connections) -> None:
     """The holder says that it is not there."""
     with pytest.raises(InputMissingError, match="n0 has no"):
-        RemoteFiles(connections).fetch(source, FileSlice(f"{FOLDER}/9.arrow", ("n0",)))
+        fetched(RemoteFiles(connections), source, FileSlice(f"{FOLDER}/9.arrow", ("n0",)))
 
 
 def test_a_senseless_request(
@@ -112,8 +132,8 @@ def test_a_senseless_request(
     expected = write(paths, 10, 10)
     files = RemoteFiles(connections)
     with pytest.raises(InputMissingError):
-        files.fetch(source, FileSlice(FILE, ("n0",), 0, 9))
-    assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+        fetched(files, source, FileSlice(FILE, ("n0",), 0, 9))
+    assert expected == fetched(files, source, FileSlice(FILE, ("n0",)))
 
 
 def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
@@ -130,7 +150,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
         pid=-1,
         started_s=0.0,
     )
-    assert Done() == serving.answer(kept)
+    assert Kept(()) == serving.answer(kept)
     serving.tidy()
     assert [] == list((tmp_path / "n0").iterdir())
     serving.start()
@@ -181,9 +201,9 @@ def test_a_dead_holder(
     dead = StoreLocation("n1", "far", "", "", f"{source.service}.not")
     files = RemoteFiles(connections)
     with pytest.raises(InputMissingError, match=r"no answer within 0\.2 s"):
-        files.fetch(dead, FileSlice(FILE, ("n1",)))
+        fetched(files, dead, FileSlice(FILE, ("n1",)))
     with pytest.raises(InputMissingError, match="n1 does not answer"):
-        files.fetch(dead, FileSlice(FILE, ("n1",)))
+        fetched(files, dead, FileSlice(FILE, ("n1",)))
 
 
 def test_a_holder_that_is_started_anew(
@@ -198,17 +218,17 @@ def test_a_holder_that_is_started_anew(
     expected = write(paths, 10, 3)
     files = RemoteFiles(connections)
     with monkeypatch.context() as patch:
-        patch.setattr(connections, "receive", _no_answer)
+        patch.setattr(connections, "_await", _no_answer)
         for _ in range(2):
             with pytest.raises(InputMissingError, match="n0: nothing"):
-                files.fetch(source, FileSlice(FILE, ("n0",)))
+                fetched(files, source, FileSlice(FILE, ("n0",)))
     monkeypatch.setattr(remote_files, "_PROBE_S", 5.0)
     monkeypatch.setitem(files._silent, source.service, -10.0)
-    assert expected == files.fetch(source, FileSlice(FILE, ("n0",)))
+    assert expected == fetched(files, source, FileSlice(FILE, ("n0",)))
     assert {} == files._silent
 
 
-def _no_answer(*_: object) -> list[bytes]:
+def _no_answer(*_: object) -> None:
     raise NoAnswerError("nothing")
 
 
@@ -217,7 +237,7 @@ def test_an_interrupted_wait(source: StoreLocation, connections: Connections) ->
     dead = StoreLocation("n1", "far", "", "", f"{source.service}.not")
     threading.Timer(0.1, connections.interrupted.set).start()
     with pytest.raises(InputMissingError, match="interrupted"):
-        RemoteFiles(connections).fetch(dead, FileSlice(FILE, ("n1",)))
+        fetched(RemoteFiles(connections), dead, FileSlice(FILE, ("n1",)))
 
 
 def test_a_store_fetches_what_is_far(
@@ -259,3 +279,133 @@ def test_removed_folders_are_forgotten(paths: StorePaths) -> None:
     store.forget_removed()
     with pytest.raises(InputMissingError):
         store.read((item,))
+
+
+def test_several_parts_in_one_request(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
+    """Each part comes, or the reason why it does not, in the order in which they were asked for."""
+    expected = write(paths, 10, 3)
+    wanted = [(1, 3), (0, 0), (0, 9), (3, None)]
+    items = [FileSlice(FILE, ("n0",), *part) for part in wanted]
+    items.append(FileSlice(f"{FOLDER}/none.arrow", ("n0",)))
+    found = RemoteFiles(connections).fetch([(source, item) for item in items])
+    assert [expected.slice(3, 6), expected.slice(0, 0), expected.slice(9)] == [
+        found[0], found[1], found[3],
+    ]  # fmt: skip
+    assert "has 4 batches, not 0 to 9" in str(found[2])
+    assert "has no" in str(found[4])
+
+
+def test_slow_links_carry_fewer_bytes(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
+    """As soon as a link is known to be slow; what comes is the same."""
+    expected = write(paths, 300_000, 100_000)
+    files, item = RemoteFiles(connections), FileSlice(FILE, ("n0",))
+    assert expected == fetched(files, source, item)
+    plain = files.take_received()["n0"]
+    assert plain >= expected.nbytes
+    files._links[source.service] = links.Link()
+    files._link(source.service).transferred(1 << 20, 1.0)
+    assert expected == fetched(files, source, item)
+    assert files.take_received()["n0"] < 0.7 * plain
+    assert {} == files.take_received()
+
+
+class Sink:
+    """Takes a file."""
+
+    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
+        self.data = b""
+        self.restarts = 0
+        self._on_first = on_first
+
+    def write(self, data: memoryview, size: int) -> None:
+        """The next bytes; the first ones are told of."""
+        if not self.data:
+            self._on_first()
+        self.data += data
+        assert len(self.data) <= size
+
+    def restart(self) -> None:
+        """From the beginning."""
+        self.data = b""
+        self.restarts += 1
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[StoreLocation]:
+    """The node n1, which serves a copy of the file."""
+    paths = StorePaths(tmp_path / "other", tmp_path / "other-disk")
+    paths.memory.mkdir()
+    paths.make(FOLDER, ("n1",))
+    endpoint = f"ipc://{tmp_path}/o.sock"
+    serving = Service(endpoint, paths, "n1")
+    serving.start()
+    yield StoreLocation("n1", "afar", str(paths.memory), str(paths.disk), serving.endpoint)
+    serving.stop()
+
+
+def test_a_file_that_many_want_comes_from_those_that_have_it(
+    paths: StorePaths,
+    source: StoreLocation,
+    other: StoreLocation,
+    connections: Connections,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the source sends it to others; if they do not have it any more, the source does."""
+    monkeypatch.setattr(service, "_READERS_AT_ONCE", 0)
+    monkeypatch.setattr(remote_files, "_QUEUE_MAX_S", 0.2)
+    write(paths, 1000, 100)
+    stored = paths.memory / "n0" / FILE
+    copy = Path(other.memory, "n1", f"{FILE}@n0")
+    files, sink = RemoteFiles(connections), Sink()
+    files.copy(source, FILE, sink, "ipc:///me")
+    assert stored.read_bytes() == sink.data, "nobody else has it"
+    files.announce(source, FILE, other.service, f"{FILE}@n0")
+    copy.write_bytes(b"as if it were the same")
+    sink = Sink()
+    files.copy(source, FILE, sink, "ipc:///me")
+    assert b"as if it were the same" == sink.data
+    copy.unlink()
+    sink = Sink()
+    files.copy(source, FILE, sink, "ipc:///me")
+    assert stored.read_bytes() == sink.data
+    assert sink.restarts > 0
+    sink = Sink()
+    files.copy(source, FILE, sink)
+    assert stored.read_bytes() == sink.data, "who does not serve it gets it at once"
+
+
+def test_only_some_readers_at_once(
+    paths: StorePaths, source: StoreLocation, connections: Connections
+) -> None:
+    """A third reader of a whole file is told to wait, or where it is, while two are served."""
+    write(paths, 400_000, 100_000)
+    part = (Part(FILE),)
+    asks = [Fetch(parts=part, credit=1, whole=True, reader=f"ipc:///r{i}") for i in range(3)]
+    with (
+        connections.socket(source.service) as first,
+        connections.socket(source.service) as second,
+        connections.socket(source.service) as third,
+    ):
+        for socket, ask in zip((first, second, third), asks, strict=True):
+            socket.send(encode_message(ask))
+        for socket in (first, second):
+            assert isinstance(connections.decoded(connections.receive(socket, 5.0)[0]), Chunk)
+        assert Elsewhere() == connections.decoded(connections.receive(third, 5.0)[0])
+        third.send(encode_message(Holds(FILE, "ipc:///there", "copy")))
+        third.send(encode_message(asks[2]))
+        found = connections.decoded(connections.receive(third, 5.0)[0])
+        assert Elsewhere("ipc:///there", "copy") == found
+        third.send(encode_message(Holds(FILE, "ipc:///r0", "mine")))
+        third.send(encode_message(asks[2]))
+        assert isinstance(connections.decoded(connections.receive(third, 5.0)[0]), Chunk)
+
+
+def test_a_request_for_nothing(source: StoreLocation, connections: Connections) -> None:
+    """It is refused."""
+    reply = connections.call(source.service, Fetch(parts=(), credit=1), 5.0)
+    assert isinstance(reply, Failure)
+    assert "Ask for 1 to" in reply.message

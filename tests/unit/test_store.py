@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +15,11 @@ from minishark.worker.storage import StorageMeter
 from minishark.worker.store import (
     FolderMissingError,
     InputMissingError,
+    RawSink,
     Store,
     StorePaths,
 )
-from minishark.worker.writing import StoredFile, follow
+from minishark.worker.writing import RawFile, StoredFile, follow
 
 FILE = "queries/1/0.arrow"
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -291,10 +293,29 @@ class Elsewhere:
     def __init__(self) -> None:
         self.fetched: list[str] = []
 
-    def fetch(self, source: StoreLocation, item: FileSlice) -> pa.Table:
-        """The rows of any file."""
-        self.fetched.append(f"{source.name} {item.file}")
-        return pa.Table.from_batches([batch(7)])
+    is_interrupted = False
+
+    def fetch(self, wanted: Sequence[tuple[StoreLocation, FileSlice]]) -> list[pa.Table]:
+        """The rows of a part of any file."""
+        self.fetched += [f"{source.name} {item.file}" for source, item in wanted]
+        return [pa.Table.from_batches([batch(7)]) for _ in wanted]
+
+    def copy(self, source: StoreLocation, file: str, sink: RawSink, *_: str) -> None:
+        """The bytes of any file."""
+        self.fetched.append(f"{source.name} {file}")
+        bytes_ = pa.BufferOutputStream()
+        with pa.ipc.new_file(bytes_, batch(7).schema) as writer:
+            writer.write(batch(7))
+        data = memoryview(bytes_.getvalue()).cast("B")
+        sink.write(data[:100], len(data))
+        sink.write(data[100:], len(data))
+
+    def announce(self, source: StoreLocation, file: str, reader: str, copy: str) -> None:
+        """Nobody else wants it."""
+
+    def take_received(self) -> dict[str, int]:
+        """Nothing is counted."""
+        return {}
 
     def replicate(self, file: str, source: StoreLocation, target: StoreLocation) -> None:
         """Every replica is taken."""
@@ -359,3 +380,40 @@ def test_a_place_that_goes_while_a_file_moves_to_disk(
         follow(memory, disk)
     monkeypatch.undo()
     assert not paths.disk.exists()
+
+
+@pytest.mark.parametrize("room", ["memory", "reserved", "disk"])
+def test_raw_files(paths: StorePaths, monkeypatch: pytest.MonkeyPatch, room: str) -> None:
+    """Bytes of another host's file: in shared memory or on disk, complete or not at all."""
+    meter = StorageMeter(paths.memory / "n0", 4 if room == "disk" else None)
+    monkeypatch.setattr(meter, "has_plenty", lambda _: room == "memory")
+    memory, disk = paths.memory / "n0" / FILE, paths.disk / "n0" / FILE
+    found = disk if room == "disk" else memory
+    with RawFile(memory, disk, meter) as file:
+        file.write(memoryview(b"begun wro"), 10)
+        file.restart()
+        file.write(memoryview(b"12345"), 10)
+        file.write(memoryview(b"67890"), 10)
+        assert not found.exists()
+    assert b"1234567890" == found.read_bytes()
+    found.unlink()
+    with pytest.raises(OSError, match="5 bytes of 10"), RawFile(memory, disk, meter) as file:
+        file.write(memoryview(b"12345"), 10)
+    with RawFile(memory, disk, meter):
+        """Nothing came."""
+    assert [] == [*memory.parent.iterdir(), *disk.parent.rglob("*")]
+
+
+def test_another_hosts_nodes_take_one_copy(paths: StorePaths) -> None:
+    """The first gets it from here, the others on its host from there."""
+    far = Elsewhere()
+    given: list[tuple[str, str]] = []
+    far.replicate = lambda file, source, target: given.append((source.name, target.name))  # type: ignore[method-assign]
+    store = Store(paths, "n0", "here", far)
+    store.meet((
+        peer("n0", "here", "/x"), *(peer(f"{host}{i}", host, "/far") for host in "ab" for i in "01")
+    ))  # fmt: skip
+    stored = write(store)
+    targets = ("n0", "a0", "b0", "a1", "b1")
+    assert targets == store.replicate(stored, FILE, targets)
+    assert [("a0", "a1"), ("b0", "b1"), ("n0", "a0"), ("n0", "b0")] == sorted(given)

@@ -60,9 +60,16 @@ const exact = (n, what) => n == null ? null : `${whole(n)} ${what}`;
 const table = (heads, rows, options = {}) => h("div", { class: "scroll" }, h("table", { class: options.class },
   options.caption && h("caption", { class: "note" }, options.caption),
   h("thead", null, h("tr", null, heads.map(([text, kind, title]) => h("th", { class: kind, scope: "col", title }, text)))),
-  h("tbody", null, rows.map((cells) => h("tr", null, cells.map((cell, i) => h("td", { class: heads[i] && heads[i][1] }, cell)))))));
+  h("tbody", null, rows.map((row) => row.make ? keptRow(row, heads) : tableRow(row, heads)))));
+const tableRow = (cells, heads, key) => h("tr", { "data-key": key }, cells.map((cell, i) => h("td", { class: heads[i] && heads[i][1] }, cell)));
+/* A row of a long list, { key, data, make }: made anew only if its data are others. */
+function keptRow(row, heads) {
+  const json = JSON.stringify(row.data), known = shownRows.get(row.key);
+  if (known && known.json === json) return h("tr", { "data-key": row.key, "data-same": true });
+  return Object.assign(tableRow(row.make(row.data), heads, row.key), { json });
+}
 const tile = (value, label, title) => h("div", { class: "tile", title }, h("b", null, value), h("span", null, label));
-const tiles = (...all) => h("div", { class: "tiles" }, all.filter(Boolean));
+const tiles = (...all) => h("div", { class: `tiles of-${all.filter(Boolean).length}` }, all.filter(Boolean));
 const empty = (sentence, code) => h("div", { class: "empty" }, sentence, code && h("pre", null, code));
 const swatch = (i) => h("i", { class: "swatch", style: { background: colour(i) } });
 const stageChip = (i) => h("span", { class: "stagechip" }, swatch(i), `stage ${i}`);
@@ -89,21 +96,46 @@ function tip(event, text) {
 }
 function css(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
 
-/* Sections keep their elements as long as their data stay the same, so that nothing flickers, and
-   scroll positions, selections and open details survive. */
+/* Sections are drawn anew when their data change, and the elements that are there become those that
+   should be there: nothing flickers, a click is never lost, scroll positions, selections, the focus
+   and open details survive. */
 const drawn = new Map();
+let shownRows = new Map();
 function draw(id, data, make) {
-  const key = JSON.stringify(data);
-  const target = $(id);
-  if (!target || (drawn.get(id) || {}).key === key) return;
-  const open = new Set([...target.querySelectorAll("details[open]")].map((d) => d.dataset.key));
-  const scrolls = [...target.querySelectorAll(".scroll")].map((d) => d.scrollLeft);
-  const focus = document.activeElement && target.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  target.replaceChildren(...[make(data)].flat(3).filter(Boolean));
-  for (const each of target.querySelectorAll("details")) if (open.has(each.dataset.key)) each.open = true;
-  target.querySelectorAll(".scroll").forEach((d, i) => { d.scrollLeft = scrolls[i] || 0; });
-  if (focus) { const again = target.querySelector(`[data-key="${CSS.escape(focus)}"]`); if (again) again.focus(); }
-  drawn.set(id, { key, data, make });
+  const key = JSON.stringify(data), target = $(id);
+  if (!target || drawn.get(id) === key) return;
+  drawn.set(id, key);
+  const fresh = document.createElement("div");
+  shownRows = new Map([...target.querySelectorAll("tr[data-key]")].map((row) => [row.dataset.key, row]));
+  fresh.append(...[make(data)].flat(3).filter(Boolean));
+  morphChildren(target, fresh);
+}
+const keyOf = (node) => node.nodeType === 1 ? node.getAttribute("data-key") : null;
+const alike = (a, b) => a.nodeName === b.nodeName && keyOf(a) === keyOf(b) && a.nodeName !== "CANVAS";
+function morph(old, fresh) {
+  if (old.nodeType !== 1) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+  if (fresh.dataset && "same" in fresh.dataset) return;
+  if (fresh.json) old.json = fresh.json;
+  if (old.disabled && old.dataset.cancel) return;  // it was pressed
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const { name, value } of [...fresh.attributes]) {
+    if (name === "style") old.style.cssText = fresh.style.cssText;  // the policy allows no style attribute
+    else if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  morphChildren(old, fresh);
+}
+function morphChildren(old, fresh) {
+  const keyed = new Map([...old.childNodes].filter(keyOf).map((node) => [keyOf(node), node]));
+  let next = old.firstChild;
+  for (const child of [...fresh.childNodes]) {
+    let found = keyOf(child) ? keyed.get(keyOf(child)) : next;
+    while (found && !keyOf(child) && keyOf(found)) found = found.nextSibling;
+    if (found && alike(found, child)) {
+      if (found !== next) old.insertBefore(found, next); else next = next.nextSibling;
+      morph(found, child);
+    } else old.insertBefore(child, next);
+  }
+  while (next) { const after = next.nextSibling; next.remove(); next = after; }
 }
 function skeleton(...ids) {
   drawn.clear();
@@ -208,13 +240,22 @@ function progressBar(q) {
 const queryLink = (q) => h("a", { href: `#/query/${q.key}`, title: q.sql, "data-key": `q${q.key}` }, q.sql.replace(/\s+/g, " ") || `query ${q.key}`);
 function cancelButton(q, label = "Cancel") {
   if (q.state !== "running" || !live.can_cancel) return null;
-  return h("button", { class: "danger", "data-key": `c${q.key}`, "aria-label": `Cancel query ${q.number}`, onclick: async (event) => {
-    event.target.disabled = true; event.target.textContent = "Cancelling…";
-    const answer = await post("cancel", { key: q.key });
-    if (!answer.cancelled) event.target.textContent = "Was over";
-  } }, label);
+  return h("button", { class: "danger", "data-key": `c${q.key}`, "data-cancel": q.key, "aria-label": `Cancel query ${q.number}` }, label);
 }
-const queryRow = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
+async function press(event) {
+  const button = event.target.closest("[data-cancel], [data-why], [data-close]");
+  if (!button) return;
+  if ("close" in button.dataset) $("dialog").close();
+  else if (button.dataset.why) why(...JSON.parse(button.dataset.why));
+  else {
+    button.disabled = true;
+    button.textContent = "Cancelling…";
+    const answer = await post("cancel", { key: button.dataset.cancel });
+    if (!answer.cancelled) button.textContent = "Was over";
+  }
+}
+const queryRow = (q) => ({ key: q.key, data: q, make: queryCells });
+const queryCells = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
   h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""];
 const QUERY_HEADS = [["State"], ["Query", "sql"], ["Started", "wide"], ["Time", "n"], ["Tasks", "n"], ["Output", "n wide", "Bytes that tasks put out, for the answer and for other tasks"], ["", "n"]];
 
@@ -241,7 +282,7 @@ const VIEWS = {
           bar(Math.min(n.running, n.slots), n.slots), `${n.running} of ${n.slots}`, whole(n.queued), size(n.memory_bytes), size(n.stored_bytes), size(n.disk_bytes),
           h("details", { "data-key": `e${n.name}` }, h("summary", null, plural(n.executors.length, "executor")), n.executors.map(([name, pid, slots, memory]) => h("div", { class: "note" }, `${name}: ${plural(slots, "slot")}${pid ? `, process ${pid}` : ""}${memory ? `, ${size(memory)}` : ""}`)))]))
         : empty("No node has reported yet. A session that is open reports its nodes within a second; a history shows those of its time.")]);
-      draw("deaths", d.deaths, () => d.deaths.length ? [h("h2", null, "Deaths of processes"), table([["When"], ["Node"], ["Reason"]], d.deaths.map(([at, node, why]) => [h("span", { "data-ago": at }, ago(at)), node, why]))] : null);
+      draw("deaths", d.deaths, () => d.deaths.length ? [h("h2", null, "Deaths of processes"), table([["When"], ["Node"], ["Reason", "wrap"]], d.deaths.map(([at, node, why]) => [h("span", { "data-ago": at }, ago(at)), node, why]))] : null);
       draw("now", d.running, () => [h("h2", null, "Running now"), d.running.length ? table(QUERY_HEADS, d.running.map(queryRow)) : empty("Nothing runs.")]);
       if (!$("stream-chart")) $("streaming").replaceChildren(h("h2", null, "Task stream", h("span", { class: "note" }, "what each executor ran in the last minute; a colour is a query or function")), h("div", { id: "stream-chart" }), h("div", { id: "stream-legend" }));
       const now = live.now_s;
@@ -270,6 +311,8 @@ const VIEWS = {
     show(d) {
       const c = d.counts;
       draw("found", [c, d.more], () => `${whole(c.running)} running, ${whole(c.done)} done, ${whole(c.failed)} failed, ${whole(c.cancelled)} cancelled${d.more ? `; ${whole(d.more)} older ones match, too` : ""}`);
+      // A list that moves under the pointer can't be clicked on: it waits a moment.
+      if (Date.now() - pointed < 3000 && $("list").matches(":hover")) { draw("found", 0, () => "new queries wait until the pointer rests or leaves"); return; }
       draw("list", d.queries, () => d.queries.length ? table(QUERY_HEADS, d.queries.map(queryRow))
         : filter.text || filter.state ? empty("No query matches the filter.") : empty("No query has run yet. Run one in this session:", 'session.sql("SELECT 42 AS answer").show()'));
     },
@@ -281,7 +324,7 @@ const VIEWS = {
     show(q) {
       if (!q) { draw("title", null, () => [h("h1", null, "This query is not known"), empty("It is too old, or of a session that this page does not show."), h("a", { href: "#/queries" }, "All queries")]); return; }
       document.title = `${q.state} · query ${q.number} · minishark`;
-      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, `session ${q.session}, started `, h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, "Cancel the query"),
+      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, q.session && `session ${q.session}, `, "started ", h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, "Cancel the query"),
         !exported && h("a", { href: `export?${new URLSearchParams({ key: q.key })}`, download: true, title: "This page as one file, for others" }, "Save as a file")));
       const shuffled = q.stage_list.length ? q.bytes - (q.stage_list[q.stage_list.length - 1].bytes || 0) : 0;
       const last = q.stage_list[q.stage_list.length - 1];
@@ -295,7 +338,7 @@ const VIEWS = {
         q.error && h("p", { class: "banner bad" }, q.error), q.warnings.map((w) => h("p", { class: "banner" }, w)),
         q.in_front_end && q.state === "done" && !q.warnings.length && h("p", { class: "banner" }, "It ran in the front end, without tasks."),
         q.is_reduced && h("p", { class: "banner" }, "It is so old that its plan and tasks are not kept any more."),
-        q.revisions.length > 0 && h("section", null, h("h2", null, "Changed while it ran"), table([["Rule"], ["Why"]], q.revisions))]);
+        q.revisions.length > 0 && h("section", null, h("h2", null, "Changed while it ran"), table([["Rule"], ["Why", "wrap"]], q.revisions))]);
       draw("sqltext", q.sql, () => q.sql ? [h("h2", null, "SQL"), h("pre", { tabindex: 0 }, q.sql)] : null);
       draw("plan", q.plan, () => q.plan.length ? [h("h2", null, "Plan", h("span", { class: "note" }, "rows as estimated, and as counted where a stage puts them out")), planTree(q.plan)] : null);
       draw("graph", q.stage_list.map((t) => [t.index, t.reads, t.does, t.tables, t.done, t.tasks, t.is_open, t.rows, t.bytes, t.skew]), () => q.stage_list.length ? [h("h2", null, "Stages"), h("div", { class: "scroll" }, stageGraph(q.stage_list))] : null);
@@ -311,7 +354,7 @@ const VIEWS = {
         draw("line-legend", [...new Set(line.marks.map((m) => m[3]))], (all) => h("div", { class: "legend" }, all.map(stageChip)));
       } else if (!$("line-chart")) $("line").replaceChildren();
       draw("longest", q.longest, () => q.longest.length ? [h("h2", null, "The longest tasks"), taskTable(q.key, q.longest)] : null);
-      draw("failures", q.failed, () => q.failed.length ? [h("h2", null, "Failed tasks"), table([["Stage", "n"], ["Task", "n"], ["Executor"], ["Message"]], q.failed)] : null);
+      draw("failures", q.failed, () => q.failed.length ? [h("h2", null, "Failed tasks"), table([["Stage", "n"], ["Task", "n"], ["Executor"], ["Message", "wrap"]], q.failed)] : null);
       draw("spread", q.by_node, () => q.by_node.length ? [h("h2", null, "By node"), table([["Node"], ["Tasks", "n"], ["Run time", "n"], ["Rows put out", "n"], ["Bytes put out", "n"]], q.by_node.map(([n, t, r, rows, b]) => [n, whole(t), time(r), count(rows), size(b)]))] : null);
     },
   },
@@ -339,7 +382,7 @@ const VIEWS = {
         return [h("h2", null, "Queue times by node", h("span", { class: "note" }, "quartiles as a box, the median as a line, up to the 95th percentile")), table([["Node"], ["Tasks", "n"], [`0 to ${time(most)}`], ["Median", "n"], ["95 %", "n"], ["Longest", "n"]],
           d.nodes.map((n) => [n.name, count(n.tasks), boxPlot(n.queue_s, most), time(n.queue_s.median), time(n.queue_s.p95), time(n.queue_s.max)]))];
       });
-      draw("jobs", d.jobs, () => d.jobs.length ? [h("h2", null, "The newest jobs"), table([["Query"], ["Stage"], ["Tasks", "n"], ["Reservations", "n"], ["Mean wait", "n"], ["Bound at random", "n", "At least this long, had each task gone to one of its reservations at random"], ["Reserved, and ran, by node"]],
+      draw("jobs", d.jobs, () => d.jobs.length ? [h("h2", null, "The newest jobs"), table([["Query"], ["Stage"], ["Tasks", "n"], ["Reservations", "n"], ["Mean wait", "n"], ["Bound at random", "n", "At least this long, had each task gone to one of its reservations at random"], ["Reserved → ran, by node", "wrap"]],
         d.jobs.map((j) => [h("a", { href: `#/query/${j.key}` }, j.key), stageChip(j.stage), whole(j.tasks), whole(j.reservations), time(j.late_s), `≥ ${time(j.random_s)}`,
           h("span", { class: "note" }, j.nodes.slice(0, 6).map(([n, , r, t]) => `${n} ${r}→${t}`).join("   "), j.nodes.length > 6 ? `   and ${j.nodes.length - 6} more` : "")]))] : null);
     },
@@ -348,11 +391,11 @@ const VIEWS = {
     title: "Python", key: "5",
     start: () => skeleton("functions", "programs"),
     show(d) {
-      draw("functions", d.functions, () => [h("h2", null, "Calls of functions"), d.functions.length ? table([["Function"], ["Progress"], ["Sent", "n"], ["Done", "n"], ["Raised", "n"], ["Lost", "n"], ["Mean time", "n"], ["Longest", "n"], ["Nodes", "wide"]],
+      draw("functions", d.functions, () => [h("h2", null, "Calls of functions"), d.functions.length ? table([["Function", "wrap"], ["Progress"], ["Sent", "n"], ["Done", "n"], ["Raised", "n"], ["Lost", "n"], ["Mean time", "n"], ["Longest", "n"], ["Nodes", "wide"]],
         d.functions.map((f) => [h("div", null, h("code", null, f.name), f.error && h("div", { class: "note" }, f.error.split("\n")[0])), bar(f.done + f.raised + f.lost, f.submitted), count(f.submitted), count(f.done), f.raised ? h("span", { class: "chip failed" }, count(f.raised)) : "0", f.lost ? h("span", { class: "chip failed" }, count(f.lost)) : "0", time(f.mean_s), time(f.longest_s),
           h("span", { class: "note" }, f.nodes.slice(0, 6).map(([n, c]) => `${n}: ${count(c)}`).join("   "))]))
         : empty("No function has been called. Call one for many items:", "list(session.map(pow, range(100), [2] * 100))")]);
-      draw("programs", d.programs, () => [h("h2", null, "Iterative programs"), d.programs.length ? table([["Program"], ["State"], ["Iterations", "n"], ["Stages", "n"], ["Tasks", "n"], ["Workers", "n"], ["Snapshot", "n", "The stage of the last complete snapshot"], ["Moved", "n", "Partitions that have moved to other workers"], ["Rollbacks", "n"], ["Time", "n"]],
+      draw("programs", d.programs, () => [h("h2", null, "Iterative programs"), d.programs.length ? table([["Program", "wrap"], ["State"], ["Iterations", "n"], ["Stages", "n"], ["Tasks", "n"], ["Workers", "n"], ["Snapshot", "n", "The stage of the last complete snapshot"], ["Moved", "n", "Partitions that have moved to other workers"], ["Rollbacks", "n"], ["Time", "n"]],
         d.programs.map((p) => [h("div", null, h("code", null, p.name), p.error && h("div", { class: "note" }, p.error)), stateChip(p.state), count(p.iterations), count(p.stage), count(p.tasks), whole(p.workers), p.snapshot == null ? "–" : whole(p.snapshot), whole(p.migrations), whole(p.rollbacks), time(p.elapsed_s)]))
         : empty("No program has run. docs/canary.md has some to start with.")]);
     },
@@ -376,7 +419,7 @@ function planTree(plan) {
     const off = real == null ? null : (Math.max(real, 1) / Math.max(estimated, 1));
     const far = off != null && (off >= 10 || off <= 0.1);
     const rest = label.startsWith(name) ? label.slice(name.length) : ` ${label}`;
-    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${label}\n${where}` }, rest.length > 110 ? `${rest.slice(0, 110)}…` : rest)),
+    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${name}${rest}\n${where}` }, rest.length > 160 ? `${rest.slice(0, 160)}…` : rest)),
       stageChip(stage), h("span", { title: exact(estimated, "rows, estimated") }, `~${count(estimated)}`),
       real == null ? h("span", { class: "dim", title: putsOut ? "Its stage is not complete" : "Inside a stage, where rows are not counted" }, "–") : h("b", { title: exact(real, "rows") }, count(real)),
       off == null ? "" : h("span", { class: far ? "chip warn" : "note" }, off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`)]);
@@ -430,7 +473,7 @@ const stageTable = (stages) => table(
     h("span", { title: exact(t.bytes, "bytes") }, size(t.bytes), t.disk_bytes ? h("div", { class: "note" }, `${size(t.disk_bytes)} on disk`) : null), time(t.elapsed_s), three(t.run_s), three(t.queue_s), t.constrained ? `${t.local}/${t.constrained}` : "–", whole(t.retries)]));
 const taskTable = (key, tasks) => table([["Stage"], ["Task", "n"], ["Executor"], ["Run time", "n"], ["Queue time", "n"], ["Rows", "n"], ["Put out", "n"], ["Attempt", "n wide"], ["Local", "wide"], ["", "n"]],
   tasks.map((t) => [stageChip(t.stage), whole(t.task), t.executor, h("b", null, time(t.run_s)), time(t.queue_s), count(t.rows), size(t.bytes), t.attempt, t.local == null ? "–" : t.local ? "yes" : h("span", { class: "chip warn" }, "no"),
-    h("button", { class: "link", "data-key": `w${t.stage}.${t.task}`, onclick: () => why(key, t.stage, t.task) }, "Why there?")]));
+    h("button", { class: "link", "data-why": JSON.stringify([key, t.stage, t.task]) }, "Why there?")]));
 
 function boxPlot(v, most) {
   const x = (t) => `${Math.min(100, 100 * t / most)}%`;
@@ -490,7 +533,7 @@ function plot(id, title, times, values, say) {
     const axis = { stroke: () => css("--dim"), grid: { stroke: () => css("--soft"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     chart = new uPlot({ width: Math.max(200, holder.clientWidth), height: 130, legend: { show: false }, cursor: { y: false, drag: { x: false } }, padding: [8, 8, 0, 0],
       scales: { x: { time: true }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
-      axes: [{ ...axis, values: (u, all) => all.map((t) => clock(t)), space: 90 }, { ...axis, size: 44, values: (u, all) => all.map((v) => say(v)) }],
+      axes: [{ ...axis, values: (u, all) => all.map((t) => clock(t)), space: 90, size: 26 }, { ...axis, size: 44, values: (u, all) => all.map((v) => say(v)) }],
       series: [{}, { stroke: () => css("--mark"), fill: "rgba(0,114,178,.18)", width: 1.5, points: { show: false } }] }, [times, values], holder);
     plots.set(id, chart);
     new ResizeObserver(() => { if (holder.clientWidth) chart.setSize({ width: holder.clientWidth, height: 130 }); }).observe(holder);
@@ -501,7 +544,7 @@ function plot(id, title, times, values, say) {
 
 function dialog(title, ...content) {
   const box = $("dialog");
-  box.replaceChildren(h("div", { class: "head" }, h("h2", { id: "dialog-title" }, title), h("span", { class: "grow" }), h("button", { onclick: () => box.close() }, "Close")), ...content.flat().filter(Boolean));
+  box.replaceChildren(h("div", { class: "head" }, h("h2", { id: "dialog-title" }, title), h("span", { class: "grow" }), h("button", { "data-close": true }, "Close")), ...content.flat().filter(Boolean));
   if (!box.open) box.showModal();
 }
 async function why(key, stage, task) {
@@ -514,7 +557,7 @@ async function why(key, stage, task) {
     found.why.length ? h("pre", null, found.why.map((line) => line.trim()).join("\n")) : empty("The scheduler was not asked to explain this job. Placements are explained while a page is open, and for df.profile()."),
     b && b.nodes.length ? [h("h3", null, "The nodes of its job"), table([["Node"], ["Probed for load", "n"], ["Reservations", "n"], ["Tasks that ran", "n"]], b.nodes.slice(0, 60).map(([n, p, r, t]) => [n, p || "–", whole(r), whole(t)]))] : null);
 }
-const help = () => dialog("Keys", table([["Key"], ["What it does"]], [...Object.values(VIEWS).filter((v) => v.key).map((v) => [h("kbd", null, v.key), v.title]), [h("kbd", null, "/"), "filter queries"], [h("kbd", null, "Esc"), "close, or show all of a timeline"], [h("kbd", null, "?"), "this help"]]));
+const help = () => dialog("Keys", table([["Key"], ["What it does", "wrap"]], [...Object.values(VIEWS).filter((v) => v.key).map((v) => [h("kbd", null, v.key), v.title]), [h("kbd", null, "/"), "filter queries"], [h("kbd", null, "Esc"), "close, or show all of a timeline"], [h("kbd", null, "?"), "this help"]]));
 
 /* ---- routes, and the connection ---- */
 
@@ -567,6 +610,7 @@ function receive(found) {
   status(found.can_cancel ? "live" : "", `${found.can_cancel ? (alive.length === 1 ? `live · session ${alive[0].session}` : `live · ${plural(alive.length, "session")}`) : `history · ${plural(sessions.length, "session")}`}${dropped ? ` · ${plural(dropped, "event")} missed` : ""}`);
   VIEWS[found.view].show(found.data);
 }
+let pointed = 0;
 let refiltering = 0;
 function refilter() { clearTimeout(refiltering); refiltering = setTimeout(connect, 200); }
 function go() {
@@ -579,6 +623,8 @@ function go() {
 }
 
 function begin() {
+  addEventListener("click", press);
+  addEventListener("pointermove", () => { pointed = Date.now(); }, { passive: true });
   if (exported) {
     document.body.classList.add("exported");
     $("nav").replaceChildren();
@@ -597,7 +643,7 @@ function begin() {
     if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) { if (event.key === "Escape") event.target.blur(); return; }
     const found = Object.entries(VIEWS).find(([, v]) => v.key === event.key);
     if (found) location.hash = `#/${found[0]}`;
-    else if (event.key === "/") { event.preventDefault(); if (route()[0] !== "queries") location.hash = "#/queries"; setTimeout(() => $("search") && $("search").focus(), 50); }
+    else if (event.key === "/") { event.preventDefault(); if (route()[0] !== "queries") { history.pushState(null, "", "#/queries"); go(); } $("search").focus(); }
     else if (event.key === "?") help();
   });
   // A laptop that slept: the browser may not notice that the connection is gone.

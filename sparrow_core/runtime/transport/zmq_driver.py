@@ -42,6 +42,11 @@ _FRAMES_PER_TURN = 1_000
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _RECONNECT_MS = 5
 _RECONNECT_MAX_MS = 100
+# After a cut of the network TCP repeats what it had sent ever more rarely: a new connection is
+# faster. Handshakes that are not answered are begun anew for the same reason.
+_HEARTBEAT_MS = 2_000
+_SILENCE_MS = 5_000
+_HANDSHAKE_MS = 2_000
 
 
 class _Frame(msgspec.Struct, array_like=True):
@@ -263,6 +268,9 @@ class ZmqDriver(LocalDriver):
         peer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         peer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         if key is not None and self._keys is not None:
+            peer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+            peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
+            peer.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
             peer.setsockopt(zmq.CURVE_SERVERKEY, key)
             peer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
             peer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
