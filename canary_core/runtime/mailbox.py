@@ -49,9 +49,6 @@ _CROWDED_FOR_S = 0.01
 _SOCKETS_S = 2e-4  # while there is something to do, sockets are looked at this often
 
 
-_no_files = select.poll()
-
-
 @dataclass(frozen=True, slots=True)
 class Route:
     """Where a process receives messages.
@@ -131,6 +128,7 @@ class Mailbox:
         self._writers: dict[str, RingWriter] = {}  # by ipc
         self._readers: dict[str, RingReader] = {}
         self._rings_made = 0
+        self._no_files = select.poll()
         self._looked_at = self._crowded_until = 0.0
         self._lost: list[Route] = []
         self._ipc = ipc
@@ -274,7 +272,7 @@ class Mailbox:
         end = now + limit_s
         while not found and self._crowded_until <= now < end:
             os.sched_yield()
-            _no_files.poll(0)  # gives up Python's lock; time.sleep(0) would take a timer's slack
+            self._no_files.poll(0)  # gives up Python's lock; time.sleep(0) takes a timer's slack
             self._take_from_rings(found)
             before, now = now, time.monotonic()
             if now - before > _CROWDED_S:
