@@ -259,7 +259,7 @@ def _sum(part: npt.NDArray[np.float64]) -> float:
 
 def deaths(options: argparse.Namespace) -> Iterator[Row]:
     count, driver = 10, partial(busy_sums, 300, 0.002)
-    for workers in (2, 3, 4):
+    for workers in options.deaths_of:
         took: list[float] = []
         with minishark.connect(nodes=workers, executors_per_node=1) as session:
             expected = session.program(driver, partitions=8).result()
@@ -408,6 +408,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="the best of them counts")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--deaths-of", type=int, nargs="*", default=[2, 3, 4], metavar="WORKERS")
     parser.add_argument("--peers", nargs="*", default=["mpi4py", "Ray", "PySpark"])
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         TasksReturned,
     )
     from sparrow_core.protocol.ids import JobId, NodeName, TaskId
-    from sparrow_core.protocol.types import JobOptions, TaskSpec
+    from sparrow_core.protocol.types import JobOptions, PlacementStep, TaskSpec
     from sparrow_core.runtime.cluster import InProcessCluster, LocalCluster
     from sparrow_core.runtime.remote import RemoteCluster
     from sparrow_core.runtime.runner import Runner
@@ -60,6 +60,7 @@ __all__ = [
     "NodeConfig",
     "NodeName",
     "NodeStatus",
+    "PlacementStep",
     "RemoteCluster",
     "Runner",
     "SparrowError",
@@ -95,7 +96,7 @@ _HOMES = {
         "TasksReturned",
     ),
     "protocol.ids": ("JobId", "NodeName", "TaskId"),
-    "protocol.types": ("JobOptions", "TaskSpec"),
+    "protocol.types": ("JobOptions", "PlacementStep", "TaskSpec"),
     "runtime.remote": ("RemoteCluster",),
     "runtime.runner": ("Runner",),
     "runtime.specs": ("ExecutorGroup", "ExecutorStatus", "JobSpec", "NodeConfig", "NodeStatus"),

@@ -278,6 +278,8 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     may = {
         "minishark.cluster": lambda _: True,
         "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),
+        "minishark.events": vocabulary.__contains__,
+        "minishark.page": vocabulary.__contains__,
         "minishark.query": vocabulary.__contains__,
         "minishark.tables": vocabulary.__contains__,
         "minishark.tasks": vocabulary.__contains__,

@@ -6,7 +6,9 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import duckdb
 import numpy as np
+import pyarrow as pa
 
 import minishark
 from canary_core.applications import kmeans, logistic, pagerank
@@ -40,6 +42,19 @@ def test_partitioned_etl(tmp_path: Path) -> None:
     expected = [f"country={c}/month=2026-0{m}" for c in ("de", "fr", "it") for m in (1, 2, 3)]
     assert expected == folders
     assert 0 < large < orders < 400
+
+
+def test_anywhere() -> None:
+    """The answer is plain DuckDB's over all measurements at once."""
+    example = _example("anywhere")
+    with minishark.connect(in_process=True, nodes=2) as session:
+        found = example.run(session, rows=2_000)
+    with duckdb.connect() as connection:
+        every = pa.table({"id": range(example.PARTITIONS * 2_000)})
+        connection.register("measurements", example.measure(every))
+        expected = connection.sql(example.DAYS).fetchall()
+    assert expected == [tuple(row) for row in found]
+    assert len(expected) == 5
 
 
 def test_canary_logistic() -> None:

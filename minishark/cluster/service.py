@@ -51,8 +51,9 @@ CODEC = pa.Codec("lz4_raw")
 _WORKERS = 4
 _REPLICATIONS_MAX = 256
 _READERS_AT_ONCE = 2
-_COPIES_MAX = 1024  # files whose copies are known
-_READERS_MAX = 64  # copies of each
+_SENDING_MAX_S = 10.0  # after which a reader that has not told of its copy counts no more
+_SPREADS_MAX = 1024
+_COPIES_MAX = 64  # of a file, that are known
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,9 +63,17 @@ class _Transfer:
     chunks: Iterator[tuple[wire.Chunk, memoryview]]  # those left
     credit: int  # how many more chunks the peer has granted
     link_bytes_s: float  # the bandwidth that it has measured
-    whole: str  # the file, if it is sent whole to a host that will serve it
     heard_s: float  # when it granted some the last time, on the monotonic clock
     compression: Compression = field(default_factory=Compression)
+
+
+@dataclass(slots=True)
+class _Spread:
+    """How far a whole file has spread to other hosts."""
+
+    sending: dict[str, float] = field(default_factory=dict)  # readers, with when they asked
+    # Services that have a copy, with its name there, in turn.
+    copies: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=_COPIES_MAX))
 
 
 class Service:
@@ -85,8 +94,7 @@ class Service:
         self._store_name = store_name
         self._keys = keys
         self._transfers: dict[bytes, _Transfer] = {}
-        # Copies of whole files on other hosts, by file: services with the names there, in turn.
-        self._copies: OrderedDict[str, deque[tuple[str, str]]] = OrderedDict()
+        self._spreads: OrderedDict[str, _Spread] = OrderedDict()  # by file
         self._finished: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
         self._working = 0
         self._stopping = False
@@ -255,36 +263,40 @@ class Service:
         if not 0 < len(request.parts) <= _PARTS_MAX:
             self._reply(peer, wire.Failure("Ask for 1 to 100,000 parts at a time."))
             return
-        whole = request.parts[0].file if request.reader and len(request.parts) == 1 else ""
-        if whole and self._is_busy_with(whole):
-            self._reply(peer, self._elsewhere(whole, request.reader))
-            return
+        if request.reader:
+            other = self._elsewhere(request.parts[0].file, request.reader)
+            if other is not None:
+                self._reply(peer, other)
+                return
         self._transfers[peer] = _Transfer(
             chunks=self._chunks(request),
             credit=0,
             link_bytes_s=request.link_bytes_s,
-            whole=whole,
             heard_s=time.monotonic(),
         )
         self._continue(peer, request.credit, request.link_bytes_s)
 
-    def _is_busy_with(self, file: str) -> bool:
-        sending = sum(transfer.whole == file for transfer in self._transfers.values())
-        return sending >= _READERS_AT_ONCE
-
-    def _elsewhere(self, file: str, reader: str) -> wire.Elsewhere:
-        copies = self._copies.get(file)
-        if not copies or copies[0][0] == reader:
+    def _elsewhere(self, file: str, reader: str) -> wire.Elsewhere | None:
+        """Where a reader that will serve a whole file gets it, if not here and now."""
+        spread = self._spreads.setdefault(file, _Spread())
+        while len(self._spreads) > _SPREADS_MAX:
+            self._spreads.popitem(last=False)
+        now = time.monotonic()
+        spread.sending = {r: at for r, at in spread.sending.items() if now - at < _SENDING_MAX_S}
+        if len(spread.sending) < _READERS_AT_ONCE:
+            spread.sending[reader] = now
+            return None
+        if not spread.copies or spread.copies[0][0] == reader:
             return wire.Elsewhere()
-        copies.rotate()
-        return wire.Elsewhere(*copies[0])
+        spread.copies.rotate()
+        return wire.Elsewhere(*spread.copies[0])
 
     def _note(self, copy: wire.Holds) -> None:
-        copies = self._copies.setdefault(copy.file, deque(maxlen=_READERS_MAX))
-        if (copy.reader, copy.copy) not in copies:
-            copies.append((copy.reader, copy.copy))
-        while len(self._copies) > _COPIES_MAX:
-            self._copies.popitem(last=False)
+        spread = self._spreads.get(copy.file)
+        if spread is not None:
+            spread.sending.pop(copy.reader, None)
+            if (copy.reader, copy.copy) not in spread.copies:
+                spread.copies.append((copy.reader, copy.copy))
 
     def _chunks(self, request: wire.Fetch) -> Iterator[tuple[wire.Chunk, memoryview]]:
         """What a fetch gets; files are opened as their turn comes."""

@@ -556,9 +556,9 @@ class DataFrame(CamelCase):
         """
         if not self._query.is_distributed:
             raise OptionError("Only queries that run on the cluster have a profile.")
-        answer = self._query.runtime.run(self.sql(), explained=True)
-        self._query.metrics = answer.metrics
-        return Profile(self.sql(), answer.metrics)
+        profile = self._query.runtime.profile(self.sql())
+        self._query.metrics = profile.metrics
+        return profile
 
     def metrics(self) -> QueryMetrics:
         """What the last run took.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from minishark.dataframe.show import html_table
 from minishark.errors import OptionError
 from minishark.query.metrics import QueryMetrics, StageMetrics, as_dict
-from minishark.query.report import aligned, metrics_text, stage_rows
+from minishark.query.report import aligned, metrics_text
 
 _TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")
+_FRAME_STYLE = "width: 100%; height: 40rem; border: 0; resize: vertical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Profile:
     Attributes:
         sql: the statement.
         metrics: the same for programs.
+        page: makes its page, a document of HTML.
 
     Examples:
         >>> profile = session.range(1000).group_by("id").count().profile()
@@ -34,6 +35,7 @@ class Profile:
 
     sql: str
     metrics: QueryMetrics
+    page: Callable[[], str]
 
     def __str__(self) -> str:
         return metrics_text(self.metrics)
@@ -65,21 +67,24 @@ class Profile:
         """All metrics as dictionaries, lists and numbers, for JSON."""
         return {"sql": self.sql, **as_dict(self.metrics)}
 
+    def to_html(self) -> str:
+        """The query's page as one document, to save and send; it needs no network.
+
+        Examples:
+            >>> profile = session.range(1000).group_by("id").count().profile()
+            >>> profile.to_html().startswith("<!doctype html>")
+            True
+        """
+        return self.page()
+
     def _repr_html_(self) -> str:
-        """For notebooks: the stages, with collapsible tables of their tasks."""
-        stages = stage_rows(self.metrics)
-        parts = [
-            html_table(stages[0], stages[1:]),
-            f"<p>{html.escape(str(self).splitlines()[-1])}</p>",
-        ]
-        for stage in self.metrics.by_stage:
-            inside = html_table(_TASK_HEADER, _task_rows(stage))
-            why = "\n".join(line for task in stage.by_task for line in task.why)
-            parts.append(
-                f"<details><summary>stage {stage.index}: tasks</summary>{inside}"
-                f"<pre>{html.escape(why)}</pre></details>"
-            )
-        return "".join(parts)
+        """For notebooks: the page, and as text what shows where frames are left out."""
+        # The frame's scripts may run, but reach neither the notebook nor any address.
+        return (
+            f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.to_html())}" '
+            f'title="Profile of a query" style="{_FRAME_STYLE}"></iframe>'
+            f"<details><summary>As text</summary><pre>{html.escape(str(self))}</pre></details>"
+        )
 
 
 def _task_rows(stage: StageMetrics) -> Iterator[tuple[str, ...]]:

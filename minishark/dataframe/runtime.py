@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from minishark.catalog import Partition
+from minishark.dataframe.profile import Profile
 from minishark.errors import QueryCancelledError
 from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
@@ -48,10 +49,11 @@ class Runtime(Protocol):
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a query with their Arrow types."""
 
-    def run(
-        self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
-    ) -> Answer:
-        """Run a query to its end; `explained` if metrics say why each task ran where it did."""
+    def run(self, sql: str, *, cancellation: Cancellation | None = None) -> Answer:
+        """Run a query to its end."""
+
+    def profile(self, sql: str) -> Profile:
+        """Run a query to its end; what it did, and why each task ran where it did."""
 
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         """Run a query; its rows are freed as they are read."""

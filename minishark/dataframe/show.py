@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -267,14 +267,6 @@ def _head(dtypes: Sequence[tuple[str, str]]) -> str:
         for name, type_ in dtypes
     )
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    return f"<table><thead>{line(header, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 def _html_cell(value: str | None, right: bool) -> str:

@@ -29,7 +29,9 @@ def main() -> None:
     while not line.endswith(b"\n") and (char := os.read(0, 1)):
         line += char
     settings = msgspec.json.decode(bytes(line), type=NodeSettings)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
+    # Ignored in background jobs, and blocked by threads of Ray's workers, which children inherit.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGUSR1)  # `kill -USR1` writes all threads' stacks into the log
     threading.Thread(target=_end_with_parent, name="minishark-parent", daemon=True).start()
     spec = settings.spec

@@ -6,6 +6,7 @@ import time
 
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Placement
+from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
 from minishark.deploy.deployment import Deployment
 
 _HEAD_S = 15.0
@@ -15,15 +16,28 @@ _POLL_S = 0.05
 class DeployedCluster(AttachedCluster):
     """A cluster that was launched for one session; `Cluster` documents its methods."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, scaling: ScalingOptions | None = None) -> None:
         """Connect to a deployment that has started, and own it from now on."""
         self.deployment = deployment
+        self._scaler = None if scaling is None else Autoscaler(options=scaling, fleet=self)
         try:
             super().__init__(deployment.address, deployment.keys, slots=deployment.slots)
         except BaseException:
             deployment.close()
             raise
         self.warnings = (*self.warnings, *deployment.warnings)
+        if self._scaler is not None:
+            self._scaler.start()
+
+    def start_node(self) -> None:
+        """Ask the platform for one more machine; a node joins there."""
+        self.deployment.grow()
+
+    def load(self) -> Load:
+        """The load of the nodes, for the policy that has them come and go."""
+        statuses = self.status()
+        up = sum(status.alive and bool(status.executors) for status in statuses)
+        return load_of(statuses, max(0, self.deployment.wanted - up))
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """As of any cluster; a head that is started again is waited for."""
@@ -35,6 +49,8 @@ class DeployedCluster(AttachedCluster):
     def close(self) -> None:
         """Leave the cluster, and end its nodes."""
         was_open = not self._closed
+        if was_open and self._scaler is not None:
+            self._scaler.stop()
         super().close()
         if was_open and self._closed:  # else this is a fork
             self.deployment.close()

@@ -137,6 +137,17 @@ class Deployment:
         with self._lock:
             return len(self._supervisor.running) * self.executors_per_node
 
+    @property
+    def wanted(self) -> int:
+        """How many nodes there are to be, besides the heads."""
+        with self._lock:
+            return self._supervisor.wanted
+
+    def grow(self) -> None:
+        """Want one node more; it joins when the platform has a machine for it."""
+        with self._lock:
+            self._supervisor.grow()
+
     def machines(self) -> dict[str, str]:
         """The machine of each running node, by the node's name."""
         with self._lock:

@@ -11,6 +11,7 @@ that asked for it, and outlive the session and its nodes.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,8 @@ from minishark.tables.pieces import StoredPiece, split
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
+_CORE_S = 10.0
+_POLL_S = 0.1
 _BEHIND = 4  # blocks that each actor may be asked to store at a time
 
 
@@ -164,11 +167,14 @@ def _dataset(cluster: Cluster, pieces: Sequence[FileSlice | pa.Table], names: Se
     lost += [piece for piece, found in asked if not _found(found)]
     if lost:
         raise FilesLostError(lost)
-    if ray.available_resources().get("CPU", 0) < 1:
-        raise ExecutionError(
-            "Ray has no free core, and needs one for its datasets: connect with fewer "
-            "cpus_per_node."
-        )
+    deadline = time.monotonic() + _CORE_S
+    while ray.available_resources().get("CPU", 0) < 1:  # in which Ray would wait for ever
+        if time.monotonic() > deadline:
+            raise ExecutionError(
+                "Ray has no free core, and needs one for its datasets: connect with fewer "
+                "cpus_per_node."
+            )
+        time.sleep(_POLL_S)
     from ray.data import from_arrow_refs  # noqa: PLC0415 - slow to import
 
     return from_arrow_refs(blocks)

@@ -133,6 +133,11 @@ class Supervisor:
         return sum(bool(place.machine) and not place.service for place in self._workers())
 
     @property
+    def wanted(self) -> int:
+        """How many workers there are to be; those that drain count until they have left."""
+        return sum(1 for _ in self._workers())
+
+    @property
     def missing(self) -> int:
         """How many workers do not run."""
         return sum(not place.service for place in self._workers())

@@ -31,6 +31,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         executors_per_node: executor processes of each; None for one per core.
         schedulers: how many processes with a scheduler; None for one on Ray, two on Dask.
         memory_limit_bytes: of all nodes together; None for shares of the machines' memory.
+        most_nodes: how many there may be later; None for `nodes`.
     """
 
     nodes: int | None = None
@@ -38,6 +39,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     executors_per_node: int | None = None
     schedulers: int | None = None
     memory_limit_bytes: int | None = None
+    most_nodes: int | None = None
 
     def check(self) -> None:
         for name in ("nodes", "cpus_per_node", "executors_per_node", "schedulers"):
@@ -153,7 +155,7 @@ def deploy(cluster: Any, shape: Shape, name: str = "default") -> Deployment:
         executors_per_node=shape.executors_per_node or max(1, int(cores)),
         heads=shape.schedulers or heads,
         name=name,
-        memory_limit_bytes=limit and limit // nodes,
+        memory_limit_bytes=limit and limit // (shape.most_nodes or nodes),
     )
     deployment.launch()
     return deployment

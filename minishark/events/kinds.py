@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from sparrow_core import PlacementStep
+
 FORMAT = 1
 """The version of the format of files; higher ones are not read."""
 
@@ -221,28 +223,24 @@ class TaskFailed(Event, frozen=True, kw_only=True):
     message: str
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True):
-    """A step in placing tasks, as in `sparrow_core.PlacementStep`."""
-
-    at_s: float
-    node: str
-    what: str
-    count: int = 0
-    tasks: tuple[int, ...] = ()
-
-
 class StagePlaced(Event, frozen=True, kw_only=True):
-    """How the tasks of a stage's job were placed.
+    """How a job of a stage was placed, which explains why its tasks ran where they did.
 
     Attributes:
-        why: by task number, why it ran there, in sentences.
+        tasks: its tasks.
         steps: the messages between scheduler and nodes.
+        preferred: the nodes that its tasks preferred, for those that did.
+        wait_s: seconds until a task could run elsewhere; None for never.
+        requires: attributes that nodes had to have.
     """
 
     query: int
     stage: int
-    why: dict[int, tuple[str, ...]] = {}
-    steps: tuple[Step, ...] = ()
+    tasks: tuple[int, ...] = ()
+    steps: tuple[PlacementStep, ...] = ()
+    preferred: dict[int, tuple[str, ...]] = {}
+    wait_s: float | None = None
+    requires: tuple[str, ...] = ()
 
 
 class StageEnded(Event, frozen=True, kw_only=True):

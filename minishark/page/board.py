@@ -69,7 +69,7 @@ class Stage:
     # The figures of tasks whose details are not kept: tasks, rows, bytes, bytes on disk.
     beyond: tuple[int, int, int, int] = (0, 0, 0, 0)
     failed: list[TaskFailed] = field(default_factory=list)
-    why: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    placed: list[StagePlaced] = field(default_factory=list)
     binding: dict[str, Any] | None = None
 
     def ended(self, task: TaskEnded) -> None:
@@ -97,9 +97,13 @@ class Stage:
         return sum(task.disk_bytes for task in self.tasks.values()) + self.beyond[3]
 
     @property
+    def placed_weight(self) -> int:
+        return sum(len(placed.steps) // 2 for placed in self.placed)
+
+    @property
     def weight(self) -> int:
         fragment = 1 + len(self.plan.sql) // 500 if self.plan else 1
-        return fragment + len(self.tasks) + len(self.why) + len(self.failed)
+        return fragment + len(self.tasks) + self.placed_weight + len(self.failed)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -374,7 +378,7 @@ class Board:
 
     def _stage_placed(self, event: StagePlaced, session: str) -> None:
         stage = self._stage(session, event.query, event.stage)
-        stage.why.update(event.why)
+        stage.placed.append(event)
         found = binding(event.steps)
         if found is not None:
             stage.binding = found

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from minishark.events.kinds import AnyEvent
 from minishark.page import views
 from minishark.page.board import Board
 
@@ -25,17 +27,41 @@ def newest_query(board: Board) -> str | None:
 
 def export_query(board: Board, key: str) -> str | None:
     """The page of a query as HTML; None if it is not known."""
-    found = views.query(board, key)
-    if found is None:
+    query = board.queries.get(key)
+    if query is None:
         return None
-    session = board.sessions.get(found["session"])
+    session = board.sessions.get(query.session)
+    return _page(board, key, session.began.version if session else "")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPage:
+    """The page of one query that is over; called, its HTML.
+
+    Attributes:
+        events: all events of the query.
+        version: minishark's.
+    """
+
+    events: tuple[AnyEvent, ...]
+    version: str
+
+    def __call__(self) -> str:
+        board = Board()
+        for event in self.events:
+            board.apply(event, "")
+        (key,) = board.queries
+        return _page(board, key, self.version)
+
+
+def _page(board: Board, key: str, version: str) -> str:
     return _document(
-        f"Query {found['number']}",
+        f"Query {board.queries[key].number}",
         {
-            "query": found,
+            "query": views.query(board, key),
             "why": _explained(board, key),
             "now_s": board.now_s,
-            "version": session.began.version if session else "",
+            "version": version,
         },
     )
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from minishark.events.kinds import PlanNode, Step, TaskEnded
+from minishark.events.kinds import PlanNode, TaskEnded
+from sparrow_core import PlacementStep
 
 MARKS_MAX = 3_000
 """Of so many tasks, a timeline shows each."""
@@ -113,7 +114,7 @@ def known_rows(plan: Sequence[PlanNode], put_out: dict[int, int]) -> list[int | 
     return rows
 
 
-def binding(steps: Sequence[Step]) -> dict[str, Any] | None:
+def binding(steps: Sequence[PlacementStep]) -> dict[str, Any] | None:
     """How long tasks of a job waited for a slot, and how long without late binding.
 
     With late binding, a job's tasks go to the nodes that ask first. Without it, each reservation

@@ -9,6 +9,7 @@ from typing import Any
 from minishark.events.kinds import NodeReport, TableReport, TaskEnded
 from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query, Stage
 from minishark.page.figures import known_rows, natural, skew, spread, timeline
+from minishark.page.placed import sentences
 
 _LONGEST = 20
 
@@ -66,7 +67,7 @@ def _history(board: Board) -> list[list[float]]:
     return [list(times), [each[0] for each in found], [round(each[1], 3) for each in found]]
 
 
-def listing(board: Board, text: str = "", state: str = "", limit: int = 200) -> dict[str, Any]:
+def listing(board: Board, text: str = "", state: str = "", limit: int = 100) -> dict[str, Any]:
     """The newest queries, those that run first; with `text` in them, in a `state`."""
     wanted = text.lower()
     found: list[dict[str, Any]] = []
@@ -115,7 +116,7 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
         ],
         "stage_list": [_stage(index, stage) for index, stage in stages],
         "timeline": timeline(tasks, min(began, query.began_s)),
-        "longest": [_task(task, query.stages[task.stage]) for task in longest],
+        "longest": [_task(task) for task in longest],
         "failed": [
             [task.stage, task.task, task.executor, task.message]
             for _, stage in stages
@@ -133,7 +134,7 @@ def why(board: Board, key: str, stage: int, task: int) -> dict[str, Any] | None:
     ended = found.tasks.get(task) if found else None
     if found is None or ended is None:
         return None
-    return {**_task(ended, found), "why": found.why.get(task, ()), "binding": found.binding}
+    return {**_task(ended), "why": _why(ended, found), "binding": found.binding}
 
 
 def tables(board: Board) -> dict[str, Any]:
@@ -298,7 +299,7 @@ def _bars(rows: Sequence[int], most: int = 200) -> list[int]:
     return [max(rows[a:b]) for a, b in itertools.pairwise(edges)]
 
 
-def _task(task: TaskEnded, stage: Stage) -> dict[str, Any]:
+def _task(task: TaskEnded) -> dict[str, Any]:
     return {
         "stage": task.stage,
         "task": task.task,
@@ -311,8 +312,13 @@ def _task(task: TaskEnded, stage: Stage) -> dict[str, Any]:
         "run_s": task.run_s,
         "queue_s": task.queue_s,
         "local": task.local,
-        "has_why": task.task in stage.why,
     }
+
+
+def _why(task: TaskEnded, stage: Stage) -> tuple[str, ...]:
+    """Why a task ran there, by its last job that is known."""
+    found = (lines for placed in reversed(stage.placed) if (lines := sentences(task, placed)))
+    return next(found, ())
 
 
 def _by_node(tasks: Sequence[TaskEnded]) -> list[list[Any]]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from minishark.errors import QueryCancelledError
 from minishark.events import kinds
-from minishark.events.stream import EventStream
 from minishark.events.traces import trace_parent
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
-from sparrow_core import JobFinished, TaskFailed
+from sparrow_core import JobFinished, JobSpec, TaskFailed
 
 _STEPS_MAX = 20_000
 
@@ -25,11 +24,11 @@ class QueryObserver:
 
     Attributes:
         number: of the query in its session.
-        stream: the session's events.
+        emit: takes its events.
     """
 
     number: int
-    stream: EventStream
+    emit: Callable[[kinds.AnyEvent], None]
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _revisions: int = 0
 
@@ -45,7 +44,7 @@ class QueryObserver:
     def started(self, sql: str) -> None:
         """The query was asked for."""
         text = kinds.shortened(sql)
-        self.stream.emit(
+        self.emit(
             kinds.QueryStarted(
                 at=time.time(), query=self.number, sql=text, trace_parent=trace_parent()
             )
@@ -54,7 +53,7 @@ class QueryObserver:
     def planned(self, plan: QueryPlan, planning_s: float) -> None:
         """There is a plan, the first or a new one."""
         nodes, stages = plan.shown
-        self.stream.emit(
+        self.emit(
             kinds.QueryPlanned(
                 at=time.time(), query=self.number, planning_s=planning_s, plan=nodes, stages=stages
             )
@@ -64,7 +63,7 @@ class QueryObserver:
         """The plan was changed while the query ran; `revisions` are all changes so far."""
         new, self._revisions = revisions[self._revisions :], len(revisions)
         for each in new:
-            self.stream.emit(
+            self.emit(
                 kinds.QueryPlanned(
                     at=time.time(),
                     query=self.number,
@@ -77,7 +76,7 @@ class QueryObserver:
 
     def submitted(self, stage: int, tasks: int, again: int) -> None:
         """Tasks of a stage run as a job; `again` of them had completed before."""
-        self.stream.emit(
+        self.emit(
             kinds.StageStarted(
                 at=time.time(), query=self.number, stage=stage, tasks=tasks, again=again
             )
@@ -85,7 +84,7 @@ class QueryObserver:
 
     def completed(self, stage: int, task: int, figures: TaskMetrics) -> None:
         """A task has completed."""
-        self.stream.emit(
+        self.emit(
             kinds.TaskEnded(
                 at=time.time(),
                 query=self.number,
@@ -105,7 +104,7 @@ class QueryObserver:
 
     def failed(self, stage: int, event: TaskFailed) -> None:
         """A task has failed for good."""
-        self.stream.emit(
+        self.emit(
             kinds.TaskFailed(
                 at=time.time(),
                 query=self.number,
@@ -117,35 +116,33 @@ class QueryObserver:
             )
         )
 
-    def finished(
-        self,
-        stage: int,
-        elapsed_s: float,
-        event: JobFinished,
-        why: Mapping[int, tuple[str, ...]],
-    ) -> None:
+    def finished(self, stage: int, elapsed_s: float, job: JobSpec, event: JobFinished) -> None:
         """A stage's job has ended."""
         if event.placement:
-            steps = (
-                kinds.Step(step.at_s, step.node, step.what, step.count, step.tasks)
-                for step in event.placement[:_STEPS_MAX]
-            )
-            self.stream.emit(
+            waits = (task.wait_s for task in job.tasks if task.preferred_nodes)
+            self.emit(
                 kinds.StagePlaced(
                     at=time.time(),
                     query=self.number,
                     stage=stage,
-                    why=dict(why),
-                    steps=tuple(steps),
+                    tasks=tuple(task.task_id for task in job.tasks),
+                    steps=event.placement[:_STEPS_MAX],
+                    preferred={
+                        task.task_id: task.preferred_nodes
+                        for task in job.tasks
+                        if task.preferred_nodes
+                    },
+                    wait_s=next(waits, None),
+                    requires=job.options.requires,
                 )
             )
-        self.stream.emit(
+        self.emit(
             kinds.StageEnded(at=time.time(), query=self.number, stage=stage, elapsed_s=elapsed_s)
         )
 
     def ended(self, metrics: QueryMetrics) -> None:
         """The query has its answer."""
-        self.stream.emit(
+        self.emit(
             kinds.QueryEnded(
                 at=time.time(),
                 query=self.number,
@@ -160,7 +157,7 @@ class QueryObserver:
     def raised(self, error: BaseException, elapsed_s: float) -> None:
         """The query has failed, or was cancelled."""
         cancelled = isinstance(error, QueryCancelledError | KeyboardInterrupt)
-        self.stream.emit(
+        self.emit(
             kinds.QueryEnded(
                 at=time.time(),
                 query=self.number,

@@ -28,6 +28,7 @@ class StageRecord:
     """A stage and its jobs: one, or more if lost outputs were computed again."""
 
     stage: Stage  # the stage
+    explained: bool = False  # whether the metrics say why each task ran where it did
     _jobs: dict[int, _Job] = field(default_factory=dict)
     _outcomes: dict[int, TaskOutcome] = field(default_factory=dict)
     _completed: dict[int, TaskCompleted] = field(default_factory=dict)
@@ -70,11 +71,11 @@ class StageRecord:
         )
 
     def _tasks(self) -> Iterator[TaskMetrics]:
-        reasons: dict[int, tuple[str, ...]] = {}
-        for number in self._jobs:
-            reasons.update(self.why(number))
+        reasons = {}
+        for job in self._jobs.values() if self.explained else ():
+            reasons.update(explain(job.spec, job.events))
         for index in sorted(self._outcomes):
-            yield self.task(index, reasons.get(index, ()))
+            yield self.task(index, tuple(reasons[index].lines()) if index in reasons else ())
 
     def task(self, index: int, why: tuple[str, ...] = ()) -> TaskMetrics:
         """The metrics of a completed task."""
@@ -94,13 +95,9 @@ class StageRecord:
             why=why,
         )
 
-    def why(self, number: int) -> dict[int, tuple[str, ...]]:
-        """By task of a job, why it ran where it did, in sentences; empty if that is not known."""
-        job = self._jobs[number]
-        if not job.spec.options.explain:
-            return {}
-        found = explain(job.spec, job.events)
-        return {index: tuple(reason.lines()) for index, reason in found.items()}
+    def job(self, number: int) -> JobSpec:
+        """A job of the stage, without payloads."""
+        return self._jobs[number].spec
 
     @property
     def elapsed_s(self) -> float:

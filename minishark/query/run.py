@@ -63,6 +63,7 @@ class QueryRun:
     environment: Environment = field(default_factory=Environment)
     threads: int = 1  # the number of threads for a large task that is alone in its stage
     explained: bool = False  # whether the metrics say why each task ran where it did
+    traced: bool = False  # whether the observer is told how tasks were placed
     # Called at least once a second; what it raises ends the query.
     on_progress: ProgressHandler | None = None
     # Revises the stages that have not started when one is complete; None for never.
@@ -88,7 +89,7 @@ class QueryRun:
             working_folder=working_folder(),
             environment=self.environment,
             threads=self.threads,
-            explained=self.explained,
+            explained=self.explained or self.traced,
         )
         self._jobs = StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
@@ -225,7 +226,9 @@ class QueryRun:
         """Tasks of a stage, as a job."""
         stage = self._by_index[submission.stage]
         job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
-        record = self._records.setdefault(stage.index, StageRecord(stage=stage))
+        record = self._records.setdefault(
+            stage.index, StageRecord(stage=stage, explained=self.explained)
+        )
         record.submitted(submission.number, job, preferred)
         if self.observer is not None:
             again = self._graph.rerun(stage.index)
@@ -253,8 +256,8 @@ class QueryRun:
         elif isinstance(event, JobFinished):
             record.finished(submission.number, event)
             if self.observer is not None:
-                why = record.why(submission.number)
-                self.observer.finished(submission.stage, record.elapsed_s, event, why)
+                job = record.job(submission.number)
+                self.observer.finished(submission.stage, record.elapsed_s, job, event)
             self._adapt(submission.stage)
 
     def _adapt(self, stage: int) -> None:

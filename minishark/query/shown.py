@@ -7,7 +7,7 @@ from itertools import count, islice
 from typing import TypeAlias
 
 from minishark.catalog import Table
-from minishark.compiler.logical.operators import Cte, Project, Scan, Sort, Window
+from minishark.compiler.logical.operators import Cte, Limit, Project, Scan, Sort, TopN, Window
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, StageOutput
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.events import kinds
@@ -82,12 +82,24 @@ class _Nodes:
             name=type(operator).__name__,
             label=kinds.shortened(label, _LABEL_CHARS),
             where=kinds.shortened(node.distribution.label(node.schema), _LABEL_CHARS),
-            rows=round(node.rows, 1),
+            rows=round(_rows(node), 1),
             stage=stage,
             puts_out=puts_out,
             keeps_rows=isinstance(operator, _KEEP_ROWS) and bool(node.children),
             stored_rows=stored.rows if stored is not None and is_whole else None,
         )
+
+
+def _rows(node: PhysicalPlan) -> float:
+    """The estimated rows of all partitions: each of them has a limit's number of rows."""
+    match node.operator:
+        case Limit() | TopN() if node.distribution.partitions > 1:
+            return min(node.rows * node.distribution.partitions, node.children[0].rows)
+        case Exchange() if node.children:
+            child = node.children[0]
+            return _rows(child) if isinstance(child.operator, Limit | TopN) else node.rows
+        case _:
+            return node.rows
 
 
 def _stage(stage: Stage, tables: Mapping[str, Table]) -> kinds.StagePlan:

@@ -136,16 +136,18 @@ def connect(
     if is_platform(cluster):
         if in_process or keys is not None:
             raise OptionError("On Ray or Dask, nodes are processes, and keys are made for them.")
-        if not (min_nodes is max_nodes is None):
-            raise OptionError("On Ray or Dask, the number of nodes is fixed: pass nodes.")
+        scaling = _scaling(min_nodes, max_nodes, idle_s)
+        if scaling is not None:
+            scaling.check()
         shape = Shape(
-            nodes=nodes,
+            nodes=scaling.min_nodes if nodes is None and scaling else nodes,
             cpus_per_node=cpus_per_node,
             executors_per_node=executors_per_node,
             schedulers=schedulers,
             memory_limit_bytes=limit,
+            most_nodes=max_nodes,
         )
-        return begin(_deployed(cluster, shape))
+        return begin(_deployed(cluster, shape, scaling))
     if cpus_per_node is not None:
         raise OptionError("cpus_per_node is for clusters on Ray or Dask; use executors_per_node.")
     if cluster is not None:
@@ -193,7 +195,7 @@ def _scaling(min_nodes: int | None, max_nodes: int | None, idle_s: float) -> Sca
     )
 
 
-def _deployed(cluster: Any, shape: Shape) -> Cluster:
+def _deployed(cluster: Any, shape: Shape, scaling: ScalingOptions | None) -> Cluster:
     deployment = deploy(cluster, shape)
     with contextlib.ExitStack() as undo:
         undo.callback(deployment.close)
@@ -201,7 +203,7 @@ def _deployed(cluster: Any, shape: Shape) -> Cluster:
         from minishark.deploy.cluster import DeployedCluster  # noqa: PLC0415 - slow to import
 
         deployment.await_start()
-        found = DeployedCluster(deployment)
+        found = DeployedCluster(deployment, scaling)
         undo.pop_all()
     return found
 

@@ -30,6 +30,7 @@ from minishark.errors import (
     ResourceError,
     TaskFailedError,
 )
+from minishark.events.kinds import AnyEvent
 from minishark.events.stream import EventStream
 from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
@@ -211,9 +212,18 @@ class Engine:
         *,
         explained: bool = False,
         handlers: tuple[ProgressHandler, ...] = (),
+        keep: Callable[[AnyEvent], None] | None = None,
     ) -> tuple[Result, QueryMetrics]:
-        """Run a query to its end; `handlers` hear of its progress, and what they raise ends it."""
-        with self.open_queries.counted(), self._observed(sql) as observer:
+        """Run a query to its end.
+
+        Args:
+            sql: the query.
+            sink: what becomes of its rows.
+            explained: whether its metrics say why each task ran where it did.
+            handlers: hear of its progress; what they raise ends it.
+            keep: takes its events, besides the session's stream.
+        """
+        with self.open_queries.counted(), self._observed(sql, keep) as observer:
             result, metrics = climb(
                 _Query(
                     engine=self,
@@ -228,10 +238,18 @@ class Engine:
             return result, metrics
 
     @contextlib.contextmanager
-    def _observed(self, sql: str) -> Iterator[QueryObserver]:
+    def _observed(
+        self, sql: str, keep: Callable[[AnyEvent], None] | None = None
+    ) -> Iterator[QueryObserver]:
         """The observer of a query while it runs; tells how it fails."""
+
+        def emit(event: AnyEvent) -> None:
+            self.events.emit(event)
+            if keep is not None:
+                keep(event)
+
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = self.running[number] = QueryObserver(number, self.events)
+        observer = self.running[number] = QueryObserver(number, emit)
         observer.started(sql)
         try:
             yield observer
@@ -324,7 +342,8 @@ class Engine:
 
     def check_slots(self) -> None:
         """Raise ResourceError if programs hold all slots: tasks would wait for their ends."""
-        if self.programs.slots >= self.cluster.total_slots:
+        # If there is no slot at all, nodes are being started, or cut off: tasks wait for them.
+        if self.programs.slots and self.programs.slots >= self.cluster.total_slots:
             raise ResourceError(
                 "Programs hold all slots: wait for their results, cancel one, or start them with "
                 "fewer workers."
@@ -410,7 +429,8 @@ class _Query(Generic[Result]):
                 output=output,
                 environment=engine.environment,
                 threads=engine.threads(engine.open_queries.count),
-                explained=self.explained or engine.explains_all,
+                explained=self.explained,
+                traced=engine.explains_all,
                 on_progress=self._tell if self.handlers or engine.progress_handlers else None,
                 adaptation=adaptation,
                 observer=self.observer,

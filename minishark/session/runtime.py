@@ -22,11 +22,15 @@ import pyarrow as pa
 from minishark.answers import differences, output_order
 from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
+from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import Cancellation
+from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
+from minishark.events.kinds import AnyEvent
 from minishark.expressions import Schema
+from minishark.page.export import QueryPage
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
@@ -89,12 +93,16 @@ class Runtime:
         with self.engine.up_to_date():
             return self.planning.arrow_schema(sql)
 
-    def run(
-        self, sql: str, *, cancellation: Cancellation | None = None, explained: bool = False
-    ) -> Answer:
+    def run(self, sql: str, *, cancellation: Cancellation | None = None) -> Answer:
         with self.engine.up_to_date():
             heard = () if cancellation is None else (cancellation.check,)
-            return Answer(*self.engine.run(sql, CollectRows(), explained=explained, handlers=heard))
+            return Answer(*self.engine.run(sql, CollectRows(), handlers=heard))
+
+    def profile(self, sql: str) -> Profile:
+        events: list[AnyEvent] = []
+        with self.engine.up_to_date():
+            _, metrics = self.engine.run(sql, CollectRows(), explained=True, keep=events.append)
+        return Profile(sql, metrics, QueryPage(tuple(events), own_versions()["minishark"]))
 
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         # No process holds all rows in its own memory: they are in shared memory or on disk, and

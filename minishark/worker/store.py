@@ -148,7 +148,8 @@ class Store:
 
     def read_all(self, inputs: Sequence[tuple[FileSlice, ...]]) -> list[pa.Table]:
         """As `read`, for several inputs; what other hosts have of them is fetched at once."""
-        held = {slices: table for slices in inputs if (table := self._tables.get(slices))}
+        cached = ((slices, self._tables.get(slices)) for slices in inputs)
+        held = {slices: table for slices, table in cached if table is not None}
         wanted = [item for slices in inputs if slices not in held for item in slices]
         parts = self._parts(dict.fromkeys(wanted))
         for slices in inputs:

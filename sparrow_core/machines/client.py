@@ -23,6 +23,7 @@ run again. Bounds: one entry per open job, `_ABANDONED_MAX` abandoned submission
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -319,8 +320,9 @@ class Client:
 
     def _watch(self, scheduler: Address, now: float) -> list[Envelope]:
         """A job was submitted to the scheduler: watch for its silence from now on."""
-        busy = [job for job in self._jobs.values() if job.scheduler == scheduler]
-        if len(busy) <= 1:  # it was not pinged before, so its last sign of life may be old
+        busy = (job for job in self._jobs.values() if job.scheduler == scheduler)
+        if len([*itertools.islice(busy, 2)]) <= 1:
+            # It was not pinged before, so its last sign of life may be old.
             self._heard_at[scheduler] = now
         if self._watched_at is not None:
             return []

@@ -7,14 +7,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-
-from minishark.cluster.folders import SHARED_MEMORY
 
 _STORE_BYTES = 200 << 20
 _GONE_S = 15.0
@@ -89,14 +87,3 @@ def ray_cluster() -> Iterator[RayCluster]:
             ray.shutdown()
             started.shutdown()
             shutil.rmtree(Path(tempfile.gettempdir(), "ray"), ignore_errors=True)
-
-
-@pytest.fixture
-def no_new_folders() -> Callable[[], set[Path]]:
-    """The folders of minishark in shared memory that were not there before."""
-
-    def folders() -> set[Path]:
-        return set(SHARED_MEMORY.glob("minishark-*"))
-
-    before = folders()
-    return lambda: folders() - before

@@ -26,10 +26,11 @@ _IP = "127.0.0.1"
 _SOON_S = 10.0
 
 _PARENT = """
-import msgspec, sys, time
+import msgspec, signal, sys, time
 from minishark.deploy.host import NodeHost, NodeSpec
 host = NodeHost("127.0.0.1")
 spec = msgspec.json.decode(sys.argv[1], type=NodeSpec)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as in threads of Ray's workers
 host.start(msgspec.structs.replace(spec, heads=(host.reserve(),)))
 print(*host.folders, host._process.pid, flush=True)
 time.sleep(60)

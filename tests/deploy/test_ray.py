@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,13 +24,20 @@ import pytest
 
 import minishark
 from minishark.answers import differences, output_order
-from minishark.errors import ClusterError, OptionError
+from minishark.errors import ClusterError, MinisharkError, OptionError
 from minishark.session.session import Session
 from minishark.tpch.generate import generate
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 from minishark.tpch.tables import TABLES, create_views, tpch_tables
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Ray's own code
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 _DEATHS = int(os.environ.get("MINISHARK_RAY_DEATHS", "3"))
 _WHOLE_S = 15.0
@@ -65,43 +73,58 @@ def test_tpch_on_two_ray_nodes(session: Session, tmp_path: Path) -> None:
     assert {} == wrong
 
 
-def test_nothing_is_left(
-    ray_cluster: Any, no_new_folders: Callable[[], set[Path]], tmp_path: Path
-) -> None:
-    """No actor, process, core or file; also when Ctrl-C or SIGKILL ends the program."""
+_PROGRAM = """
+import minishark, time
+session = minishark.connect("ray", nodes=2, cpus_per_node=1, memory_limit="2GiB")
+session.sql("CREATE TABLE t AS FROM range(100000)")
+cluster = session._runtime.cluster
+found = [each for node in cluster.status() for each in node.attributes]
+print(*[each.partition("=")[2] for each in found if each.startswith(("memory=", "disk="))],
+      cluster.paths.memory, cluster.paths.disk, flush=True)
+time.sleep(60)
+"""
+
+
+def _folders(cluster: Any) -> list[Path]:
+    """The folders of all nodes and of the session."""
+    found = [each.partition("=") for node in cluster.status() for each in node.attributes]
+    nodes = [Path(value) for name, _, value in found if name in ("memory", "disk")]
+    return [*nodes, cluster.paths.memory, cluster.paths.disk]
+
+
+def test_nothing_is_left(ray_cluster: Any) -> None:
+    """No actor, process, core or file, after `stop()`."""
     with minishark.connect("ray", nodes=2, cpus_per_node=1, memory_limit=_LIMIT) as session:
-        assert no_new_folders()
         session.sql("CREATE TABLE t AS FROM range(100000)")
+        folders = _folders(session._runtime.cluster)
+        assert len(folders) == 8
+        assert all(folder.exists() for folder in folders)
+    assert [] == [folder for folder in folders if folder.exists()]
     ray_cluster.await_nothing_left()
-    assert set() == no_new_folders()
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import minishark, time\n"
-        f"session = minishark.connect('ray', nodes=2, cpus_per_node=1, memory_limit={_LIMIT!r})\n"
-        "session.sql('CREATE TABLE t AS FROM range(100000)')\n"
-        "print('ready', flush=True)\n"
-        "time.sleep(60)\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_program_that_was_ended(ray_cluster: Any, number: int) -> None:
+    """By Ctrl-C; or killed, after which nodes end by themselves."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM],
+        env={**os.environ, "RAY_ADDRESS": ray_cluster.cluster.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
-    environment = {**os.environ, "RAY_ADDRESS": ray_cluster.cluster.address}
-    for number in (2, 9):  # SIGINT, SIGKILL
-        started = subprocess.Popen(
-            [sys.executable, str(program)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert started.stdout is not None
-        with started.stdout as output:
-            assert output.readline() == "ready\n"
-            started.send_signal(number)
-            started.wait(30)
-        ray_cluster.await_nothing_left()
-    minishark.connect(nodes=1).stop()  # the next session removes what a killed one has left
+    assert started.stdout is not None
+    with started.stdout as output:
+        folders = [Path(each) for each in output.readline().split()]
+        assert len(folders) == 8
+        started.send_signal(number)
+        started.wait(30)
+    ray_cluster.await_nothing_left()
+    minishark.connect(nodes=1).stop()  # removes the folder of a killed program
     deadline = time.monotonic() + _WHOLE_S
-    while no_new_folders() and time.monotonic() < deadline:
+    while left := [folder for folder in folders if folder.exists()]:
+        assert time.monotonic() < deadline, left
         time.sleep(0.1)
-    assert set() == no_new_folders()
 
 
 class _Load:
@@ -118,7 +141,7 @@ class _Load:
         while not self._ending.is_set():
             try:
                 found = self._session.sql(_QUERY).collect()
-            except minishark.MinisharkError as error:
+            except MinisharkError as error:
                 self.lost.append(str(error))
                 time.sleep(0.2)
             else:
@@ -208,6 +231,30 @@ def test_fewer_machines_than_asked_for(ray_cluster: Any) -> None:
     ray_cluster.remove_node(extra, gracefully=True)
 
 
+def test_nodes_are_added_and_drained(ray_cluster: Any) -> None:
+    """A node that was drained gives its core back, and none takes its place."""
+    import ray
+
+    with minishark.connect("ray", nodes=1, cpus_per_node=1, memory_limit=_LIMIT) as session:
+        cluster = session._runtime.cluster
+        _create(session)
+        right = session.sql(_QUERY).collect()
+        (first,) = cluster.nodes
+        session.add_node()
+        deadline = time.monotonic() + 60
+        while len(cluster.nodes) < 2:
+            assert time.monotonic() < deadline, "the second node did not join"
+            time.sleep(0.1)
+        session.drain_node(first)
+        while ray.available_resources().get("CPU") != 1 or first in cluster.nodes:
+            assert time.monotonic() < deadline, "the first node did not leave"
+            time.sleep(0.1)
+        assert session.sql(_QUERY).collect() == right
+        time.sleep(2)
+        assert 1 == len(cluster.nodes)
+    ray_cluster.await_nothing_left()
+
+
 def test_datasets(ray_cluster: Any) -> None:
     """Into tables and back; what comes back outlives the session, and may be empty."""
     import ray.data
@@ -234,8 +281,8 @@ def test_datasets(ray_cluster: Any) -> None:
 
 
 def test_all_cores_taken(session: Session) -> None:
-    """Ray needs a core for its datasets: said at once, instead of waiting for one."""
-    with pytest.raises(minishark.MinisharkError, match="Ray has no free core"):
+    """Ray needs a core for its datasets: said at once, instead of waiting for one for ever."""
+    with pytest.raises(MinisharkError, match="Ray has no free core"):
         session.sql("SELECT range AS i FROM range(3000000)").to_ray_dataset()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import pickle
 
 import pyarrow as pa
 import pytest
@@ -46,12 +48,36 @@ def test_skew_compares_the_largest_task_with_the_median(toy_session: Session) ->
 
 
 def test_a_profile_is_text_and_a_page(toy_session: Session) -> None:
-    """The text has a line a stage, with tasks a line a task; the page has both."""
+    """The text has a line a stage, with tasks a line a task; the page is one document."""
     profile = toy_session.table("skew").group_by("k").count().profile()
     tasks = profile.metrics.tasks
     assert 1 + profile.metrics.stages + 1 == len(str(profile).splitlines())
     assert tasks == sum(" node-" in line for line in profile.text(tasks=True).splitlines())
-    assert profile.metrics.stages == profile._repr_html_().count("<details>")
+    document = profile.to_html()
+    shown = json.loads(document.partition('type="application/json">')[2].partition("</script>")[0])
+    assert profile.to_dict()["elapsed_s"] == shown["query"]["elapsed_s"]
+    for stage, found in zip(profile.metrics.by_stage, shown["query"]["stage_list"], strict=True):
+        assert (stage.tasks, stage.rows, stage.bytes, stage.elapsed_s) == tuple(
+            found[name] for name in ("tasks", "rows", "bytes", "elapsed_s")
+        )
+    assert profile.why(0, 0) == "\n".join(shown["why"]["0.0"]["why"])
+    assert document == pickle.loads(pickle.dumps(profile)).to_html()
+
+
+def test_a_notebook_shows_the_page_of_a_profile(toy_session: Session) -> None:
+    """In a frame that reaches neither the notebook nor the network, and as text besides."""
+    profile = toy_session.sql('SELECT count(*) AS "<b>\'&" FROM t').profile()
+    shown = profile._repr_html_()
+    frame = shown.partition('srcdoc="')[2].partition('"')[0]
+    assert profile.to_html() == html.unescape(frame)
+    assert 'sandbox="allow-scripts"' in shown
+    assert "connect-src" not in profile.to_html()
+    assert "default-src 'none'" in html.unescape(profile.to_html())
+    assert html.escape(str(profile)) in shown
+    assert "<b>" not in shown
+
+
+def test_only_queries_of_the_cluster_have_a_profile(toy_session: Session) -> None:
     with pytest.raises(OptionError, match="have a profile"):
         toy_session.sql("SHOW TABLES").profile()
 

@@ -14,6 +14,7 @@ from minishark.page import board as board_module
 from minishark.page import views
 from minishark.page.board import STAGE_TASKS_MAX, Board
 from minishark.page.figures import binding, known_rows, spread, timeline
+from sparrow_core import PlacementStep
 
 
 def _board(*events: kinds.AnyEvent) -> Board:
@@ -232,12 +233,12 @@ def test_a_timeline_merges_neighbours_only_if_there_are_many() -> None:
 def test_binding_compares_with_tasks_that_go_to_a_reservation_at_random() -> None:
     """Two tasks, four reservations: node b asks late, node c never has to."""
     steps = (
-        kinds.Step(0.0, "a", "probed"),
-        kinds.Step(0.0, "a", "reserved", 2),
-        kinds.Step(0.0, "b", "reserved", 1),
-        kinds.Step(0.0, "c", "reserved", 1),
-        kinds.Step(1.0, "a", "asked", 1, (0,)),
-        kinds.Step(5.0, "b", "asked", 1, (1,)),
+        PlacementStep(0.0, "a", "probed"),
+        PlacementStep(0.0, "a", "reserved", 2),
+        PlacementStep(0.0, "b", "reserved", 1),
+        PlacementStep(0.0, "c", "reserved", 1),
+        PlacementStep(1.0, "a", "asked", 1, (0,)),
+        PlacementStep(5.0, "b", "asked", 1, (1,)),
     )
     found = binding(steps)
     assert found is not None

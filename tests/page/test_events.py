@@ -14,6 +14,7 @@ from minishark.errors import DataError
 from minishark.events import history, kinds
 from minishark.events.history import HistoryReader, HistoryWriter, read_history
 from minishark.events.stream import EventStream
+from sparrow_core import PlacementStep
 
 BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc")
 
@@ -56,10 +57,12 @@ def test_many_threads_emit_without_loss() -> None:
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     """All fields of events survive, and only the user can read the file."""
-    step = kinds.Step(0.1, "node-0", "asked", 1, (0,))
+    step = PlacementStep(0.1, "node-0", "asked", 1, (0,))
     events = [
         _died(1),
-        kinds.StagePlaced(at=2.0, query=1, stage=0, why={0: ("a", "b")}, steps=(step,)),
+        kinds.StagePlaced(
+            at=2.0, query=1, stage=0, tasks=(0,), preferred={0: ("node-0",)}, steps=(step,)
+        ),
         kinds.TableReport(
             at=3.0, table="t", rows=1, bytes=2, replicas=2,
             partitions=(kinds.PartitionReport(1, 2, ("node-0",)),),

@@ -20,6 +20,7 @@ from minishark.page.export import STATIC, export_query, newest_query
 from minishark.page.server import CONNECTIONS_MAX, PageServer
 from minishark.page.site import Site
 from minishark.page.sources import HistorySource
+from sparrow_core import PlacementStep
 
 Emit = Callable[..., None]
 
@@ -219,15 +220,17 @@ def test_connections_are_bounded(server: PageServer) -> None:
 
 
 def test_why_a_task_ran_there_is_told(server: PageServer, emit: Emit) -> None:
-    step = kinds.Step(0.1, "node-0", "asked", 1, (0,))
-    why = {0: ("task 0 ran on node-0-e0", "it asked first")}
+    step = PlacementStep(0.1, "node-0", "asked", 1, (0,))
     emit(
         *query_events(1),
-        kinds.StagePlaced(at=1002.0, query=1, stage=0, why=why, steps=(step,)),
+        kinds.StagePlaced(at=1002.0, query=1, stage=0, tasks=(0, 1), steps=(step,)),
     )
     server.site.poll()
     status, _, body = _ask(server, "why?key=abc-1&stage=0&task=0")
-    assert (200, list(why[0])) == (status, json.loads(body)["why"])
+    first, rule, *steps = json.loads(body)["why"]
+    assert (200, "task 0 ran on node-0-e0, attempt 1") == (status, first)
+    assert "it may run on any node" == rule.strip()
+    assert ["100.000 ms  node-0 has 1 free slot(s), asks, and is given this task"] == steps
     for wrong in ("key=abc-1&stage=0&task=9", "key=x&stage=0&task=0", "key=abc-1&stage=x", ""):
         assert 404 == _ask(server, f"why?{wrong}")[0]
 

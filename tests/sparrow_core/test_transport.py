@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -329,3 +331,18 @@ def test_what_a_machine_posts_is_delivered_in_the_same_turn() -> None:
     driver.run()
     assert [("GetNodes", 0), ("KnownNodes", 0)] == seen
     assert [0] == turns
+
+
+def test_long_timers_fire_together_and_never_early() -> None:
+    """Timers of jobs that have ended must not wake the loop one by one; short ones are exact."""
+    driver = LocalDriver("memory")
+    at = driver.address("recorder")
+    before = time.monotonic()
+    for delay_s in (0.001, 0.1, 0.1, 0.1, 3.0):
+        driver._route(Envelope(at, GetNodes(at), delay_s))
+    spent = time.monotonic() - before
+    dues = sorted(due - before for due, _, _ in driver._timers)
+    assert 0.001 <= dues[0] <= 0.001 + spent
+    assert all(0.1 <= due <= 0.11 + spent for due in dues[1:4])
+    assert 3.0 <= dues[4] <= 3.01 + spent
+    assert len(set(dues[1:4])) <= 1 + math.ceil(spent / 0.01)

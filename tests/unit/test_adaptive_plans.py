@@ -25,6 +25,7 @@ from minishark.compiler.rules.join_switch import JoinSwitchOptions
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.rules.skew_split import SkewSplitOptions
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.stages import adapt
 
 ADAPTIVE = [rule.name for rule in RULES if rule.phase is Phase.ADAPTIVE]
 
@@ -187,3 +188,31 @@ def test_every_rule_has_its_turn(
             assert as_bag(con.execute(TURNS[rule]).fetchall()) == as_bag(rows)
             used.update(rules)
     assert {rule} == used
+
+
+def test_no_fragment_is_written_for_a_plan_that_stays(
+    planning: PlanningDatabase, con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task in one stage is all that can be left of a sum, whatever the sizes."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("stages were made in vain")
+
+    monkeypatch.setattr(adapt, "split", never)
+    table = ToyTable(
+        "t", COLUMNS["t"], ((1, 2, "a", 0.5, None),) * 8, partition_by=("a",), partitions=4
+    )
+    options = PlannerOptions(
+        partitions=4,
+        single_task_rows=0,
+        gather_rows=0,
+        read_whole_rows=0,
+        stage_cost=0.0,
+        disabled=frozenset({"one_task"}),
+    )
+    logical = planning.plan(planning.bind("SELECT count(*) AS n FROM t"))
+    rows, used = ToyCluster(con, (table,)).run_adaptive(
+        logical, options, lambda true: true, random.Random(0)
+    )
+    assert [(8,)] == list(map(tuple, rows))
+    assert [] == used

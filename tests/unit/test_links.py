@@ -37,7 +37,7 @@ def test_credit_fills_the_link() -> None:
 
 def test_slow_links_get_compressed_chunks() -> None:
     """A link as fast as the codec does not, nor one that nothing is known of."""
-    links = {0.0: False, 10e6: True, 125e6: True, 400e6: False, 5e9: False}
+    links = {0.0: False, 10e6: True, 125e6: True, 300e6: False, 5e9: False}
     assert links == {link: Compression().pays(link) for link in links}
 
 
@@ -64,4 +64,4 @@ def test_a_slow_codec_is_noticed() -> None:
 def test_compression_is_never_slower(link: float, codec: float, share: float) -> None:
     """Where it pays, a byte takes less time compressed than as it is."""
     if Compression(codec_bytes_s=codec, share=share).pays(link):
-        assert share / link + 1 / codec <= (1 + 1e-9) / link
+        assert share / link + 1.25 / codec <= (0.9 + 1e-9) / link

@@ -19,7 +19,7 @@ from minishark.worker.store import (
     Store,
     StorePaths,
 )
-from minishark.worker.writing import StoredFile, follow
+from minishark.worker.writing import RawFile, StoredFile, follow
 
 FILE = "queries/1/0.arrow"
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -380,3 +380,40 @@ def test_a_place_that_goes_while_a_file_moves_to_disk(
         follow(memory, disk)
     monkeypatch.undo()
     assert not paths.disk.exists()
+
+
+@pytest.mark.parametrize("room", ["memory", "reserved", "disk"])
+def test_raw_files(paths: StorePaths, monkeypatch: pytest.MonkeyPatch, room: str) -> None:
+    """Bytes of another host's file: in shared memory or on disk, complete or not at all."""
+    meter = StorageMeter(paths.memory / "n0", 4 if room == "disk" else None)
+    monkeypatch.setattr(meter, "has_plenty", lambda _: room == "memory")
+    memory, disk = paths.memory / "n0" / FILE, paths.disk / "n0" / FILE
+    found = disk if room == "disk" else memory
+    with RawFile(memory, disk, meter) as file:
+        file.write(memoryview(b"begun wro"), 10)
+        file.restart()
+        file.write(memoryview(b"12345"), 10)
+        file.write(memoryview(b"67890"), 10)
+        assert not found.exists()
+    assert b"1234567890" == found.read_bytes()
+    found.unlink()
+    with pytest.raises(OSError, match="5 bytes of 10"), RawFile(memory, disk, meter) as file:
+        file.write(memoryview(b"12345"), 10)
+    with RawFile(memory, disk, meter):
+        """Nothing came."""
+    assert [] == [*memory.parent.iterdir(), *disk.parent.rglob("*")]
+
+
+def test_another_hosts_nodes_take_one_copy(paths: StorePaths) -> None:
+    """The first gets it from here, the others on its host from there."""
+    far = Elsewhere()
+    given: list[tuple[str, str]] = []
+    far.replicate = lambda file, source, target: given.append((source.name, target.name))  # type: ignore[method-assign]
+    store = Store(paths, "n0", "here", far)
+    store.meet((
+        peer("n0", "here", "/x"), *(peer(f"{host}{i}", host, "/far") for host in "ab" for i in "01")
+    ))  # fmt: skip
+    stored = write(store)
+    targets = ("n0", "a0", "b0", "a1", "b1")
+    assert targets == store.replicate(stored, FILE, targets)
+    assert [("a0", "a1"), ("b0", "b1"), ("n0", "a0"), ("n0", "b0")] == sorted(given)

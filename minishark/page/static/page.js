@@ -60,9 +60,16 @@ const exact = (n, what) => n == null ? null : `${whole(n)} ${what}`;
 const table = (heads, rows, options = {}) => h("div", { class: "scroll" }, h("table", { class: options.class },
   options.caption && h("caption", { class: "note" }, options.caption),
   h("thead", null, h("tr", null, heads.map(([text, kind, title]) => h("th", { class: kind, scope: "col", title }, text)))),
-  h("tbody", null, rows.map((cells) => h("tr", { "data-key": cells.key }, cells.map((cell, i) => h("td", { class: heads[i] && heads[i][1] }, cell)))))));
+  h("tbody", null, rows.map((row) => row.make ? keptRow(row, heads) : tableRow(row, heads)))));
+const tableRow = (cells, heads, key) => h("tr", { "data-key": key }, cells.map((cell, i) => h("td", { class: heads[i] && heads[i][1] }, cell)));
+/* A row of a long list, { key, data, make }: made anew only if its data are others. */
+function keptRow(row, heads) {
+  const json = JSON.stringify(row.data), known = shownRows.get(row.key);
+  if (known && known.json === json) return h("tr", { "data-key": row.key, "data-same": true });
+  return Object.assign(tableRow(row.make(row.data), heads, row.key), { json });
+}
 const tile = (value, label, title) => h("div", { class: "tile", title }, h("b", null, value), h("span", null, label));
-const tiles = (...all) => h("div", { class: "tiles" }, all.filter(Boolean));
+const tiles = (...all) => h("div", { class: `tiles of-${all.filter(Boolean).length}` }, all.filter(Boolean));
 const empty = (sentence, code) => h("div", { class: "empty" }, sentence, code && h("pre", null, code));
 const swatch = (i) => h("i", { class: "swatch", style: { background: colour(i) } });
 const stageChip = (i) => h("span", { class: "stagechip" }, swatch(i), `stage ${i}`);
@@ -93,11 +100,13 @@ function css(name) { return getComputedStyle(document.documentElement).getProper
    should be there: nothing flickers, a click is never lost, scroll positions, selections, the focus
    and open details survive. */
 const drawn = new Map();
+let shownRows = new Map();
 function draw(id, data, make) {
   const key = JSON.stringify(data), target = $(id);
   if (!target || drawn.get(id) === key) return;
   drawn.set(id, key);
   const fresh = document.createElement("div");
+  shownRows = new Map([...target.querySelectorAll("tr[data-key]")].map((row) => [row.dataset.key, row]));
   fresh.append(...[make(data)].flat(3).filter(Boolean));
   morphChildren(target, fresh);
 }
@@ -105,6 +114,8 @@ const keyOf = (node) => node.nodeType === 1 ? node.getAttribute("data-key") : nu
 const alike = (a, b) => a.nodeName === b.nodeName && keyOf(a) === keyOf(b) && a.nodeName !== "CANVAS";
 function morph(old, fresh) {
   if (old.nodeType !== 1) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+  if (fresh.dataset && "same" in fresh.dataset) return;
+  if (fresh.json) old.json = fresh.json;
   if (old.disabled && old.dataset.cancel) return;  // it was pressed
   for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   for (const { name, value } of [...fresh.attributes]) {
@@ -243,8 +254,9 @@ async function press(event) {
     if (!answer.cancelled) button.textContent = "Was over";
   }
 }
-const queryRow = (q) => Object.assign([stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
-  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""], { key: q.key });
+const queryRow = (q) => ({ key: q.key, data: q, make: queryCells });
+const queryCells = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
+  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""];
 const QUERY_HEADS = [["State"], ["Query", "sql"], ["Started", "wide"], ["Time", "n"], ["Tasks", "n"], ["Output", "n wide", "Bytes that tasks put out, for the answer and for other tasks"], ["", "n"]];
 
 const VIEWS = {
@@ -299,6 +311,8 @@ const VIEWS = {
     show(d) {
       const c = d.counts;
       draw("found", [c, d.more], () => `${whole(c.running)} running, ${whole(c.done)} done, ${whole(c.failed)} failed, ${whole(c.cancelled)} cancelled${d.more ? `; ${whole(d.more)} older ones match, too` : ""}`);
+      // A list that moves under the pointer can't be clicked on: it waits a moment.
+      if (Date.now() - pointed < 3000 && $("list").matches(":hover")) { draw("found", 0, () => "new queries wait until the pointer rests or leaves"); return; }
       draw("list", d.queries, () => d.queries.length ? table(QUERY_HEADS, d.queries.map(queryRow))
         : filter.text || filter.state ? empty("No query matches the filter.") : empty("No query has run yet. Run one in this session:", 'session.sql("SELECT 42 AS answer").show()'));
     },
@@ -310,7 +324,7 @@ const VIEWS = {
     show(q) {
       if (!q) { draw("title", null, () => [h("h1", null, "This query is not known"), empty("It is too old, or of a session that this page does not show."), h("a", { href: "#/queries" }, "All queries")]); return; }
       document.title = `${q.state} · query ${q.number} · minishark`;
-      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, `session ${q.session}, started `, h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, "Cancel the query"),
+      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, q.session && `session ${q.session}, `, "started ", h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, "Cancel the query"),
         !exported && h("a", { href: `export?${new URLSearchParams({ key: q.key })}`, download: true, title: "This page as one file, for others" }, "Save as a file")));
       const shuffled = q.stage_list.length ? q.bytes - (q.stage_list[q.stage_list.length - 1].bytes || 0) : 0;
       const last = q.stage_list[q.stage_list.length - 1];
@@ -405,7 +419,7 @@ function planTree(plan) {
     const off = real == null ? null : (Math.max(real, 1) / Math.max(estimated, 1));
     const far = off != null && (off >= 10 || off <= 0.1);
     const rest = label.startsWith(name) ? label.slice(name.length) : ` ${label}`;
-    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${label}\n${where}` }, rest.length > 160 ? `${rest.slice(0, 160)}…` : rest)),
+    rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${name}${rest}\n${where}` }, rest.length > 160 ? `${rest.slice(0, 160)}…` : rest)),
       stageChip(stage), h("span", { title: exact(estimated, "rows, estimated") }, `~${count(estimated)}`),
       real == null ? h("span", { class: "dim", title: putsOut ? "Its stage is not complete" : "Inside a stage, where rows are not counted" }, "–") : h("b", { title: exact(real, "rows") }, count(real)),
       off == null ? "" : h("span", { class: far ? "chip warn" : "note" }, off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`)]);
@@ -596,6 +610,7 @@ function receive(found) {
   status(found.can_cancel ? "live" : "", `${found.can_cancel ? (alive.length === 1 ? `live · session ${alive[0].session}` : `live · ${plural(alive.length, "session")}`) : `history · ${plural(sessions.length, "session")}`}${dropped ? ` · ${plural(dropped, "event")} missed` : ""}`);
   VIEWS[found.view].show(found.data);
 }
+let pointed = 0;
 let refiltering = 0;
 function refilter() { clearTimeout(refiltering); refiltering = setTimeout(connect, 200); }
 function go() {
@@ -609,6 +624,7 @@ function go() {
 
 function begin() {
   addEventListener("click", press);
+  addEventListener("pointermove", () => { pointed = Date.now(); }, { passive: true });
   if (exported) {
     document.body.classList.add("exported");
     $("nav").replaceChildren();
