@@ -252,6 +252,7 @@ async function press(event) {
     button.disabled = true;
     button.textContent = "Cancelling…";
     const answer = await post("cancel", { key: button.dataset.cancel });
+    pointed = 0;  // the list need not hold still: this is what the pointer came for
     if (!answer.cancelled) button.textContent = "Was over";
   }
 }
