@@ -613,7 +613,8 @@ class DataFrame(CamelCase):
             OptionError: a number is out of range.
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        partitioned.persist(self._query, Layout(keys, partitions, replicas))
+        layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
+        partitioned.persist(self._query, layout)
         return self
 
     def cache(self) -> DataFrame:

@@ -114,9 +114,10 @@ class DataFrameWriter(CamelCase):
             settings.append(self._mode.upper())
         for name, value in self._options.items():
             settings.append(f"{ident(name)} {literal(value)}")
-        query = parenthesized(self._frame.sql())
+        query = query_of(self._frame)
         into = f"{literal(str(target))} ({', '.join(settings)})"
-        query_of(self._frame).runtime.copy(query, into)
+        kept = query.repartitioned and not self._keys
+        query.runtime.copy(parenthesized(query.sql()), into, kept=kept)
 
     def save_as_table(self, name: str, *, replicas: int = 2) -> None:
         """Store the rows as a table in the cluster's memory.
@@ -131,7 +132,7 @@ class DataFrameWriter(CamelCase):
         if exists and self._mode == "append":
             self.insert_into(name)
             return
-        layout = Layout(self._keys, replicas=replicas)
+        layout = Layout(partition_by=self._keys, replicas=replicas)
         runtime.create_table(name, self._frame, layout=layout, replace=self._mode == "overwrite")
 
     def insert_into(self, name: str) -> None:

@@ -459,6 +459,29 @@ def test_repartition(t: DataFrame) -> None:
     assert list(range(ROWS)) == _column(t.coalesce(2), "a")
 
 
+def test_what_is_stored_of_repartitioned_rows_keeps_their_partitions(
+    session: Session, t: DataFrame, tmp_path: Path
+) -> None:
+    """Cached, as tables and as files, and after other verbs; but not if another number is asked."""
+    frame = t.repartition(7)
+    mapped = frame.map_partitions(lambda rows: rows, "a BIGINT, k BIGINT")
+    for kept in (frame, frame.filter("a > 3"), mapped, t.repartition(7, "k")):
+        assert 7 == kept.checkpoint().num_partitions
+        assert 7 == kept.select("a").persist().num_partitions
+    assert 2 == frame.select("a").persist(partitions=2).num_partitions
+    assert 7 == t.repartition(7).persist().num_partitions
+    session.create_table("created", frame)
+    frame.write.save_as_table("saved")
+    assert [7, 7] == [session.table(name).num_partitions for name in ("created", "saved")]
+    assert t.to_arrow() == session.table("created").to_arrow()
+    frame.write.parquet(tmp_path / "files")
+    frame.checkpoint(str(tmp_path / "checkpoint"))
+    for folder in ("files", "checkpoint"):
+        assert 7 == len(list((tmp_path / folder).iterdir()))
+    session.drop_table("created")
+    session.drop_table("saved")
+
+
 @pytest.mark.parametrize("partitions", [1, 2, 9])
 def test_equal_keys_lie_in_one_partition(t: DataFrame, partitions: int) -> None:
     """Repartitioned by columns, each key is seen by one task alone."""
