@@ -90,6 +90,11 @@ class LazyQuery:
         )
 
 
+def wide_integers(query: LazyQuery) -> list[str]:
+    """The columns of 128-bit integers, which Arrow has as decimals."""
+    return [name for name, type_ in query.dtypes() if type_ in ("HUGEINT", "UHUGEINT")]
+
+
 def query_of(frame: DataFrame) -> LazyQuery:
     return frame._query  # noqa: SLF001 - hidden from users only
 

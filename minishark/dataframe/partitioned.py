@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minishark.dataframe.applied import check_callable, takes_key, task_function
+from minishark.dataframe.applied import OfRows, check_callable, takes_key, task_function
 from minishark.dataframe.column import Column, column_or_name, only_reference
-from minishark.dataframe.lazy_query import LazyQuery, Persisted
+from minishark.dataframe.lazy_query import LazyQuery, Persisted, wide_integers
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
@@ -202,9 +202,9 @@ def mapped(
     return _applied(query, label, kind(fn), schema)
 
 
-def foreach_partition(query: LazyQuery, fn: Callable[..., Any]) -> None:
-    check_callable("foreach_partition", fn)
-    function = task_function("foreach_partition", ForEach(fn), "done BOOLEAN")
+def foreach_partition(query: LazyQuery, label: str, fn: Callable[..., Any]) -> None:
+    check_callable(label, fn)
+    function = task_function(label, ForEach(OfRows(fn, wide_integers(query))), "done BOOLEAN")
     query.runtime.apply_function(query.sql(), function)
 
 

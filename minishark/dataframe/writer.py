@@ -76,7 +76,7 @@ class DataFrameWriter(CamelCase):
         self.format("parquet").options(**options).save(path)
 
     def csv(self, path: str | Path, **options: Any) -> None:
-        """Write CSV files."""
+        """Write CSV files, with the names of columns in the first line if `header=True`."""
         self.format("csv").options(**options).save(path)
 
     def json(self, path: str | Path, **options: Any) -> None:
@@ -112,6 +112,8 @@ class DataFrameWriter(CamelCase):
             settings.append("PER_THREAD_OUTPUT")
         if not one_file and self._mode in ("overwrite", "append"):
             settings.append(self._mode.upper())
+        if self._kind == "csv" and "header" not in map(str.lower, self._options):
+            settings.append("HEADER false")  # as in PySpark
         for name, value in self._options.items():
             settings.append(f"{ident(name)} {literal(value)}")
         query = query_of(self._frame)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import minishark
-from minishark.dataframe import DataFrame
+from minishark.dataframe import DataFrame, Row
 from minishark.errors import (
     CatalogError,
     ColumnError,
@@ -90,7 +90,7 @@ def test_nothing_runs_before_an_action(t: DataFrame, tmp_path: Path) -> None:
 
     frame = t.map_partitions(counting, {"a": "BIGINT", "k": "BIGINT"})
     later = frame.filter("a < 500").group_by("k").count()
-    later.explain()
+    later.plan_text()
     assert not calls.exists()
     assert 3 == later.count()
     assert ROWS == frame.count()
@@ -130,13 +130,24 @@ def test_map_in_pandas(t: DataFrame) -> None:
 
 
 def test_foreach_partition(t: DataFrame, tmp_path: Path) -> None:
-    """It runs at once, once for each partition."""
+    """It runs at once, once for each partition, over Rows."""
 
-    def write(rows: pa.Table) -> None:
-        (tmp_path / str(rows["a"][0].as_py())).write_text(str(rows.num_rows))
+    def write(rows: Iterator[Row]) -> None:
+        first = next(rows)
+        (tmp_path / f"{first.a}").write_text(f"{sum(1 for _ in rows)} {type(first.big).__name__}")
 
-    t.foreach_partition(write)
+    t.with_column("big", t.a.cast("HUGEINT")).foreach_partition(write)
     assert ["0", "250", "500", "750"] == sorted(path.name for path in tmp_path.iterdir())
+    assert {"249 int"} == {path.read_text() for path in tmp_path.iterdir()}
+    t.filter("a < 3").foreach(lambda row: (tmp_path / f"row {row.a}").touch())
+    assert 3 == len(list(tmp_path.glob("row *")))
+
+
+def test_a_function_may_return_the_iterator_that_it_got(t: DataFrame) -> None:
+    """The identity of `map_in_arrow` and `map_in_pandas`."""
+    schema = "a BIGINT, k BIGINT"
+    assert t.to_arrow() == t.map_in_arrow(lambda batches: batches, schema).to_arrow()
+    assert t.to_arrow() == t.map_in_pandas(lambda frames: frames, schema).to_arrow()
 
 
 # Groups
