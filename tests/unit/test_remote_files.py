@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import (
     Chunk,
+    Done,
     Elsewhere,
     Failure,
     Fetch,
@@ -185,6 +187,36 @@ def test_unwanted_files_are_removed_from_other_hosts(
     assert isinstance(outside, Failure)
     serving.stop()
     files.remove_unwanted()  # of which nobody is asked, as there is nothing to remove
+
+
+def test_many_files_are_removed_by_one_look_at_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service answers nobody else meanwhile, and a session may have thousands of values."""
+    tmp_path.chmod(0o700)
+    folder = tmp_path / "n0" / "s-1" / "tasks"
+    node = StoreLocation("n0", "far", str(tmp_path), str(tmp_path), "")
+    serving = NodeService(f"ipc://{tmp_path}/n.sock", node, "c", (), memory=NodeMemory(1 << 30, 1))
+    folder.mkdir(parents=True)
+    names = [f"{number}" for number in range(20)]
+    for name in names:
+        (folder / name).touch()
+        (folder / f"{name}@n@1").touch()
+    (folder / "20").touch()
+    looks: list[Path] = []
+
+    def scandir(path: Path) -> object:
+        looks.append(path)
+        return listed(path)
+
+    listed = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert Done() == serving.answer(RemoveCopies(tuple(f"s-1/tasks/{name}" for name in names)))
+    monkeypatch.undo()
+    assert [folder] == looks
+    assert ["20"] == [path.name for path in folder.iterdir()]
+    serving.start()
+    serving.stop()
 
 
 def test_a_bad_address_among_others(source: StoreLocation, connections: Connections) -> None:
