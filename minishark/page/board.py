@@ -369,9 +369,9 @@ class Board:
         query = self._query(session, event.query)
         query.sql, query.began_s, query.kind = event.sql, event.at, event.kind
         while len(self.queries) > QUERIES_MAX:
-            oldest = next((k for k, q in self.queries.items() if q.state != "running"), None)
-            if oldest is None:
-                break
+            over = (key for key, each in self.queries.items() if each.state != "running")
+            # The end of one that runs may have been dropped: those can't stay forever.
+            oldest = next(over, None) or next(iter(self.queries))
             del self.queries[oldest]
             self._weight -= self._weighed.pop(oldest, 0)
 
@@ -433,6 +433,9 @@ class Board:
 
     def _ended(self, event: QueryEnded, session: str) -> None:
         query = self._query(session, event.query)
+        if query.state != "running":  # its session seemed to have ended before
+            self.counts[query.state] -= 1
+            query.line = None
         query.state, query.ended_s, query.elapsed_s = event.state, event.at, event.elapsed_s
         query.planning_s, query.error = event.planning_s, event.error
         query.warnings, query.in_front_end = event.warnings, event.in_front_end
@@ -444,6 +447,7 @@ class Board:
         if query.kind == "query":
             self.counts[query.state] += 1
         query.line = query.listed()
+        self._weight -= self._weighed.pop(query.key, 0)
         self._weighed[query.key] = weight = query.weight
         self._weight += weight
         while self._weight > WEIGHT_MAX and len(self._weighed) > 1:

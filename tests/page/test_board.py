@@ -333,3 +333,22 @@ def test_binding_compares_with_tasks_that_go_to_a_reservation_at_random() -> Non
     assert (3.0, (1 + 5 + 5 + 5) / 4) == (found["late_s"], found["random_s"])
     assert [["a", 1, 2, 1], ["b", 0, 1, 1], ["c", 0, 1, 0]] == found["nodes"]
     assert binding(()) is None
+
+
+def test_queries_whose_end_was_dropped_do_not_stay_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(board_module, "QUERIES_MAX", 100)
+    board = _board(*(kinds.QueryStarted(at=1.0, query=i, sql="x") for i in range(300)))
+    assert 100 == len(board.queries)
+
+
+def test_a_query_that_ends_after_its_session_counts_once() -> None:
+    """A session tells its end first, while its queries are being cancelled."""
+    events = query_events(1)
+    *rest, end = events
+    board = _board(*rest, kinds.SessionEnded(at=end.at), end)
+    once = _board(*events)
+    assert once.counts == board.counts
+    assert once._weight == board._weight
+    assert "done" == views.listing(board)["queries"][0]["state"]

@@ -370,3 +370,15 @@ def test_an_exported_query_is_one_file_without_connections(server: PageServer, e
     assert "abc-1" == server.site.look(newest_query)
     assert server.site.look(lambda board: export_query(board, "none")) is None
     assert 404 == _ask(server, "export?key=none")[0]
+
+
+@pytest.mark.parametrize("path", ["http://[", "/?" + "a=1&" * 20], ids=["host", "options"])
+def test_malformed_addresses_are_refused(server: PageServer, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.recv(1_000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_port_that_does_not_exist() -> None:
+    with pytest.raises(OptionError, match="between 0 and 65535"):
+        PageServer(Site([]), port=70_000)
