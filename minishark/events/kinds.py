@@ -131,6 +131,10 @@ class TasksRunning(Event, frozen=True, kw_only=True):
     tasks: tuple[RunningTask, ...] = ()
     more: int = 0
 
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.tasks) // 4
+
 
 class NodeDied(Event, frozen=True, kw_only=True):
     """A node's process or one of its executors died."""

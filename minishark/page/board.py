@@ -434,8 +434,9 @@ class Board:
     def _ended(self, event: QueryEnded, session: str) -> None:
         query = self._query(session, event.query)
         if query.state != "running":  # its session seemed to have ended before
-            self.counts[query.state] -= 1
+            self._count(query, -1)
             query.line = None
+        query.kind = event.kind
         query.state, query.ended_s, query.elapsed_s = event.state, event.at, event.elapsed_s
         query.planning_s, query.error = event.planning_s, event.error
         query.warnings, query.in_front_end = event.warnings, event.in_front_end
@@ -443,9 +444,12 @@ class Board:
             stage.is_open = False
         self._over(query)
 
-    def _over(self, query: Query) -> None:
+    def _count(self, query: Query, change: int) -> None:
         if query.kind == "query":
-            self.counts[query.state] += 1
+            self.counts[query.state] += change
+
+    def _over(self, query: Query) -> None:
+        self._count(query, 1)
         query.line = query.listed()
         self._weight -= self._weighed.pop(query.key, 0)
         self._weighed[query.key] = weight = query.weight

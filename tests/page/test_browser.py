@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -119,6 +119,31 @@ def test_every_view_is_drawn(tab: Tab, address: str) -> None:
 
     tab.show(address, "python")
     tab.shows("pow")
+
+
+def test_the_longest_running_tasks_are_shown(
+    tab: Tab, server: PageServer, emit: Callable[..., None]
+) -> None:
+    """In all views that have some, with their time, which goes on."""
+    began = {"executor": "node-0-e0", "task": 1}
+    emit(
+        *query_events(1, "SELECT slow", state="running"),
+        kinds.TasksRunning(
+            at=time.time(),
+            tasks=(
+                kinds.RunningTask(began_s=time.time() - 3_700, what="train<i>", **began),
+                kinds.RunningTask(began_s=time.time() - 61, query=1, **began),
+            ),
+        ),
+    )
+    tab.show(server.address, "cluster")
+    tab.shows("train<i>", "#tasks-now")
+    tab.shows("1 h 1 min", "#tasks-now")
+    tab.page.locator("#tasks-now a").click()
+    tab.shows("1 min 2 s", "#tasks-now")
+    tab.shows("1 min 3 s", "#tasks-now")
+    tab.show(server.address, "python")
+    tab.shows("train<i>", "#tasks-now")
 
 
 def test_views_without_data_say_what_to_do(tab: Tab, server: PageServer) -> None:
