@@ -163,9 +163,7 @@ def distinct_on(select: Select, subset: Sequence[str]) -> Select:
     return replace(select, distinct=f"DISTINCT ON ({', '.join(keys)})")
 
 
-def sampled(
-    select: Select, with_replacement: Any, fraction: Any, seed: int | None
-) -> Select:
+def sampled(select: Select, with_replacement: Any, fraction: Any, seed: int | None) -> Select:
     if not isinstance(with_replacement, bool | None):  # left out, the others are one place earlier
         seed = fraction if seed is None else seed
         with_replacement, fraction = None, with_replacement
