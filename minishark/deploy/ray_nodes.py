@@ -229,7 +229,8 @@ def connect_ray(address: str) -> Callable[[], None]:
         where = f"at {address}" if address.startswith(_CLIENT) else "that this machine knows"
         raise ClusterError(
             f"There is no Ray cluster {where}: start one with `ray start --head`, call ray.init() "
-            f"first, or set RAY_ADDRESS. ({sentence(error)})"
+            "first, or set RAY_ADDRESS, and RAY_AUTH_MODE=token if the cluster asks for tokens. "
+            f"({sentence(error)})"
         ) from error
     shutdown: Callable[[], None] = ray.shutdown
     return shutdown

@@ -25,6 +25,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
 
     at: float
 
+    @property
+    def weight(self) -> int:
+        """About how many kilobytes it takes in memory, at least 1."""
+        return 1
+
 
 # The session and its nodes
 
@@ -166,6 +171,10 @@ class QueryStarted(Event, frozen=True, kw_only=True):
     sql: str
     trace_parent: str = ""
 
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.sql) // 1_000
+
 
 class QueryPlanned(Event, frozen=True, kw_only=True):
     """A query has a plan, or another one than before.
@@ -184,6 +193,11 @@ class QueryPlanned(Event, frozen=True, kw_only=True):
     stages: tuple[StagePlan, ...] = ()
     rule: str = ""
     reason: str = ""
+
+    @property
+    def weight(self) -> int:
+        fragments = sum([1_000 + len(stage.sql) for stage in self.stages])
+        return 1 + len(self.plan) // 2 + fragments // 1_000
 
 
 class StageStarted(Event, frozen=True, kw_only=True):
@@ -241,6 +255,10 @@ class StagePlaced(Event, frozen=True, kw_only=True):
     preferred: dict[int, tuple[str, ...]] = {}
     wait_s: float | None = None
     requires: tuple[str, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        return 1 + (len(self.steps) + len(self.preferred)) // 4
 
 
 class StageEnded(Event, frozen=True, kw_only=True):
@@ -301,6 +319,10 @@ class TableReport(Event, frozen=True, kw_only=True):
     is_computed: bool = True
     columns: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def weight(self) -> int:
+        return 1 + (len(self.partitions) + len(self.columns)) // 4
+
 
 class TableDropped(Event, frozen=True, kw_only=True):
     """A table is gone."""
@@ -358,8 +380,9 @@ AnyEvent: TypeAlias = (
 
 
 def shortened(text: str, limit: int = _SQL_CHARS) -> str:
-    """A user's text, cut so that events stay small."""
-    return text if len(text) <= limit else f"{text[:limit]} … ({len(text):,} characters)"
+    """A user's text, cut so that events stay small, without what UTF-8 can't encode."""
+    shown = text if len(text) <= limit else f"{text[:limit]} … ({len(text):,} characters)"
+    return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
 
 def message(error: BaseException) -> str:

@@ -38,6 +38,8 @@ from minishark.events.kinds import (
 )
 from minishark.page.figures import binding
 
+SESSIONS_MAX = 200
+"""How many sessions are remembered, those that are open aside."""
 QUERIES_MAX = 1_000
 """How many queries are listed."""
 WEIGHT_MAX = 60_000
@@ -196,7 +198,9 @@ class Board:
         now_s: the time of the latest event, in seconds since 1970.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_history: bool = False) -> None:
+        """Begin empty; of a history, nodes and tables stay when their session has ended."""
+        self._is_history = is_history
         self.version = 0
         self.now_s = 0.0
         self.sessions: dict[str, Session] = {}
@@ -261,10 +265,7 @@ class Board:
                 while len(self.programs) > _PROGRAMS_MAX:
                     self.programs.popitem(last=False)
             case SessionStarted():
-                before = self.sessions.get(event.session)
-                self.sessions[event.session] = Session(
-                    event, dropped=before.dropped if before else 0
-                )
+                self._session_started(event)
             case SessionEnded():
                 self.end(session)
             case EventsDropped():
@@ -292,6 +293,11 @@ class Board:
         for key, program in list(self.programs.items()):
             if key[0] == session and program.state == "running":
                 self.programs.pop(key)
+        if not self._is_history:
+            self._forget_states(session)
+
+    def _forget_states(self, session: str) -> None:
+        """The tables of a session that has ended are gone, and so are nodes of its own."""
         for table in [key for key in self.tables if key[0] == session]:
             del self.tables[table]
         cluster = self._cluster(session)
@@ -300,6 +306,15 @@ class Board:
         ):
             for node in [key for key in self.nodes if key[0] == cluster]:
                 del self.nodes[node]
+
+    def _session_started(self, event: SessionStarted) -> None:
+        before = self.sessions.pop(event.session, None)
+        self.sessions[event.session] = Session(event, dropped=before.dropped if before else 0)
+        ended = [name for name, each in self.sessions.items() if not each.is_live]
+        for name in ended:
+            self._forget_states(name)
+        for name in ended[: max(0, len(self.sessions) - SESSIONS_MAX)]:
+            del self.sessions[name]
 
     def _cluster(self, session: str) -> str:
         """The cluster of a session: its own, or one that it shares."""
@@ -323,9 +338,9 @@ class Board:
         query = self._query(session, event.query)
         query.sql, query.began_s = event.sql, event.at
         while len(self.queries) > QUERIES_MAX:
-            oldest = next((k for k, q in self.queries.items() if q.state != "running"), None)
-            if oldest is None:
-                break
+            over = (key for key, each in self.queries.items() if each.state != "running")
+            # The end of one that runs may have been dropped: those can't stay forever.
+            oldest = next(over, None) or next(iter(self.queries))
             del self.queries[oldest]
             self._weight -= self._weighed.pop(oldest, 0)
 
@@ -387,6 +402,9 @@ class Board:
 
     def _ended(self, event: QueryEnded, session: str) -> None:
         query = self._query(session, event.query)
+        if query.state != "running":  # its session seemed to have ended before
+            self.counts[query.state] -= 1
+            query.line = None
         query.state, query.ended_s, query.elapsed_s = event.state, event.at, event.elapsed_s
         query.planning_s, query.error = event.planning_s, event.error
         query.warnings, query.in_front_end = event.warnings, event.in_front_end
@@ -397,6 +415,7 @@ class Board:
     def _over(self, query: Query) -> None:
         self.counts[query.state] += 1
         query.line = query.listed()
+        self._weight -= self._weighed.pop(query.key, 0)
         self._weighed[query.key] = weight = query.weight
         self._weight += weight
         while self._weight > WEIGHT_MAX and len(self._weighed) > 1:

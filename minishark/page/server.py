@@ -90,6 +90,8 @@ class PageServer:
         self.token = token or secrets.token_urlsafe(24)
         try:
             self._server = _Server((host, port), _Handler)
+        except OverflowError as error:
+            raise OptionError("The port must be between 0 and 65535.") from error
         except OSError as error:
             raise OptionError(
                 f"The page can't listen on {host}:{port}: {error.strerror}."
@@ -191,14 +193,19 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        page, address = self.server.page, urlsplit(self.path)
+        page = self.server.page
+        try:
+            address = urlsplit(self.path)
+            options = dict(parse_qsl(address.query, max_num_fields=10))
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "The address is not valid.")
+            return
         if address.path == "/metrics" and self._is_scraper():
             self._send(HTTPStatus.OK, CONTENT_TYPE, page.site.metrics())
             return
         path = self._inside(address.path)
         if path is None:
             return
-        options = dict(parse_qsl(address.query, max_num_fields=10))
         if path == "":
             self._send_file("index.html")
         elif path in _ASSETS:
@@ -218,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         page = self.server.page
-        path = self._inside(urlsplit(self.path).path)
+        path = self._inside(self.path.partition("?")[0])
         if path is None:
             return
         origin = self.headers.get("Origin")

@@ -30,7 +30,7 @@ class Site:
         """Show the events of some sources; `can_cancel` if pages may cancel queries."""
         self.can_cancel = can_cancel
         self._sources = tuple(sources)
-        self._board = Board()
+        self._board = Board(is_history=not can_cancel)
         self._totals = Totals()
         self._changed = threading.Condition()  # guards the board and what follows
         self._cached: dict[str, tuple[int, bytes]] = {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from minishark.events.history import HistoryReader
-from minishark.events.kinds import AnyEvent, EventsDropped, SessionStarted
+from minishark.events.kinds import AnyEvent, EventsDropped, SessionEnded, SessionStarted
 from minishark.events.stream import EventStream
 
 
@@ -67,12 +70,23 @@ class HistorySource:
         """
         self._reader = HistoryReader(source)
         self._session = ""
+        self._open: dict[str, SessionStarted] = {}  # sessions that have not told their end
 
     def poll(self) -> Iterator[tuple[str, AnyEvent]]:
+        last = 0.0
         for event in self._reader.read():
+            last = max(last, event.at)
             if isinstance(event, SessionStarted):
                 self._session = event.session
+                self._open[event.session] = event
+            elif isinstance(event, SessionEnded):
+                self._open.pop(self._session, None)
             yield self._session, event
+        # One that was killed can't tell; of one on another host, the next line may still come.
+        for name, began in list(self._open.items()):
+            if began.host == socket.gethostname() and not psutil.pid_exists(began.pid):
+                del self._open[name]
+                yield name, SessionEnded(at=last or began.at)
 
     def cancel(self, session: str, number: int) -> bool:
         del session, number

@@ -392,7 +392,7 @@ class _Query(Generic[Result]):
 
     def compute(self, tables: Sequence[str]) -> None:
         """Compute promised tables; cancelling this query cancels that, too."""
-        self.engine.compute(tables, self.handlers)
+        self.engine.compute(tables, (*self.handlers, lambda _: self.observer.check()))
 
     def is_current(self, plan: QueryPlan) -> bool:
         return self.engine.planner.is_current(plan)

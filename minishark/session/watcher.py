@@ -62,6 +62,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._ending = threading.Lock()  # taken once, for good
 
     def start(self) -> None:
         """Begin to look, if it does not yet; tells all that there is."""
@@ -95,7 +96,9 @@ class Watcher:
         self.start()
 
     def stop(self) -> None:
-        """Look no more, and write what is left."""
+        """Look no more, and write what is left; only the first call does."""
+        if not self._ending.acquire(blocking=False):
+            return
         self._stopped.set()
         self._engine.events.emit(kinds.SessionEnded(at=time.time()))
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -131,7 +134,11 @@ class Watcher:
         if batch.dropped and events:
             events.insert(0, kinds.EventsDropped(at=events[0].at, count=batch.dropped))
         if self._spans is not None:
-            self._spans.record(events)
+            try:
+                self._spans.record(events)
+            except Exception as error:  # noqa: BLE001 - of users' samplers and span processors
+                self._spans = None
+                self._engine.warn(f"Spans are not made any more: {kinds.message(error)}")
         try:
             if self._history is not None and self._history.write(events):
                 with self._lock:

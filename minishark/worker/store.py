@@ -274,13 +274,10 @@ class Store:
         """Slices that only other hosts have; whole files are copied for the node's executors."""
         whole = [item for item in items if _is_whole(item)]
         parts = [item for item in items if not _is_whole(item)]
-        if len(whole) > 1:
-            with ThreadPoolExecutor(_COPIES_AT_ONCE, "minishark-copy") as pool:
-                yield from zip(whole, pool.map(self._copied, whole), strict=True)
-        else:
-            yield from ((item, self._copied(item)) for item in whole)
-        if parts:
-            yield from self._fetched(parts).items()
+        with ThreadPoolExecutor(_COPIES_AT_ONCE, "minishark-copy") as pool:
+            copied = pool.map(self._copied, whole)
+            fetched = self._fetched(parts) if parts else {}
+            return [*zip(whole, copied, strict=True), *fetched.items()]
 
     def _copied(self, item: FileSlice) -> pa.Table | InputMissingError:
         """A whole file, copied to this node unless another of its executors was faster."""

@@ -750,7 +750,7 @@ CORPUS: dict[str, tuple[str, ...]] = {
         "SELECT id, (SELECT label FROM r WHERE r.k = t.k) FROM t",
         "SELECT k, sum(CASE WHEN b THEN m ELSE 0 END) - sum(m) FILTER (WHERE NOT b) FROM t GROUP BY k HAVING bool_or(b)",
         "SELECT * FROM (SELECT k, count(*) AS n FROM t GROUP BY k) FULL JOIN (SELECT k, sum(w) AS w FROM u GROUP BY k) USING (k)",
-        "SELECT approx_count_distinct(id) > 40, quantile_cont(v, [0.25, 0.5]), mode(b), kurtosis(v), entropy(k), arg_max(id, v + id * 1e-6) FROM t",
+        "SELECT approx_count_distinct(id) > 40, quantile_cont(v, [0.25, 0.5]), mode(k > 5), kurtosis(v), entropy(k), arg_max(id, v + id * 1e-6) FROM t",
         "SELECT k, string_agg(DISTINCT s, ',' ORDER BY s), list(DISTINCT b ORDER BY b), first(id ORDER BY d, id) FROM t GROUP BY ALL",
     ),
     "limits of many kinds": (

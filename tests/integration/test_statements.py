@@ -21,6 +21,7 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
+from minishark.query.observer import QueryObserver
 from minishark.query.run import QueryRun
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import _Query
@@ -123,7 +124,10 @@ def test_a_lazy_frame_reads_what_is_there_when_it_runs(session: Session) -> None
 def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     """A plan keeps the tables that it was made for; it answers for them, or fails."""
     session.create_table("t", ROWS, partitions=2)
-    query = _Query(engine=session._runtime.engine, sql="SELECT count(*) FROM t", sink=CollectRows())
+    engine = session._runtime.engine
+    observer = QueryObserver(0, engine.events)
+    sql = "SELECT count(*) FROM t"
+    query = _Query(engine=engine, sql=sql, sink=CollectRows(), observer=observer)
     plan = query.plan(whole=False)
     session.create_table("t", ROWS, partitions=4, replace=True)
     with pytest.raises(MinisharkError):

@@ -59,6 +59,37 @@ def test_a_session_that_ends_without_a_word_leaves_lost_queries() -> None:
     assert [] == board.running()
 
 
+def test_a_history_keeps_the_nodes_and_tables_of_its_last_session() -> None:
+    """A live page forgets those of a session that has ended."""
+    states = (
+        kinds.NodeReport(at=1.0, node="node-0"),
+        kinds.TableReport(at=1.0, table="t", rows=2, bytes=20, replicas=1),
+        kinds.SessionEnded(at=2.0),
+    )
+    live, history = _board(*states), Board(is_history=True)
+    for event in (BEGAN, *states):
+        history.apply(event, "abc")
+    assert (0, 0, 1, 1) == (
+        len(live.nodes),
+        len(live.tables),
+        len(history.nodes),
+        len(history.tables),
+    )
+    history.apply(msgspec.structs.replace(BEGAN, session="next"), "next")
+    assert (0, 0) == (len(history.nodes), len(history.tables))
+
+
+def test_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board_module, "SESSIONS_MAX", 5)
+    board = _board()
+    for number in range(20):
+        name = f"s{number}"
+        board.apply(msgspec.structs.replace(BEGAN, session=name), name)
+        board.apply(kinds.SessionEnded(at=1.0), name)
+    assert 5 + 1 >= len(board.sessions)
+    assert "abc" in board.sessions
+
+
 def test_listing_filters_and_shows_running_queries_first() -> None:
     board = _board(
         *query_events(1, "SELECT shark", state="running"),
@@ -246,3 +277,22 @@ def test_binding_compares_with_tasks_that_go_to_a_reservation_at_random() -> Non
     assert (3.0, (1 + 5 + 5 + 5) / 4) == (found["late_s"], found["random_s"])
     assert [["a", 1, 2, 1], ["b", 0, 1, 1], ["c", 0, 1, 0]] == found["nodes"]
     assert binding(()) is None
+
+
+def test_queries_whose_end_was_dropped_do_not_stay_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(board_module, "QUERIES_MAX", 100)
+    board = _board(*(kinds.QueryStarted(at=1.0, query=i, sql="x") for i in range(300)))
+    assert 100 == len(board.queries)
+
+
+def test_a_query_that_ends_after_its_session_counts_once() -> None:
+    """A session tells its end first, while its queries are being cancelled."""
+    events = query_events(1)
+    *rest, end = events
+    board = _board(*rest, kinds.SessionEnded(at=end.at), end)
+    once = _board(*events)
+    assert once.counts == board.counts
+    assert once._weight == board._weight
+    assert "done" == views.listing(board)["queries"][0]["state"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from page_events import BEGAN, query_events
 
@@ -269,6 +272,19 @@ def test_a_history_is_followed_and_changes_nothing(tmp_path: Path) -> None:
         served.stop()
 
 
+def test_a_session_that_was_killed_has_ended(tmp_path: Path) -> None:
+    """Its process is gone, so what ran is lost."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    began = msgspec.structs.replace(BEGAN, host=socket.gethostname(), pid=gone.pid)
+    writer = HistoryWriter(tmp_path, began)
+    writer.write(query_events(1, state="running"))
+    writer.close()
+    site = Site([HistorySource(tmp_path)], can_cancel=False)
+    site.poll()
+    assert "lost" == site.look(lambda board: board.queries["abc-1"].state)
+
+
 def test_an_exported_query_is_one_file_without_connections(server: PageServer, emit: Emit) -> None:
     """Texts in it can't end the script that holds them."""
     emit(*query_events(1, "SELECT '</script><script>alert(1)</script><!--'"))
@@ -289,3 +305,15 @@ def test_an_exported_query_is_one_file_without_connections(server: PageServer, e
     assert "abc-1" == server.site.look(newest_query)
     assert server.site.look(lambda board: export_query(board, "none")) is None
     assert 404 == _ask(server, "export?key=none")[0]
+
+
+@pytest.mark.parametrize("path", ["http://[", "/?" + "a=1&" * 20], ids=["host", "options"])
+def test_malformed_addresses_are_refused(server: PageServer, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.recv(1_000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_port_that_does_not_exist() -> None:
+    with pytest.raises(OptionError, match="between 0 and 65535"):
+        PageServer(Site([]), port=70_000)

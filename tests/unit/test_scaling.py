@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import minishark
 from minishark.cluster.scaling import (
     Autoscaler,
     Decision,
@@ -163,3 +165,19 @@ def test_bounds_must_make_sense(options: ScalingOptions) -> None:
     """At least one node, not more than there may be."""
     with pytest.raises(OptionError):
         options.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_nodes": 2}, "goes with max_nodes"),
+        ({"min_nodes": 3, "max_nodes": 2}, "at most max_nodes"),
+        ({"max_nodes": 2, "idle_s": 0}, "above 0"),
+        ({"max_nodes": 2, "in_process": True}, "Threads"),
+        ({"cluster": "default", "max_nodes": 2}, "nodes that join it"),
+    ],
+)
+def test_connect_says_what_is_wrong(options: dict[str, Any], message: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(OptionError, match=message):
+        minishark.connect(**options)

@@ -28,7 +28,8 @@ const $ = (id) => document.getElementById(id);
 
 /* ---- numbers with units ---- */
 
-const whole = (n) => Math.round(n).toLocaleString("en");
+const grouped = new Intl.NumberFormat("en");
+const whole = (n) => grouped.format(Math.round(n));
 function scaled(n, units, base) {
   let i = 0;
   while (Math.abs(n) >= base && i < units.length - 1) { n /= base; i += 1; }
@@ -251,9 +252,11 @@ async function press(event) {
     button.disabled = true;
     button.textContent = "Cancelling…";
     const answer = await post("cancel", { key: button.dataset.cancel });
+    pointed = 0;  // the list need not hold still: this is what the pointer came for
     if (!answer.cancelled) button.textContent = "Was over";
   }
 }
+const kept = (all, key, make) => all.map((each) => ({ key: key(each), data: each, make }));
 const queryRow = (q) => ({ key: q.key, data: q, make: queryCells });
 const queryCells = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
   h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""];
@@ -277,7 +280,7 @@ const VIEWS = {
         tile(size(sum("disk_bytes")), "on disk")));
       draw("nodes", d.nodes, () => [h("h2", null, "Nodes"), d.nodes.length ? table(
         [["Node"], ["State"], ["Slots busy"], ["Running", "n"], ["Queued", "n"], ["Executor memory", "n"], ["Shared memory", "n wide"], ["Disk", "n wide"], ["Executors", "wide"]],
-        d.nodes.map((n) => [n.cluster ? `${n.name} · ${n.cluster}` : n.name,
+        kept(d.nodes, (n) => `n${n.cluster}/${n.name}`, (n) => [n.cluster ? `${n.name} · ${n.cluster}` : n.name,
           n.alive ? h("span", { class: `chip ${n.draining ? "warn" : "done"}` }, n.draining ? "leaving" : "✓ alive") : h("span", { class: "chip failed" }, "✕ dead"),
           bar(Math.min(n.running, n.slots), n.slots), `${n.running} of ${n.slots}`, whole(n.queued), size(n.memory_bytes), size(n.stored_bytes), size(n.disk_bytes),
           h("details", { "data-key": `e${n.name}` }, h("summary", null, plural(n.executors.length, "executor")), n.executors.map(([name, pid, slots, memory]) => h("div", { class: "note" }, `${name}: ${plural(slots, "slot")}${pid ? `, process ${pid}` : ""}${memory ? `, ${size(memory)}` : ""}`)))]))
@@ -355,7 +358,8 @@ const VIEWS = {
       } else if (!$("line-chart")) $("line").replaceChildren();
       draw("longest", q.longest, () => q.longest.length ? [h("h2", null, "The longest tasks"), taskTable(q.key, q.longest)] : null);
       draw("failures", q.failed, () => q.failed.length ? [h("h2", null, "Failed tasks"), table([["Stage", "n"], ["Task", "n"], ["Executor"], ["Message", "wrap"]], q.failed)] : null);
-      draw("spread", q.by_node, () => q.by_node.length ? [h("h2", null, "By node"), table([["Node"], ["Tasks", "n"], ["Run time", "n"], ["Rows put out", "n"], ["Bytes put out", "n"]], q.by_node.map(([n, t, r, rows, b]) => [n, whole(t), time(r), count(rows), size(b)]))] : null);
+      const busiest = [...q.by_node].sort((a, b) => b[2] - a[2]).slice(0, 20);
+      draw("spread", busiest, () => busiest.length ? [h("h2", null, "By node", q.by_node.length > 20 && h("span", { class: "note" }, `the 20 busiest of ${q.by_node.length}`)), table([["Node"], ["Tasks", "n"], ["Run time", "n"], ["Rows put out", "n"], ["Bytes put out", "n"]], kept(busiest, ([n]) => `b${n}`, ([n, t, r, rows, b]) => [n, whole(t), time(r), count(rows), size(b)]))] : null);
     },
   },
   tables: {
@@ -472,7 +476,7 @@ const stageTable = (stages) => table(
     h("span", { title: exact(t.rows, "rows") }, count(t.rows)), t.rows_by_task.length > 1 ? spark(t.rows_by_task) : "", t.skew == null ? "–" : t.skew >= 3 ? h("span", { class: "chip warn" }, t.skew.toFixed(1)) : t.skew.toFixed(1),
     h("span", { title: exact(t.bytes, "bytes") }, size(t.bytes), t.disk_bytes ? h("div", { class: "note" }, `${size(t.disk_bytes)} on disk`) : null), time(t.elapsed_s), three(t.run_s), three(t.queue_s), t.constrained ? `${t.local}/${t.constrained}` : "–", whole(t.retries)]));
 const taskTable = (key, tasks) => table([["Stage"], ["Task", "n"], ["Executor"], ["Run time", "n"], ["Queue time", "n"], ["Rows", "n"], ["Put out", "n"], ["Attempt", "n wide"], ["Local", "wide"], ["", "n"]],
-  tasks.map((t) => [stageChip(t.stage), whole(t.task), t.executor, h("b", null, time(t.run_s)), time(t.queue_s), count(t.rows), size(t.bytes), t.attempt, t.local == null ? "–" : t.local ? "yes" : h("span", { class: "chip warn" }, "no"),
+  kept(tasks, (t) => `l${t.stage}.${t.task}`, (t) => [stageChip(t.stage), whole(t.task), t.executor, h("b", null, time(t.run_s)), time(t.queue_s), count(t.rows), size(t.bytes), t.attempt, t.local == null ? "–" : t.local ? "yes" : h("span", { class: "chip warn" }, "no"),
     h("button", { class: "link", "data-why": JSON.stringify([key, t.stage, t.task]) }, "Why there?")]));
 
 function boxPlot(v, most) {
@@ -563,7 +567,7 @@ const help = () => dialog("Keys", table([["Key"], ["What it does", "wrap"]], [..
 
 const exported = $("export") ? JSON.parse($("export").textContent) : null;
 const filter = { text: "", state: "" };
-const live = { now_s: 0, skew: 0, can_cancel: false, source: null, name: "", heard: 0 };
+const live = { now_s: 0, skew: 0, can_cancel: false, source: null, name: "" };
 const serverNow = () => Date.now() / 1000 + live.skew;
 
 async function get(path) { const answer = await fetch(path); return answer.ok ? answer.json() : null; }
@@ -591,9 +595,8 @@ function connect() {
   const source = live.source = new EventSource(`events?${options}`);
   source.onmessage = (message) => {
     if (source !== live.source) return;
-    const found = JSON.parse(message.data);
-    live.heard = Date.now();
-    receive(found);
+    waiting = message.data;
+    if (!drawing) drawing = setTimeout(drawWaiting, Math.max(0, rested - performance.now()));
   };
   source.onerror = () => {
     if (source !== live.source) return;
@@ -601,6 +604,15 @@ function connect() {
     // A refused connection is not tried again by the browser itself.
     if (source.readyState === EventSource.CLOSED) setTimeout(() => { if (source === live.source) connect(); }, 2000);
   };
+}
+/* Drawing takes at most a quarter of the time, however much there is to draw: of messages that come
+   faster, the newest counts. */
+let waiting = null, drawing = 0, rested = 0;
+function drawWaiting() {
+  const began = performance.now(), found = JSON.parse(waiting);
+  drawing = 0;
+  if (found.view === route()[0]) receive(found);
+  rested = performance.now() + 3 * (performance.now() - began);
 }
 function receive(found) {
   Object.assign(live, { now_s: found.now_s, skew: found.clock_s - Date.now() / 1000, can_cancel: found.can_cancel });
@@ -613,8 +625,10 @@ function receive(found) {
 let pointed = 0;
 let refiltering = 0;
 function refilter() { clearTimeout(refiltering); refiltering = setTimeout(connect, 200); }
+let shown = null;
 function go() {
   const [name] = route();
+  shown = location.hash;
   document.title = `${VIEWS[name].title} · minishark`;
   tip({}, "");
   VIEWS[name].start();
@@ -635,7 +649,7 @@ function begin() {
     return;
   }
   status("", "Connecting…");
-  addEventListener("hashchange", () => { go(); $("main").focus({ preventScroll: true }); scrollTo(0, 0); });
+  addEventListener("hashchange", () => { if (location.hash === shown) return; go(); $("main").focus({ preventScroll: true }); scrollTo(0, 0); });
   document.addEventListener("visibilitychange", () => { if (document.hidden) { if (live.source) live.source.close(); live.source = null; } else connect(); });
   addEventListener("online", connect);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { plots.forEach((p) => p.redraw()); charts.forEach(paint); });
