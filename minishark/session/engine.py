@@ -219,7 +219,8 @@ class Engine:
         Args:
             sql: the query.
             sink: what becomes of its rows.
-            explained: whether its metrics say why each task ran where it did.
+            explained: whether its metrics say why each task ran where it did, and what operators
+                did.
             handlers: hear of its progress; what they raise ends it.
             keep: takes its events, besides the session's stream.
         """
@@ -377,7 +378,8 @@ class _Query(Generic[Result]):
     sql: str  # its text
     sink: Sink[Result]  # what becomes of its rows
     observer: QueryObserver  # told what happens
-    # Whether metrics say why each task ran where it did, and how the plan was changed.
+    # Whether metrics say why each task ran where it did, what operators did, and how the plan was
+    # changed.
     explained: bool = False
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
     _started_s: float = field(default_factory=time.perf_counter)
