@@ -499,7 +499,8 @@ class Session(CamelCase):
         """
         self._runtime.engine.check_open()
         cluster = self._runtime.cluster
-        return node_states(cluster.status(), cluster.paths)
+        statuses = cluster.status()
+        return node_states(statuses, cluster.paths, cluster.usage(statuses))
 
     def add_node(self) -> None:
         """Start one more node of the session's own cluster; returns before it is up.

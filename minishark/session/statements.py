@@ -32,7 +32,8 @@ class Statements:
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
-        statements = self.runtime.planning.statements(text)
+        with self.runtime.engine.binding(text):
+            statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
                 raise QueryError("Parameters go with one statement; run the others without them.")
@@ -110,7 +111,7 @@ class Statements:
         self, sql: str, explain: str | None, parsed: duckdb.Statement | None = None
     ) -> DataFrame:
         runtime = self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.engine.up_to_date(), runtime.engine.binding(sql):
             if runtime.scratch.is_elsewhere:
                 return self._query_in_scratch(sql, explain)
             try:
