@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
 from msgspec import Struct
+
+from canary_core.errors import InvalidCall
 
 MASK = (1 << 63) - 1  # digests travel as msgpack integers
 UNTOLD = 0  # instead of a digest
@@ -24,6 +27,39 @@ KINDS = (
 )  # fmt: skip
 
 
+class Routes(Struct, frozen=True, eq=False):
+    """Which partitions a scatter sends to: a target waits for no others than those that do.
+
+    Attributes:
+        targets: By source, in order.
+        awaited: By target: how many sources send to it.
+        digest: Of the targets; the same in all copies.
+    """
+
+    targets: tuple[tuple[int, ...], ...]
+    awaited: tuple[int, ...]
+    digest: int
+
+
+def routes_of(targets_of: Callable[[int], Iterable[int]], sources: int, targets: int) -> Routes:
+    """The routes from each of `sources` partitions to some of `targets`.
+
+    Raises:
+        InvalidCall: `targets_of` names a partition that there is not.
+    """
+    by_source = tuple([tuple(sorted(set(map(int, targets_of(each))))) for each in range(sources)])
+    awaited = [0] * targets
+    for source, named in enumerate(by_source):
+        if named and not 0 <= named[0] <= named[-1] < targets:
+            raise InvalidCall(
+                f"routes lead from partition {source} to {named[0]} to {named[-1]};"
+                f" there are {targets} partitions, from 0"
+            )
+        for each in named:
+            awaited[each] += 1
+    return Routes(by_source, tuple(awaited), hash(by_source) & MASK)
+
+
 class Stage(Struct, eq=False, kw_only=True):
     """One call of `run`; its index is also the id of the value that it makes.
 
@@ -34,6 +70,7 @@ class Stage(Struct, eq=False, kw_only=True):
         operands: Ids of the values that it reads, of partitions of the group `size`.
         size: How many partitions its operands have: the group in which it runs.
         target: How many its value has: another group if it sends.
+        routes: Of a SCATTER that sends to few: where to.
         digest: Of all stages up to this one, in the same copy of the driver.
     """
 
@@ -43,6 +80,7 @@ class Stage(Struct, eq=False, kw_only=True):
     operands: tuple[int, ...]
     size: int
     target: int
+    routes: Routes | None = None
     digest: int = 0
 
     @property
@@ -84,11 +122,10 @@ class Digester:
         what = self._plain.get(id(fn))
         if what is None or what[0] is not fn:
             what = (fn, self._function(fn))
-        self.digest = stage.digest = (
-            hash((self.digest, stage.kind, what[1], stage.operands, stage.size, stage.target))
-            & MASK
-        )
-        return stage.digest
+        told = (self.digest, stage.kind, what[1], stage.operands, stage.size, stage.target)
+        folded = hash(told if stage.routes is None else (*told, stage.routes.digest)) & MASK
+        self.digest = stage.digest = folded
+        return folded
 
     def fold_constant(self, stage: Stage, content: bytes) -> int:
         """The same for a stage whose "function" is a constant, given by its bytes."""

@@ -275,9 +275,10 @@ def rank(run: Run, graph: Cut, iterations: int, tolerance: float = 0.0) -> Value
     """
     ranks = run.map(first_ranks, graph.slices)
     totals = run.reduce(np.add, run.map(_totals, ranks))
+    rows, columns = run.routes(graph.grid.row), run.routes(graph.grid.column)
     for _ in range(iterations):
-        along_rows = run.scatter(shares, graph.slices, ranks)
-        along_columns = run.scatter(block_sums, graph.blocks, along_rows)
+        along_rows = run.scatter(shares, graph.slices, ranks, along=rows)
+        along_columns = run.scatter(block_sums, graph.blocks, along_rows, along=columns)
         ranks = run.map(_next_ranks, graph.slices, ranks, along_columns, run.broadcast(totals))
         totals = run.reduce(np.add, run.map(_totals, ranks))
         if run.signal(partial(_is_small, tolerance), totals):

@@ -17,7 +17,7 @@ from canary_core import stages, values
 from canary_core.machines import replica as steps_of
 from canary_core.machines.replica import MANY, ONE, SPECIAL, TWO, Replica, Step, Track
 from canary_core.stages import Stage
-from canary_core.tasks import pieces_by_target
+from canary_core.tasks import scattered
 from canary_core.tree import combine
 
 Key = tuple[int, int]  # (size of the group, index)
@@ -291,7 +291,7 @@ def _load_again(part: Partition, replica: Replica, effects: Effects) -> None:
 def _sent(part: Partition, stage: Stage) -> Any:
     operands = [part.values[each] for each in stage.operands]
     if stage.kind == stages.SCATTER:
-        sent: Any = pieces_by_target(stage.fn(*operands), stage.target)
+        sent: Any = scattered(stage, part.index, operands)
     else:
         sent = operands[0]
     # What is sent of a state is what it is now, not what it becomes before it arrives.
@@ -301,10 +301,12 @@ def _sent(part: Partition, stage: Stage) -> Any:
 def _receive(part: Partition, stage: Stage) -> bool:
     """Make the value of a stage that sends, if all of it has arrived."""
     arrived = part.inbox.get(stage.index, _NO_PIECES)
-    if stage.kind == stages.SCATTER and len(arrived) < stage.size:
-        part.awaited[stage.index] = stage.size
-        return False
-    if not arrived:
+    if stage.kind == stages.SCATTER:
+        awaited = stage.size if stage.routes is None else stage.routes.awaited[part.index]
+        if len(arrived) < awaited:
+            part.awaited[stage.index] = awaited
+            return False
+    elif not arrived:
         return False
     if stage.kind == stages.BROADCAST:
         value = arrived[0]
@@ -316,7 +318,7 @@ def _receive(part: Partition, stage: Stage) -> bool:
             return False
         ((_, value),), _ = combine(stage.fn, arrived, 0, stage.size)
     part.values[stage.index] = value
-    del part.inbox[stage.index]
+    part.inbox.pop(stage.index, None)  # a target of no source has none
     return True
 
 

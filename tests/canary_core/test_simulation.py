@@ -343,6 +343,7 @@ def _stubborn(x: int) -> int:
         lambda r: r.reduce(lambda a, b: 1 // 0, r.load(int)),
         lambda r: r.signal(lambda v: 1 // 0, r.single(1)),
         lambda r: r.scatter(lambda v: {99: 1}, r.load(int)),
+        lambda r: r.scatter(lambda v: {0: 1}, r.load(int), along=r.routes(lambda n: [n])),
         lambda r: r.state(lambda v: 1 // 0, r.load(int)),
         lambda r: r.load(lambda index: 1 // 0),
         lambda r: r.table("nowhere"),
@@ -495,6 +496,8 @@ def _diverging(how: str) -> Any:
             v = run.map(lambda x: x + 3, v)
         if how == "closure":
             v = run.map(lambda x: x + mine, v)
+        if how == "routes":
+            run.scatter(lambda x: {}, v, along=run.routes(lambda index: [mine % 2]))
         if how == "constant":
             total = run.map(max, total, run.single(mine))
         if how == "signal instead" and mine % 2:
@@ -520,6 +523,7 @@ def _diverging(how: str) -> Any:
     [
         ("function", 3),
         ("closure", 3),
+        ("routes", 3),
         ("constant", 3),
         ("signal instead", 3),
         ("more stages", 3),
