@@ -138,17 +138,21 @@ class Digester:
         code = getattr(fn, "__code__", None)
         if code is None:
             return _number(self._describe(fn).encode())
+        number = self._code(code)
+        if fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None:
+            if len(self._plain) > CACHED_MAX:
+                self._plain.clear()
+            self._plain[id(fn)] = (fn, number)
+            return number
+        return hash((number, _number(self._describe(fn).encode()))) & MASK
+
+    def _code(self, code: CodeType) -> int:
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:
             if len(self._codes) > CACHED_MAX:
                 self._codes.clear()
             self._codes[id(code)] = known = (code, _number(_code_text(code).encode()))
-        if fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None:
-            if len(self._plain) > CACHED_MAX:
-                self._plain.clear()
-            self._plain[id(fn)] = (fn, known[1])
-            return known[1]
-        return hash((known[1], _number(self._describe(fn).encode()))) & MASK
+        return known[1]
 
     def _describe(self, item: Any, depth: int = 0) -> str:
         """What is the same in all processes about a function or what it holds."""
@@ -165,7 +169,7 @@ class Digester:
         if (code := getattr(item, "__code__", None)) is not None:
             cells = tuple(_contents(cell) for cell in getattr(item, "__closure__", None) or ())
             held = (cells, item.__defaults__, tuple(sorted((item.__kwdefaults__ or {}).items())))
-            return f"{_number(_code_text(code).encode())}{inside(held)}"
+            return f"{self._code(code)}{inside(held)}"
         owner = "" if (bound := getattr(item, "__self__", None)) is None else type(bound).__name__
         return f"{getattr(item, '__module__', '')}.{owner}.{function_name(item)}"
 
