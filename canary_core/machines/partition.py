@@ -73,7 +73,7 @@ class Partition:
         position: The first stage that it had not run when it came.
         inbox: What has arrived, by stage and key.
         awaited: How many pieces a blocked step waits for, by stage.
-        frees: Values to free when nothing is blocked.
+        frees: Values to free as soon as no blocked step reads or makes them.
         reload: Ids of values that are to be loaded again.
         cuts: (stage, step) where it is to be stored; it runs no further before.
         stored: The last stage at which it was.
@@ -195,21 +195,36 @@ def _drain_around(
 ) -> int:
     """Retry what waits, and run what does not depend on it."""
     waiting, part.blocked = part.blocked, []
+    blocked, frees, states = part.blocked, part.frees, replica.states
+    steps, base, first = track.steps, track.base, part.pc
     ran = 0
-    for pc in (*waiting, *range(part.pc, stop)):
-        step = track.at(pc)
-        if pc >= part.pc:
-            part.frees.extend(step[3])
+    for pc in (*waiting, *range(first, stop)):
+        step = steps[pc - base]
+        if pc >= first:
+            frees += step[3]
             part.pc = pc + 1
-        if _is_ready(part, step, track, replica.states) and _run_any(part, step, effects):
+        if _is_ready(part, step, track, states) and _run_any(part, step, effects):
             ran += 1
         else:
-            part.blocked.append(pc)
-    if not part.blocked:
-        for each in part.frees:
-            part.values.pop(each, None)
-        part.frees.clear()
+            blocked.append(pc)
+    if frees:
+        _free(part, [steps[pc - base] for pc in blocked])
     return ran
+
+
+def _free(part: Partition, waiting: list[Step]) -> None:
+    """Free what no step that waits reads or makes.
+
+    A partition may have something that waits at all times, as when it is ahead of its neighbours.
+    """
+    kept: set[int] = set()
+    for step in waiting:
+        kept.add(step[4].index)
+        kept.update(_operands(step))
+    for each in part.frees:
+        if each not in kept:
+            part.values.pop(each, None)
+    part.frees = [each for each in part.frees if each in kept]
 
 
 def _is_ready(part: Partition, step: Step, track: Track, states: set[int]) -> bool:

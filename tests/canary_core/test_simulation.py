@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import sys
 import threading
@@ -477,6 +478,48 @@ def test_the_last_worker_cannot_be_drained() -> None:
     run = simulated(logistic, workers=1)
     run.world.post(CONTROLLER, Drain(address("w0", "worker")), 0.01)
     assert same(run.result(LIMIT_S), EXPECTED)
+
+
+# --- what is held ------------------------------------------------------------------------------
+
+
+class _Counted:
+    """An object that knows how many there are, copies included."""
+
+    alive = most = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        _Counted.alive += 1
+        _Counted.most = max(_Counted.most, _Counted.alive)
+
+    def __del__(self) -> None:
+        _Counted.alive -= 1
+
+    def __reduce__(self) -> Any:
+        return _Counted, (self.number,)
+
+
+def test_values_are_freed_though_something_waits_at_all_times() -> None:
+    """Partitions that hear from their neighbours alone never have all that they could read."""
+
+    def driver(run: Run) -> Any:
+        numbers = run.load(int)
+        to_next = run.routes(lambda index: [(index + 1) % 8])
+        values = run.map(_Counted, numbers)
+        for _ in range(100):
+            sent = run.scatter(
+                lambda index, v: {(index + 1) % 8: v}, numbers, values, along=to_next
+            )
+            values = run.gather(lambda pieces: _Counted(pieces[0].number + 1), sent)
+        return run.map(lambda v: v.number, values)
+
+    gc.collect()
+    _Counted.alive = _Counted.most = 0
+    assert [100 + (index - 100) % 8 for index in range(8)] == simulated(driver, workers=2).result(
+        LIMIT_S
+    )
+    assert _Counted.most < 200
 
 
 # --- drivers that are not deterministic --------------------------------------------------------
