@@ -228,6 +228,8 @@ def connect_ray(address: str) -> Callable[[], None]:
             log_to_driver=False,
             logging_level="WARNING",
         )
+    except ValueError as error:  # it wants another package, or can't read the address
+        raise ClusterError(f"Ray can't connect to {address}: {sentence(error)}") from error
     except (ConnectionError, RayError, RuntimeError) as error:
         where = f"at {address}" if address.startswith(_CLIENT) else "that this machine knows"
         raise ClusterError(

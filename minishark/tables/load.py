@@ -45,7 +45,7 @@ from sparrow_core import JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
 OnProgress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
     """The rows of a table to load, as pieces that tasks read in parallel."""
 

@@ -62,7 +62,7 @@ def files_source(
     size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
     if counts and not any(column.name.lower() == ROW_NUMBER for column in schemas[0]):
         relations = row_ranges(files, counts, -(-pieces // len(files)))
-    return TableSource(schemas[0], relations=tuple(relations), files=tuple(files)), size
+    return TableSource(schema=schemas[0], relations=tuple(relations), files=tuple(files)), size
 
 
 def _files(pattern: str) -> list[str]:
@@ -154,7 +154,7 @@ def memory_source(
             raise ResourceError(disk_full(error)) from error
         raise
     slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
-    source = TableSource(schema, slices=slices or (FileSlice(file, (store_name,)),))
+    source = TableSource(schema=schema, slices=slices or (FileSlice(file, (store_name,)),))
     return source, SourceSize(stored.bytes, stored.rows)
 
 
@@ -174,7 +174,7 @@ def pieces_source(
     rows = tuple(count for piece in stored for count in piece.counts())
     whole = tuple(FileSlice(piece.file, (piece.node,)) for piece in stored) if layout else ()
     size = SourceSize(sum(piece.bytes for piece in stored), sum(rows))
-    return TableSource(schema, slices=slices, rows=rows, partitions=whole), size
+    return TableSource(schema=schema, slices=slices, rows=rows, partitions=whole), size
 
 
 def _kept_layout(given: pa.Schema, schema: Schema) -> pa.Schema | None:
