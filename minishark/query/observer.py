@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from minishark.errors import QueryCancelledError
@@ -31,10 +32,27 @@ class QueryObserver:
     emit: Callable[[kinds.AnyEvent], None]
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _revisions: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: Callable[[], None] | None = None
 
     def cancel(self) -> None:
         """End the query; it raises QueryCancelledError soon."""
         self._cancelled.set()
+        with self._lock:
+            if self._stop is not None:
+                self._stop()
+
+    @contextlib.contextmanager
+    def stopped_by(self, stop: Callable[[], None]) -> Iterator[None]:
+        """A block in which nobody calls `check`: cancelling calls `stop`, and never after it."""
+        with self._lock:
+            self.check()
+            self._stop = stop
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stop = None
 
     def check(self) -> None:
         """Raise QueryCancelledError if the query was cancelled."""

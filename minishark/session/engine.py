@@ -266,10 +266,20 @@ class Engine:
             observer.cancel()
         return observer is not None
 
-    def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
-        """Run a query in the scratch database, over all rows of the cluster's tables."""
+    def query_in_front_end(
+        self, sql: str, *, lossless: bool = False, observer: QueryObserver | None = None
+    ) -> pa.Table:
+        """Run a query in the scratch database, over all rows of the cluster's tables.
+
+        Args:
+            sql: the query.
+            lossless: whether DuckDB's types are kept.
+            observer: can cancel it.
+        """
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, lossless=lossless)
+        return self.scratch.query(
+            sql, lossless=lossless, stopped_by=observer and observer.stopped_by
+        )
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
@@ -410,7 +420,7 @@ class _Query(Generic[Result]):
         except ResourceError:
             if not isinstance(self.sink, CollectRows | StreamRows):
                 raise
-            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
             return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
@@ -454,7 +464,7 @@ class _Query(Generic[Result]):
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
         try:
-            rows = self.engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
         except (QueryCancelledError, ResourceError):
             raise
         except MinisharkError:  # what the executors said is about the query as it was planned
@@ -462,6 +472,11 @@ class _Query(Generic[Result]):
         result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
+
+    def _front_end_rows(self) -> pa.Table:
+        return self.engine.query_in_front_end(
+            self.sql, lossless=self.sink.lossless, observer=self.observer
+        )
 
     def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
         return QueryMetrics(

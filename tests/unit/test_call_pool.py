@@ -12,8 +12,8 @@ import pytest
 
 from minishark.cluster.backend import JobEvent, Placement
 from minishark.errors import ClusterError
-from minishark.tasks.call import CallOptions
 from minishark.tasks import functions
+from minishark.tasks.call import CallOptions
 from minishark.tasks.executor import mapped, submit
 from minishark.tasks.files import Files
 from minishark.tasks.future import Future
