@@ -146,15 +146,16 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
-        self.scratch.interrupt()
-        self.programs.stop()
-        if self._replicator is not None:
-            self._replicator.stop()
-        self.cluster.close()
-        if self._replicator is not None:
-            self._replicator.join()
-        self.scratch.close()
-        self.planning.close()
+        with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
+            steps.callback(self.planning.close)
+            steps.callback(self.scratch.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.join)
+            steps.callback(self.cluster.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.stop)
+            steps.callback(self.programs.stop)
+            self.scratch.interrupt()
         return True
 
     def check_open(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+import minishark
 from minishark.errors import QueryCancelledError
 from minishark.query.progress import QueryProgress
 from minishark.session.session import Session
@@ -129,3 +130,18 @@ def test_a_query_in_the_front_end_can_be_cancelled(toy_session: Session) -> None
 
     _cancelled_soon(toy_session, run)
     assert [(1,)] == [tuple(row) for row in toy_session.sql("SELECT 1").collect()]
+
+
+def test_ctrl_c_while_a_session_stops_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Programs may take seconds to end; whoever does not wait for them gives up their nodes."""
+    session = minishark.connect(nodes=1, in_process=True)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session._runtime.engine.programs, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.stop()
+    assert not session._runtime.cluster.paths.memory.exists()
