@@ -19,7 +19,7 @@ from sparrow_core import JobFinished, JobSpec, TaskFailed
 _STEPS_MAX = 20_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class QueryObserver:
     """Where a query's events go; safe to use from several threads.
 

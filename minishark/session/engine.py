@@ -250,7 +250,7 @@ class Engine:
                 keep(event)
 
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = self.running[number] = QueryObserver(number, emit)
+        observer = self.running[number] = QueryObserver(number=number, emit=emit)
         observer.started(sql)
         try:
             yield observer
@@ -278,9 +278,8 @@ class Engine:
             observer: can cancel it.
         """
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(
-            sql, lossless=lossless, stopped_by=observer and observer.stopped_by
-        )
+        stopped_by = None if observer is None else observer.stopped_by
+        return self.scratch.query(sql, lossless=lossless, stopped_by=stopped_by)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
