@@ -21,6 +21,8 @@ _IDLE_MAX = 8  # sockets kept for each service
 _STEP_MS = 100
 _CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
+# Not less: while a chunk is on its way over a slow link, no answer can come.
+_SILENCE_MS = 5_000
 _HANDSHAKE_MS = 2_000
 
 
@@ -99,6 +101,7 @@ class Connections:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         if key is not None and self._keys is not None:
             socket.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
             socket.setsockopt(zmq.CURVE_SERVERKEY, key)

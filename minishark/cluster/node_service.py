@@ -18,12 +18,11 @@ A node that is to go drains first:
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -174,8 +173,7 @@ class NodeService(Service):
                     (root / self.path(file)).unlink(missing_ok=True)
                 return wire.Done()
             case wire.RemoveCopies(files):
-                for path in map(self.path, files):
-                    self._remove_copies(path)
+                self._remove_copies([*map(self.path, files)])
                 return wire.Done()
             case wire.DrainNode():
                 self.drain()
@@ -183,11 +181,19 @@ class NodeService(Service):
             case _:
                 return super().answer(request)
 
-    def _remove_copies(self, file: PurePosixPath) -> None:
+    def _remove_copies(self, files: Sequence[PurePosixPath]) -> None:
+        # Folders are listed once: there may be thousands of files in each, and as many unwanted.
+        unwanted: dict[PurePosixPath, dict[str, None]] = {}
+        for file in files:
+            unwanted.setdefault(file.parent, {})[file.name] = None
         for root in self._roots:
-            folder = root / file.parent
-            for copy in (folder / file.name, *folder.glob(f"{glob.escape(file.name)}@*")):
-                copy.unlink(missing_ok=True)
+            for folder, names in unwanted.items():
+                with contextlib.suppress(FileNotFoundError), os.scandir(root / folder) as found:
+                    for each in found:
+                        name = each.name  # of a copy: the file's, "@", and where it is from
+                        its = (name, name.partition("@")[0], name.rpartition("@")[0])
+                        if not names.keys().isdisjoint(its):
+                            Path(each.path).unlink(missing_ok=True)
 
     def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
         """Fetch replicas on other threads."""

@@ -179,7 +179,7 @@ class Session(CamelCase):
             OptionError: a number is out of range.
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        layout = Layout(keys, partitions, replicas)
+        layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
         data = from_platform(data, self._runtime.cluster)
         self._runtime.create_table(
             name, data, layout=layout, replace=replace, on_progress=on_progress

@@ -92,7 +92,9 @@ class Tables:
             stamps = _stamps(source.files)
             table = self.load(name, folder, source, wanted, on_progress)
             if source.files:
-                again = Layout(keys, len(table.partitions), wanted.replicas)
+                again = Layout(
+                    partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
+                )
                 self._origins[folder] = _Files(data, stamps, again)
             return table
 

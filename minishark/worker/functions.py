@@ -171,7 +171,9 @@ class ForEach:
 
 
 def _iterable(value: object) -> Iterable[Any]:
-    if isinstance(value, Iterable) and not hasattr(value, "__arrow_c_stream__"):
+    # A reader is an iterator of batches, and a stream: functions may return what they were given.
+    is_table = hasattr(value, "__arrow_c_stream__") and not isinstance(value, pa.RecordBatchReader)
+    if isinstance(value, Iterable) and not is_table:
         return value
     raise FunctionFailedError(
         f"The function returned a {type(value).__name__}; it must return an iterator: use yield."

@@ -309,12 +309,12 @@ class Client:
         if job is None:
             return []  # about an earlier submission
         job.heard_at = now
-        heard = self._heard(job.scheduler, now)
-        if job.accepted:
-            return heard
-        job.accepted = True
+        was_accepted, job.accepted = job.accepted, True
         job.unanswered = 0
-        return [*heard, self._timer(job, self._config.ping_s)]
+        # Only now: the first sign of life after a silence has jobs without an answer submitted
+        # anew, and this one has been answered.
+        heard = self._heard(job.scheduler, now)
+        return heard if was_accepted else [*heard, self._timer(job, self._config.ping_s)]
 
     # --- silent schedulers ---------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class Node:
     """A live node.
 
     Attributes:
+        joined_at: When it was heard first.
         frameworks: Of all executors that it ever had: one that has died is being restarted.
         load: Queued reservations and running tasks, of all schedulers.
         jobs: That may hold something there.
@@ -75,6 +76,7 @@ class Node:
 
     address: Address
     heard_at: float
+    joined_at: float
     executors: tuple[ExecutorInfo, ...] = ()
     attributes: tuple[str, ...] = ()
     draining: bool = False
@@ -184,6 +186,17 @@ class Ledger:
                 and all(attribute in node.attributes for attribute in options.requires)
             ]
         return self._eligible[key]
+
+    def starting(self, options: JobOptions, since: float) -> list[NodeName]:
+        """Nodes that have joined since then, and whose executors are still to come."""
+        return [
+            name
+            for name, node in self.nodes.items()
+            if node.joined_at >= since
+            and not node.frameworks
+            and not node.draining
+            and all(attribute in node.attributes for attribute in options.requires)
+        ]
 
     def is_empty(self) -> bool:
         """Whether no node that stays has, or had, an executor; one about to be removed drains."""

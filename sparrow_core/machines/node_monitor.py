@@ -201,8 +201,9 @@ class NodeMonitor:
             case SetWeights():
                 return self._on_set_weights(msg)
             case SetSchedulers():
-                for gone in set(self._schedulers) - set(msg.schedulers):
-                    self._unreported.take(gone)
+                for known in self._schedulers:
+                    if known not in msg.schedulers:
+                        self._unreported.take(known)
                 self._schedulers = msg.schedulers
                 return self._register()
             case Drain():

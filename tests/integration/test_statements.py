@@ -321,7 +321,7 @@ def test_the_catalog_answers(session: Session) -> None:
     frame = session.sql("SHOW TABLES")
     assert frame.columns == [name for name, _ in frame.dtypes]
     with pytest.raises(OptionError):
-        frame.explain()
+        frame.plan_text()
 
 
 def test_rows_of_dataframes_are_not_listed(session: Session) -> None:

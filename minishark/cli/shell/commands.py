@@ -119,9 +119,9 @@ def _explain(shell: Interpreter, argument: str) -> None:
     first, _, rest = argument.partition(" ")
     mode, statement = (first, rest.strip()) if first in EXPLAIN_MODES else ("all", argument)
     if statement:
-        shell.output.print(shell.session.sql(statement).explain(mode))
+        shell.output.print(shell.session.sql(statement).plan_text(mode))
     else:
-        shell.run_last(lambda frame: frame.explain(mode))
+        shell.run_last(lambda frame: frame.plan_text(mode))
 
 
 def _profile(shell: Interpreter, argument: str) -> None:

@@ -28,7 +28,8 @@ const $ = (id) => document.getElementById(id);
 
 /* ---- numbers with units ---- */
 
-const whole = (n) => Math.round(n).toLocaleString("en");
+const grouped = new Intl.NumberFormat("en");
+const whole = (n) => grouped.format(Math.round(n));
 function scaled(n, units, base) {
   let i = 0;
   while (Math.abs(n) >= base && i < units.length - 1) { n /= base; i += 1; }
@@ -251,6 +252,7 @@ async function press(event) {
     button.disabled = true;
     button.textContent = "Cancelling…";
     const answer = await post("cancel", { key: button.dataset.cancel });
+    pointed = 0;  // the list need not hold still: this is what the pointer came for
     if (!answer.cancelled) button.textContent = "Was over";
   }
 }
