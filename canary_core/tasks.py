@@ -57,8 +57,7 @@ def pieces_by_target(pieces: Any, targets: int) -> list[tuple[int, Any]]:
 def task_failed(stage: Stage, partition: int, error: BaseException) -> TaskFailed:
     """What a user is told of an exception in a function; not raised here."""
     failed = TaskFailed(
-        f"{stage.call}, stage {stage.index}, partition {partition}: "
-        f"{type(error).__name__}: {error}",
+        f"{stage.call}, stage {stage.index}, partition {partition}: {text_of(error)}",
         stage=stage.index,
         call=stage.call,
         partition=partition,
@@ -68,6 +67,16 @@ def task_failed(stage: Stage, partition: int, error: BaseException) -> TaskFaile
     return failed
 
 
+def text_of(error: BaseException) -> str:
+    """An exception in a line."""
+    return _sendable(f"{type(error).__name__}: {error}")
+
+
 def traceback_of(error: BaseException) -> str:
     """The text of an exception, as Python prints it."""
-    return "".join(traceback.format_exception(error))
+    return _sendable("".join(traceback.format_exception(error)))
+
+
+def _sendable(text: str) -> str:
+    """Text without lone surrogates, as in names of files that are no UTF-8: messages are UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()

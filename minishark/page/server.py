@@ -158,14 +158,21 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
+            # Those that have shown no token must not keep out one that may.
+            strangers = (each for each, is_known in self._open.items() if not is_known)
+            stranger = None if len(self._open) < CONNECTIONS_MAX else next(strangers, None)
+            if stranger is not None:
+                del self._open[stranger]
+                with contextlib.suppress(OSError):
+                    stranger.shutdown(socket.SHUT_RDWR)
             has_room = len(self._open) < CONNECTIONS_MAX
             if has_room:
-                self._open.add(request)
+                self._open[request] = False
         if has_room:
             super().process_request(request, client_address)
         else:
@@ -173,8 +180,14 @@ class _Server(ThreadingHTTPServer):
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._open.discard(request)
+            self._open.pop(request, None)
         super().shutdown_request(request)
+
+    def is_known(self, request: socket.socket) -> None:
+        """A connection has shown the token."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = True
 
     def close_connections(self) -> None:
         with self._lock:
@@ -205,6 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.BAD_REQUEST, "The address is not valid.")
             return
         if address.path == "/metrics" and self._is_scraper():
+            self.server.is_known(self.connection)
             self._send(HTTPStatus.OK, CONTENT_TYPE, page.site.metrics())
             return
         path = self._inside(address.path)
@@ -267,6 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "The address lacks its token: session.ui() and `minishark ui` print it.",
             )
             return None
+        self.server.is_known(self.connection)
         return rest
 
     def _cancel(self) -> None:

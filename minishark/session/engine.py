@@ -147,15 +147,16 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
-        self.scratch.interrupt()
-        self.programs.stop()
-        if self._replicator is not None:
-            self._replicator.stop()
-        self.cluster.close()
-        if self._replicator is not None:
-            self._replicator.join()
-        self.scratch.close()
-        self.planning.close()
+        with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
+            steps.callback(self.planning.close)
+            steps.callback(self.scratch.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.join)
+            steps.callback(self.cluster.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.stop)
+            steps.callback(self.programs.stop)
+            self.scratch.interrupt()
         return True
 
     def check_open(self) -> None:
@@ -251,7 +252,7 @@ class Engine:
                 keep(event)
 
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = self.running[number] = QueryObserver(number, emit, kind)
+        observer = self.running[number] = QueryObserver(number=number, emit=emit, kind=kind)
         observer.started(sql)
         try:
             yield observer
@@ -289,10 +290,19 @@ class Engine:
         """Whether events say of every task why it ran where it did."""
         return time.monotonic() < self._explain_until_s
 
-    def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
-        """Run a query in the scratch database, over all rows of the cluster's tables."""
+    def query_in_front_end(
+        self, sql: str, *, lossless: bool = False, observer: QueryObserver | None = None
+    ) -> pa.Table:
+        """Run a query in the scratch database, over all rows of the cluster's tables.
+
+        Args:
+            sql: the query.
+            lossless: whether DuckDB's types are kept.
+            observer: can cancel it.
+        """
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, lossless=lossless)
+        stopped_by = None if observer is None else observer.stopped_by
+        return self.scratch.query(sql, lossless=lossless, stopped_by=stopped_by)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
@@ -434,7 +444,7 @@ class _Query(Generic[Result]):
         except ResourceError:
             if not isinstance(self.sink, CollectRows | StreamRows):
                 raise
-            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
             return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
@@ -478,7 +488,7 @@ class _Query(Generic[Result]):
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
         try:
-            rows = self.engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
         except (QueryCancelledError, ResourceError):
             raise
         except MinisharkError:  # what the executors said is about the query as it was planned
@@ -486,6 +496,11 @@ class _Query(Generic[Result]):
         result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
+
+    def _front_end_rows(self) -> pa.Table:
+        return self.engine.query_in_front_end(
+            self.sql, lossless=self.sink.lossless, observer=self.observer
+        )
 
     def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
         return QueryMetrics(

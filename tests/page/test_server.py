@@ -207,7 +207,8 @@ def test_connections_are_bounded(server: PageServer) -> None:
     """One that is too many is closed at once; when others end, there is room again."""
     many = [http.client.HTTPConnection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)]
     for each in many:
-        each.connect()
+        each.request("GET", f"/{server.token}/icon.svg")
+        assert each.getresponse().read()
     deadline = time.monotonic() + 5
     refused = False
     while not refused and time.monotonic() < deadline:
@@ -382,3 +383,17 @@ def test_malformed_addresses_are_refused(server: PageServer, path: str) -> None:
 def test_a_port_that_does_not_exist() -> None:
     with pytest.raises(OptionError, match="between 0 and 65535"):
         PageServer(Site([]), port=70_000)
+
+
+def test_connections_without_a_token_keep_nobody_out(server: PageServer) -> None:
+    """Anybody on this machine can open as many as there may be, and be silent."""
+    silent = [
+        socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(CONNECTIONS_MAX)
+    ]
+    try:
+        assert 200 == _ask(server)[0]
+        silent[0].settimeout(5)
+        assert b"" == silent[0].recv(1)
+    finally:
+        for each in silent:
+            each.close()
