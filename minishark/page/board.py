@@ -194,7 +194,8 @@ class Board:
     """What is known of a cluster and its sessions.
 
     Attributes:
-        version: grows with each change.
+        version: grows with each event.
+        ticks: how often time went on between events, which only the last minute shows.
         now_s: the time of the latest event, in seconds since 1970.
     """
 
@@ -202,6 +203,7 @@ class Board:
         """Begin empty; of a history, nodes and tables stay when their session has ended."""
         self._is_history = is_history
         self.version = 0
+        self.ticks = 0
         self.now_s = 0.0
         self.sessions: dict[str, Session] = {}
         self.queries: OrderedDict[str, Query] = OrderedDict()
@@ -277,7 +279,7 @@ class Board:
         recent = bool(self.stream) and self.stream[-1][2] > now_s - STREAM_S - 2
         if recent or self.running():
             self.now_s = max(self.now_s, now_s)
-            self.version += 1
+            self.ticks += 1
 
     def end(self, session: str) -> None:
         """No more events come of a session: what still runs of it will not be heard of."""
