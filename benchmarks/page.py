@@ -6,11 +6,12 @@
 
 `cost`: the 22 TPC-H queries in four sessions, each a process of its own: one has its page open,
 with as many streams of views as browsers would read; one serves a page at which nobody looks; of
-the two without, one tells how much of a difference is noise. Rounds of all queries take turns, in all orders. CPU time is a session's:
-its process, nodes and executors, without the readers; what pages are sent shortly after a round
-counts. `delays`: from a query's start until a reader is told that it runs, and from the request to
-cancel it until it has ended. `memory`: what a board grows by in a fresh process, over events that
-the TPC-H queries made, each with another query number. `size`: what page and events add to a wheel.
+the two without, one tells how much of a difference is noise. Rounds of all queries take turns, in
+all orders. CPU time is a session's: its process, nodes and executors, without the readers; what
+pages are sent shortly after a round counts. `delays`: from a query's start until a reader is told
+that it runs, and from the request to cancel it until it has ended. `memory`: what a board grows by
+in a fresh process, over events that the TPC-H queries made, each with another query number. `size`:
+what page and events add to a wheel.
 """
 
 from __future__ import annotations

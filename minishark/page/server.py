@@ -29,9 +29,8 @@ from minishark.page.metrics import CONTENT_TYPE
 from minishark.page.site import Site
 
 CONNECTIONS_MAX = 64
-_PUSH_S = 0.3  # between two updates of a stream, which also take at most this share of a core,
-_PUSH_SHARE = 0.002  # unless they came more rarely than this:
-_PUSH_MAX_S = 1.0
+_PUSH_S = (0.3, 1.0)  # at least and at most, between two updates of a stream
+_PUSH_SHARE = 0.002  # of a core, that a stream takes, as far as the limits above allow
 _BEAT_S = 10.0
 _IDLE_S = 30.0  # until a silent connection is closed
 _BODY_MAX = 10_000
@@ -145,6 +144,12 @@ class PageServer:
     def origins(self) -> set[str]:
         """The origins of its own pages."""
         return {f"{self._scheme}://{host}" for host in self.hosts}
+
+
+def pause_s(took_s: float) -> float:
+    """How long a stream rests after an update that took `took_s` of CPU time."""
+    shortest_s, longest_s = _PUSH_S
+    return max(shortest_s, min(longest_s, took_s / _PUSH_SHARE))
 
 
 class _Server(ThreadingHTTPServer):
@@ -315,8 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"id: %d\ndata: %s\n\n" % (now, data))
             self.wfile.flush()
             version, sent = now, data
-            took_s = time.thread_time() - began_s
-            time.sleep(max(_PUSH_S, min(_PUSH_MAX_S, took_s / _PUSH_SHARE)))
+            time.sleep(pause_s(time.thread_time() - began_s))
 
     # Answers
 
