@@ -194,8 +194,8 @@ class Board:
     """What is known of a cluster and its sessions.
 
     Attributes:
-        version: grows with each event.
-        ticks: how often time went on between events, which only the last minute shows.
+        version: grows with each event but the reports of nodes.
+        states: grows with those, and as time goes on; most views do not depend on either.
         now_s: the time of the latest event, in seconds since 1970.
     """
 
@@ -203,7 +203,7 @@ class Board:
         """Begin empty; of a history, nodes and tables stay when their session has ended."""
         self._is_history = is_history
         self.version = 0
-        self.ticks = 0
+        self.states = 0
         self.now_s = 0.0
         self.sessions: dict[str, Session] = {}
         self.queries: OrderedDict[str, Query] = OrderedDict()
@@ -228,7 +228,10 @@ class Board:
 
     def apply(self, event: AnyEvent, session: str) -> None:
         """Change the board by an event of a session."""
-        self.version += 1
+        if isinstance(event, NodeReport):
+            self.states += 1
+        else:
+            self.version += 1
         self.now_s = max(self.now_s, event.at)
         match event:
             case TaskEnded():
@@ -279,7 +282,7 @@ class Board:
         recent = bool(self.stream) and self.stream[-1][2] > now_s - STREAM_S - 2
         if recent or self.running():
             self.now_s = max(self.now_s, now_s)
-            self.ticks += 1
+            self.states += 1
 
     def end(self, session: str) -> None:
         """No more events come of a session: what still runs of it will not be heard of."""

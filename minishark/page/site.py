@@ -136,8 +136,8 @@ class Site:
             return data
 
     def _version(self, name: str) -> int:
-        """Grows with what a view shows: time that goes on is no news to most of them."""
-        return self._board.version + (self._board.ticks if name in _TIMELY else 0)
+        """Grows with what a view shows: for most, it is no news that time goes on."""
+        return self._board.version + (self._board.states if name in _OF_STATES else 0)
 
     def why(self, key: str, stage: int, task: int) -> bytes | None:
         """Why a task ran where it did, as JSON; None if that is not known."""
@@ -182,4 +182,4 @@ _VIEWS: dict[str, Callable[[Board, Mapping[str, str]], Any]] = {
     "placement": lambda board, _: views.placement(board),
     "python": lambda board, _: views.python(board),
 }
-_TIMELY = frozenset({"cluster"})  # those that show the last minute
+_OF_STATES = frozenset({"cluster", "tables"})  # what shows nodes, or the last minute

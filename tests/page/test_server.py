@@ -191,7 +191,7 @@ def test_a_stream_sends_a_view_when_it_has_changed(server: PageServer, emit: Emi
     other.close()
 
 
-def test_time_that_goes_on_changes_only_the_last_minute(server: PageServer, emit: Emit) -> None:
+def test_time_and_nodes_change_only_what_shows_them(server: PageServer, emit: Emit) -> None:
     """Else every page would be sent the same again each second."""
     site = server.site
     emit(*query_events(3))
@@ -199,7 +199,11 @@ def test_time_that_goes_on_changes_only_the_last_minute(server: PageServer, emit
     others = {name: site.await_change(name, -1, 0.0) for name in ("queries", "placement")}
     cluster = site.await_change("cluster", -1, 0.0)
     site.look(lambda board: board.tick(board.now_s + 1.0))
-    assert site.await_change("cluster", cluster, 0.0) > cluster
+    later = site.await_change("cluster", cluster, 0.0)
+    assert later > cluster
+    emit(kinds.NodeReport(at=2.0, node="node-0", alive=True))
+    site.poll()
+    assert site.await_change("cluster", later, 0.0) > later
     assert others == {name: site.await_change(name, before, 0.0) for name, before in others.items()}
 
 
