@@ -29,11 +29,12 @@ from minishark.page.metrics import CONTENT_TYPE
 from minishark.page.site import Site
 
 CONNECTIONS_MAX = 64
-_PUSH_S = 0.3  # between two updates of a stream
+_PUSH_S = (0.3, 1.0)  # at least and at most, between two updates of a stream
+_PUSH_SHARE = 0.002  # of a core, that a stream takes, as far as the limits above allow
 _BEAT_S = 10.0
 _IDLE_S = 30.0  # until a silent connection is closed
 _BODY_MAX = 10_000
-_STOP_S = 0.1  # until the server notices that it is to stop
+_STOP_S = 1.0  # until the server notices that it is to stop, where nothing wakes it
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -131,6 +132,7 @@ class PageServer:
         """Close the socket and all connections. Idempotent."""
         self.site.stop()
         if self._thread.is_alive():
+            self._server.wake()
             self._server.shutdown()
         self._server.server_close()
         self._server.close_connections()
@@ -146,6 +148,12 @@ class PageServer:
     def origin(self, host: str) -> str:
         """The origin of its pages under the name of a Host header."""
         return f"{self._scheme}://{host.lower()}"
+
+
+def pause_s(took_s: float) -> float:
+    """How long a stream rests after an update that took `took_s` of CPU time."""
+    shortest_s, longest_s = _PUSH_S
+    return max(shortest_s, min(longest_s, took_s / _PUSH_SHARE))
 
 
 class _Server(ThreadingHTTPServer):
@@ -188,6 +196,11 @@ class _Server(ThreadingHTTPServer):
         with self._lock:
             if request in self._open:
                 self._open[request] = True
+
+    def wake(self) -> None:
+        """Wake the thread that waits for connections; it accepts no more."""
+        with contextlib.suppress(OSError):  # not all systems can do that
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close_connections(self) -> None:
         with self._lock:
@@ -317,7 +330,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"retry: 1000\n\n")
         version, sent = -1, b""
         while not site.is_stopped:
-            now = site.await_change(version, _BEAT_S)
+            now = site.await_change(name, version, _BEAT_S)
+            began_s = time.thread_time()
             data = site.view(name, options) or b"null"
             if now == version or data == sent:
                 self.wfile.write(b": still here\n\n")
@@ -325,7 +339,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"id: %d\ndata: %s\n\n" % (now, data))
             self.wfile.flush()
             version, sent = now, data
-            time.sleep(_PUSH_S)
+            time.sleep(pause_s(time.thread_time() - began_s))
 
     # Answers
 

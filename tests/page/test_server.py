@@ -24,10 +24,11 @@ from page_events import BEGAN, query_events
 from minishark.errors import OptionError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
+from minishark.events.stream import EventStream
 from minishark.page.export import STATIC, export_query, newest_query
-from minishark.page.server import CONNECTIONS_MAX, PageServer
+from minishark.page.server import CONNECTIONS_MAX, PageServer, pause_s
 from minishark.page.site import Site
-from minishark.page.sources import HistorySource
+from minishark.page.sources import HistorySource, SessionSource
 from sparrow_core import PlacementStep
 
 Emit = Callable[..., None]
@@ -193,6 +194,39 @@ def test_a_stream_sends_a_view_when_it_has_changed(server: PageServer, emit: Emi
     assert "done" == next(other)["data"]["state"]
     messages.close()
     other.close()
+
+
+def test_time_and_nodes_change_only_what_shows_them(server: PageServer, emit: Emit) -> None:
+    """Else every page would be sent the same again each second."""
+    site = server.site
+    emit(*query_events(3))
+    site.poll()
+    others = {name: site.await_change(name, -1, 0.0) for name in ("queries", "placement")}
+    cluster = site.await_change("cluster", -1, 0.0)
+    site.look(lambda board: board.tick(board.now_s + 1.0))
+    later = site.await_change("cluster", cluster, 0.0)
+    assert later > cluster
+    emit(kinds.NodeReport(at=2.0, node="node-0", alive=True))
+    site.poll()
+    assert site.await_change("cluster", later, 0.0) > later
+    assert others == {name: site.await_change(name, before, 0.0) for name, before in others.items()}
+
+
+def test_who_looks_after_a_while_sees_what_is_new(stream: EventStream) -> None:
+    """A page without readers takes events rarely."""
+    site = Site([SessionSource(BEGAN, stream, lambda _: False)])
+    assert not site.is_read
+    for event in query_events(3):
+        stream.emit(event)
+    shown = json.loads(site.view("queries", {}) or b"")
+    assert ["abc-3"] == [each["key"] for each in shown["data"]["queries"]]
+    assert site.is_read
+
+
+def test_updates_that_take_long_come_rarely() -> None:
+    assert 0.3 == pause_s(0.0) == pause_s(0.0006)
+    assert 0.5 == pytest.approx(pause_s(0.001))
+    assert 1.0 == pause_s(0.5)
 
 
 def test_streams_end_with_the_server(server: PageServer) -> None:
