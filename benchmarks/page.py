@@ -4,13 +4,14 @@
     python benchmarks/page.py cost --rounds 9
     python benchmarks/page.py delays memory size
 
-`cost`: the 22 TPC-H queries in three sessions, each a process of its own: one has its page open,
-with as many streams of views as browsers would read; of the two without, one tells how much of a
-difference is noise. Rounds of all queries take turns, in all orders. CPU time is a session's:
-its process, nodes and executors, without the readers; what pages are sent shortly after a round
-counts. `delays`: from a query's start until a reader is told that it runs, and from the request to
-cancel it until it has ended. `memory`: what a board grows by in a fresh process, over events that
-the TPC-H queries made, each with another query number. `size`: what page and events add to a wheel.
+`cost`: the 22 TPC-H queries in four sessions, each a process of its own: one has its page open,
+with as many streams of views as browsers would read; one serves a page at which nobody looks; of
+the two without, one tells how much of a difference is noise. Rounds of all queries take turns, in
+all orders. CPU time is a session's: its process, nodes and executors, without the readers; what
+pages are sent shortly after a round counts. `delays`: from a query's start until a reader is told
+that it runs, and from the request to cancel it until it has ended. `memory`: what a board grows by
+in a fresh process, over events that the TPC-H queries made, each with another query number. `size`:
+what page and events add to a wheel.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ import minishark
 from minishark.errors import QueryCancelledError
 from minishark.events import kinds
 from minishark.page.board import Board
+from minishark.page.site import READER_S
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import load_tables
 
@@ -47,7 +49,7 @@ _VIEWS = ("cluster", "queries", "placement")
 _ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = 7"
 _AWAIT_S = 60.0
 _LATER_S = 0.7  # what pages are sent after a round counts as its cost, too
-_ORDERS = tuple(itertools.permutations(range(3)))
+_ORDERS = tuple(itertools.permutations(range(4)))
 _Round = tuple[float, float]  # elapsed time of the queries, CPU time of all
 
 
@@ -81,10 +83,12 @@ def _cost(tables: dict[str, str], rounds: int, pages: int) -> dict[str, Any]:
     with (
         _session(tables, has_page=False) as plain,
         _session(tables, has_page=False) as control,
+        _session(tables, has_page=True) as served,
         _session(tables, has_page=True) as paged,
     ):
-        sessions = [plain[0], control[0], paged[0]]
-        found: list[list[_Round]] = [[], [], []]
+        sessions = [plain[0], control[0], served[0], paged[0]]
+        time.sleep(READER_S)  # until the page that nobody opens counts as one without readers
+        found: list[list[_Round]] = [[], [], [], []]
         with _readers(paged[1], pages) as received:
             for turn in range(rounds + 1):
                 for which in _ORDERS[turn % len(_ORDERS)]:
@@ -97,7 +101,9 @@ def _cost(tables: dict[str, str], rounds: int, pages: int) -> dict[str, Any]:
             session.send(None)
     print(f"TPC-H, {rounds} rounds; ratios to a session without a page, round by round:")
     report: dict[str, Any] = {"pages": pages, "messages": messages, "bytes": size}
-    for name, which in (("another one without", 1), (f"with {pages} pages open", 2)):
+    for which, name in enumerate(
+        ("another one without", "served, and unread", f"with {pages} pages open"), start=1
+    ):
         for kind, what in enumerate(("elapsed", "CPU")):
             pairs = zip(found[which], found[0], strict=True)
             ratios = [each[kind] / other[kind] for each, other in pairs]

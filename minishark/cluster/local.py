@@ -192,6 +192,8 @@ class OwnCluster:
     def drain(self, node: str) -> None:
         if not isinstance(self._sparrow, LocalCluster):
             raise OptionError("Threads can't be drained.")
+        if self._starting:
+            self._welcome()
         with self._changing, _translated_errors():
             if node not in self._nodes:
                 names = ", ".join(self._nodes)

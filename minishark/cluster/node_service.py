@@ -245,11 +245,11 @@ class NodeService(Service):
         )
 
     def _session_report(self, kept: wire.KeepSession) -> wire.SessionReport:
-        sizes = [
-            file.stat().st_size
-            for root in self._roots
-            for file in (root / kept.session).rglob("*.arrow*")
-        ]
+        sizes = []
+        for root in self._roots:
+            for file in (root / kept.session).rglob("*.arrow*"):
+                with contextlib.suppress(FileNotFoundError):  # it was just removed
+                    sizes.append(file.stat().st_size)
         return wire.SessionReport(
             session=kept.session,
             user=kept.user,

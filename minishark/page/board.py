@@ -200,7 +200,8 @@ class Board:
     """What is known of a cluster and its sessions.
 
     Attributes:
-        version: grows with each change.
+        version: grows with each event but the reports of nodes.
+        states: grows with those, and as time goes on; most views do not depend on either.
         now_s: the time of the latest event, in seconds since 1970.
     """
 
@@ -208,6 +209,7 @@ class Board:
         """Begin empty; of a history, nodes and tables stay when their session has ended."""
         self._is_history = is_history
         self.version = 0
+        self.states = 0
         self.now_s = 0.0
         self.sessions: dict[str, Session] = {}
         self.queries: OrderedDict[str, Query] = OrderedDict()
@@ -253,7 +255,10 @@ class Board:
 
     def apply(self, event: AnyEvent, session: str) -> None:
         """Change the board by an event of a session."""
-        self.version += 1
+        if isinstance(event, NodeReport):
+            self.states += 1
+        else:
+            self.version += 1
         self.now_s = max(self.now_s, event.at)
         match event:
             case TaskEnded():
@@ -308,7 +313,7 @@ class Board:
         runs = any(s.is_live and s.running and s.running.tasks for s in self.sessions.values())
         if recent or runs or self.running():
             self.now_s = max(self.now_s, now_s)
-            self.version += 1
+            self.states += 1
 
     def end(self, session: str) -> None:
         """No more events come of a session: what still runs of it will not be heard of."""

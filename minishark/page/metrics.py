@@ -150,7 +150,12 @@ def _counters(totals: Totals) -> Iterator[str]:
 
 
 def _gauges(board: Board) -> Iterator[str]:
-    nodes = [({"node": node}, report) for (_, node), report in sorted(board.nodes.items())]
+    # Nodes of several clusters, as in a folder of histories, may have the same names.
+    several = len({cluster for cluster, _ in board.nodes}) > 1
+    nodes = [
+        ({"cluster": cluster, "node": node} if several else {"node": node}, report)
+        for (cluster, node), report in sorted(board.nodes.items())
+    ]
     live = [(labels, report) for labels, report in nodes if report.alive]
     tables = list(board.tables.values())
     alive = {report.node for _, report in live}

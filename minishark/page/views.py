@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,10 +31,16 @@ def cluster(board: Board) -> dict[str, Any]:
     executors = {each.name for _, node in nodes for each in node.executors}
     lanes = sorted(executors | {mark[0] for mark in recent}, key=natural)
     number = {lane: i for i, lane in enumerate(lanes)}
-    keys = list(dict.fromkeys(mark[3] or mark[4] for mark in recent))
+    keys = list(dict.fromkeys([mark[3] or mark[4] for mark in recent]))
     position = {key: i for i, key in enumerate(keys)}
     marks = [
-        [number[lane], round(first - since, 4), round(last - since, 4), position[key or what]]
+        # Cut to a tenth of a millisecond: to round thousands of numbers takes three times as long.
+        [
+            number[lane],
+            (first - since) * 1e4 // 1 / 1e4,
+            (last - since) * 1e4 // 1 / 1e4,
+            position[key or what],
+        ]
         for lane, first, last, key, what in recent
     ]
     return {
@@ -195,14 +202,12 @@ def tables(board: Board) -> dict[str, Any]:
 
 def placement(board: Board) -> dict[str, Any]:
     """How long tasks waited, by node; and what late binding has saved."""
-    by_node: dict[str, list[float]] = {}
-    local = constrained = 0
-    for node, queue_s, is_local in board.waits:
-        by_node.setdefault(node, []).append(queue_s)
-        constrained += is_local is not None
-        local += is_local is True
-    placed = [found for *_, found in board.placed]
-    tasks = sum(each["tasks"] for each in placed)
+    by_node: dict[str, list[float]] = defaultdict(list)
+    for node, queue_s, _ in board.waits:
+        by_node[node].append(queue_s)
+    is_local = Counter([each[2] for each in board.waits])
+    placed = [found[3] for found in board.placed]
+    tasks = sum([each["tasks"] for each in placed])
     return {
         "tasks": len(board.waits),
         "all": spread([each[1] for each in board.waits]),
@@ -210,13 +215,13 @@ def placement(board: Board) -> dict[str, Any]:
             {"name": name, "tasks": len(waits), "queue_s": spread(waits)}
             for name, waits in sorted(by_node.items(), key=lambda each: natural(each[0]))
         ],
-        "local": local,
-        "constrained": constrained,
+        "local": is_local[True],
+        "constrained": is_local[True] + is_local[False],
         "binding": {
             "jobs": len(placed),
             "tasks": tasks,
-            "probes": sum(each["probes"] for each in placed),
-            "reservations": sum(each["reservations"] for each in placed),
+            "probes": sum([each["probes"] for each in placed]),
+            "reservations": sum([each["reservations"] for each in placed]),
             "late_s": _mean(placed, "late_s"),
             "random_s": _mean(placed, "random_s"),
         }
@@ -402,5 +407,5 @@ def _parts(table: TableReport) -> Iterator[list[Any]]:
 
 def _mean(placed: Sequence[dict[str, Any]], name: str) -> float:
     """The mean over tasks of a figure of jobs."""
-    total = sum(each[name] * each["tasks"] for each in placed)
-    return float(total / sum(each["tasks"] for each in placed))
+    total = sum([each[name] * each["tasks"] for each in placed])
+    return float(total / sum([each["tasks"] for each in placed]))

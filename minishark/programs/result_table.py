@@ -44,7 +44,7 @@ def load_parts(
     stored = [parts] if isinstance(parts, StoredPart) else list(parts)
     slices = tuple(FileSlice(part.file, (part.node,)) for part in stored)
     schema = _schema(tables, store, slices)
-    source = TableSource(schema, slices=slices)
+    source = TableSource(schema=schema, slices=slices)
     size = SourceSize(sum(part.bytes for part in stored), sum(part.rows for part in stored))
     with tables.folder() as folder:
         with tables.temporary_folders(folder), tables.loading(into.name) as observer:

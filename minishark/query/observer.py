@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minishark.errors import QueryCancelledError
@@ -18,7 +19,7 @@ from sparrow_core import JobFinished, JobSpec, TaskFailed
 _STEPS_MAX = 20_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class QueryObserver:
     """Where a query's events go; safe to use from several threads.
 
@@ -33,10 +34,27 @@ class QueryObserver:
     kind: str = "query"
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _revisions: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: Callable[[], None] | None = None
 
     def cancel(self) -> None:
         """End the query; it raises QueryCancelledError soon."""
         self._cancelled.set()
+        with self._lock:
+            if self._stop is not None:
+                self._stop()
+
+    @contextlib.contextmanager
+    def stopped_by(self, stop: Callable[[], None]) -> Iterator[None]:
+        """A block in which nobody calls `check`: cancelling calls `stop`, and never after it."""
+        with self._lock:
+            self.check()
+            self._stop = stop
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stop = None
 
     def check(self) -> None:
         """Raise QueryCancelledError if the query or load was cancelled."""

@@ -63,7 +63,8 @@ class QueryRun:
     # The session's settings, definitions and functions.
     environment: Environment = field(default_factory=Environment)
     threads: int = 1  # the number of threads for a large task that is alone in its stage
-    explained: bool = False  # whether the metrics say why each task ran where it did
+    # Whether the metrics say why each task ran where it did, and what operators did.
+    explained: bool = False
     traced: bool = False  # whether the observer is told how tasks were placed
     # Called at least once a second; what it raises ends the query.
     on_progress: ProgressHandler | None = None
@@ -90,7 +91,8 @@ class QueryRun:
             working_folder=working_folder(),
             environment=self.environment,
             threads=self.threads,
-            explained=self.explained or self.traced,
+            traced=self.explained or self.traced,
+            profiled=self.explained,
         )
         self._jobs = StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes

@@ -147,15 +147,16 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
-        self.scratch.interrupt()
-        self.programs.stop()
-        if self._replicator is not None:
-            self._replicator.stop()
-        self.cluster.close()
-        if self._replicator is not None:
-            self._replicator.join()
-        self.scratch.close()
-        self.planning.close()
+        with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
+            steps.callback(self.planning.close)
+            steps.callback(self.scratch.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.join)
+            steps.callback(self.cluster.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.stop)
+            steps.callback(self.programs.stop)
+            self.scratch.interrupt()
         return True
 
     def check_open(self) -> None:
@@ -220,7 +221,8 @@ class Engine:
         Args:
             sql: the query.
             sink: what becomes of its rows.
-            explained: whether its metrics say why each task ran where it did.
+            explained: whether its metrics say why each task ran where it did, and what operators
+                did.
             handlers: hear of its progress; what they raise ends it.
             keep: takes its events, besides the session's stream.
         """
@@ -250,7 +252,7 @@ class Engine:
                 keep(event)
 
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = self.running[number] = QueryObserver(number, emit, kind)
+        observer = self.running[number] = QueryObserver(number=number, emit=emit, kind=kind)
         observer.started(sql)
         try:
             yield observer
@@ -267,7 +269,8 @@ class Engine:
         try:
             yield
         except MinisharkError as error:
-            observer = QueryObserver(next(self._query_numbers), self.events.emit)
+            number = next(self._query_numbers)
+            observer = QueryObserver(number=number, emit=self.events.emit)
             observer.started(sql)
             observer.raised(error, time.perf_counter() - began_s)
             raise
@@ -288,10 +291,19 @@ class Engine:
         """Whether events say of every task why it ran where it did."""
         return time.monotonic() < self._explain_until_s
 
-    def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
-        """Run a query in the scratch database, over all rows of the cluster's tables."""
+    def query_in_front_end(
+        self, sql: str, *, lossless: bool = False, observer: QueryObserver | None = None
+    ) -> pa.Table:
+        """Run a query in the scratch database, over all rows of the cluster's tables.
+
+        Args:
+            sql: the query.
+            lossless: whether DuckDB's types are kept.
+            observer: can cancel it.
+        """
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, lossless=lossless)
+        stopped_by = None if observer is None else observer.stopped_by
+        return self.scratch.query(sql, lossless=lossless, stopped_by=stopped_by)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
@@ -399,7 +411,8 @@ class _Query(Generic[Result]):
     sql: str  # its text
     sink: Sink[Result]  # what becomes of its rows
     observer: QueryObserver  # told what happens
-    # Whether metrics say why each task ran where it did, and how the plan was changed.
+    # Whether metrics say why each task ran where it did, what operators did, and how the plan was
+    # changed.
     explained: bool = False
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
     _started_s: float = field(default_factory=time.perf_counter)
@@ -432,7 +445,7 @@ class _Query(Generic[Result]):
         except ResourceError:
             if not isinstance(self.sink, CollectRows | StreamRows):
                 raise
-            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
             return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
@@ -476,7 +489,7 @@ class _Query(Generic[Result]):
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
         try:
-            rows = self.engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
         except (QueryCancelledError, ResourceError):
             raise
         except MinisharkError:  # what the executors said is about the query as it was planned
@@ -484,6 +497,11 @@ class _Query(Generic[Result]):
         result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
+
+    def _front_end_rows(self) -> pa.Table:
+        return self.engine.query_in_front_end(
+            self.sql, lossless=self.sink.lossless, observer=self.observer
+        )
 
     def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
         return QueryMetrics(

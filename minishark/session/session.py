@@ -98,6 +98,13 @@ class Session(CamelCase):
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
+    def __repr__(self) -> str:
+        if not self.is_open:
+            return "<minishark session, stopped>"
+        cluster, tables = self._runtime.cluster, ", ".join(self.tables) or "none"
+        size = f"nodes: {len(cluster.nodes)}, slots: {cluster.total_slots}"
+        return f"<minishark session: {size}, tables: {tables}>"
+
     # Statements
 
     def sql(

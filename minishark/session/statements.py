@@ -18,6 +18,7 @@ from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.file_writer import counted
 from minishark.session.runtime import Runtime
+from minishark.session.variables import variable_advice
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.store import survives_arrow
 
@@ -115,11 +116,11 @@ class Statements:
                 return self._query_in_scratch(sql, explain)
             try:
                 bound = runtime.planning.bind(sql, parsed)
-            except QueryError:
+            except QueryError as error:
                 if runtime.scratch.has_own:
                     with contextlib.suppress(QueryError, CatalogError):
                         return self._query_in_scratch(sql, explain)
-                raise
+                raise QueryError(f"{error}{variable_advice(str(error))}") from error
             return statement_frame(runtime, sql, bound.schema, explain=explain)
 
     def _query_in_scratch(self, sql: str, explain: str | None) -> DataFrame:

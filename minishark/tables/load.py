@@ -1,9 +1,10 @@
 """Loads tables: data of any kind -> partitioned, replicated Arrow files on the nodes.
 
 Without partitioning columns, rows keep the source's order: each partition is a contiguous range,
-stored by one task. With them, loading takes two stages. The first reads the source, one task per
-piece, and divides rows into buckets by hash; the second stores the partitions, one task each. The
-hash is that of shuffles, so joins of tables partitioned alike need no shuffle.
+stored by one task; or it is a file that a node has already, which a task measures only. With them,
+loading takes two stages. The first reads the source, one task per piece, and divides rows into
+buckets by hash; the second stores the partitions, one task each. The hash is that of shuffles, so
+joins of tables partitioned alike need no shuffle.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from sparrow_core import JobFinished, JobSpec, NodeName, TaskCompleted, TaskFail
 OnProgress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
     """The rows of a table to load, as pieces that tasks read in parallel."""
 
@@ -55,6 +56,7 @@ class TableSource:
     relations: tuple[str, ...] = ()  # pieces that are SQL relations, such as `read_parquet('a')`
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
+    partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
     files: tuple[str, ...] = ()  # of the user: the table can be loaded from them again
 
     def payloads(self) -> list[TaskPayload]:
@@ -135,7 +137,11 @@ class TableLoader:
                 StageNode(index=1, tasks=layout.partitions, reads=(Read(0),)),
             ]
         else:
-            self._pieces = self.source.runs(layout.partitions)
+            self._pieces = (
+                [TaskPayload(i, {"in0": (s,)}) for i, s in enumerate(self.source.partitions)]
+                if self._takes_files
+                else self.source.runs(layout.partitions)
+            )
             nodes = [StageNode(index=1, tasks=len(self._pieces))]
         self._graph = StageGraph(nodes)
 
@@ -143,6 +149,11 @@ class TableLoader:
     def _is_divided(self) -> bool:
         """Whether rows are partitioned by hash; else each piece is a partition."""
         return bool(self.layout.partition_by) and self.layout.partitions > 1
+
+    @property
+    def _takes_files(self) -> bool:
+        """Whether the source's files become the partitions, where they are."""
+        return not self._is_divided and len(self.source.partitions) == self.layout.partitions
 
     def load(self) -> LoadedTable:
         self.renew()
@@ -206,7 +217,9 @@ class TableLoader:
     def _storing(self) -> StageTask:
         schema = self.source.schema
         return StageTask(
-            sql="" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
+            sql=""
+            if self._is_divided or self._takes_files
+            else f"SELECT {_columns(schema)} FROM in0",
             types=tuple(column.type for column in schema),
             output=OutputKind.PARTITION,
             folder=self.folder,
@@ -215,7 +228,10 @@ class TableLoader:
         )
 
     def _partition(self, index: int) -> TaskPayload:
-        nodes = replica_locations(self._placed.nodes, index, self.layout.replicas)
+        first, live = index, self._placed.nodes
+        if self._takes_files and (home := self.source.partitions[index].locations[0]) in live:
+            first = live.index(home)
+        nodes = replica_locations(live, first, self.layout.replicas)
         if not self._is_divided:
             return msgspec.structs.replace(self._pieces[index], replicas=nodes)
         divided = self._graph.outputs(0)

@@ -146,7 +146,7 @@ def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
         outcome, node = run.outcomes()[0]
         assert outcome.file is not None, "pieces are stored in files"
         slices, counts = [FileSlice(outcome.file, (node,))], [0]
-    return TableSource(schema, slices=tuple(slices), rows=tuple(counts)), size
+    return TableSource(schema=schema, slices=tuple(slices), rows=tuple(counts)), size
 
 
 def table_schema(schema: Schema) -> Schema:

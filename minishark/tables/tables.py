@@ -217,7 +217,7 @@ class Tables:
         if isinstance(data, str | Path):
             return files_source(data, self.planning, pieces)
         if isinstance(data, Pieces):
-            return pieces_source(data, folder, self.planning)
+            return pieces_source(data, folder, self.planning, pieces)
         return memory_source(
             arrow_table(data),
             self.cluster.store(),

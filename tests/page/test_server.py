@@ -24,10 +24,11 @@ from page_events import BEGAN, query_events
 from minishark.errors import OptionError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
+from minishark.events.stream import EventStream
 from minishark.page.export import STATIC, export_query, newest_query
-from minishark.page.server import CONNECTIONS_MAX, PageServer
+from minishark.page.server import CONNECTIONS_MAX, PageServer, pause_s
 from minishark.page.site import Site
-from minishark.page.sources import HistorySource
+from minishark.page.sources import HistorySource, SessionSource
 from sparrow_core import PlacementStep
 
 Emit = Callable[..., None]
@@ -195,6 +196,39 @@ def test_a_stream_sends_a_view_when_it_has_changed(server: PageServer, emit: Emi
     other.close()
 
 
+def test_time_and_nodes_change_only_what_shows_them(server: PageServer, emit: Emit) -> None:
+    """Else every page would be sent the same again each second."""
+    site = server.site
+    emit(*query_events(3))
+    site.poll()
+    others = {name: site.await_change(name, -1, 0.0) for name in ("queries", "placement")}
+    cluster = site.await_change("cluster", -1, 0.0)
+    site.look(lambda board: board.tick(board.now_s + 1.0))
+    later = site.await_change("cluster", cluster, 0.0)
+    assert later > cluster
+    emit(kinds.NodeReport(at=2.0, node="node-0", alive=True))
+    site.poll()
+    assert site.await_change("cluster", later, 0.0) > later
+    assert others == {name: site.await_change(name, before, 0.0) for name, before in others.items()}
+
+
+def test_who_looks_after_a_while_sees_what_is_new(stream: EventStream) -> None:
+    """A page without readers takes events rarely."""
+    site = Site([SessionSource(BEGAN, stream, lambda _: False)])
+    assert not site.is_read
+    for event in query_events(3):
+        stream.emit(event)
+    shown = json.loads(site.view("queries", {}) or b"")
+    assert ["abc-3"] == [each["key"] for each in shown["data"]["queries"]]
+    assert site.is_read
+
+
+def test_updates_that_take_long_come_rarely() -> None:
+    assert 0.3 == pause_s(0.0) == pause_s(0.0006)
+    assert 0.5 == pytest.approx(pause_s(0.001))
+    assert 1.0 == pause_s(0.5)
+
+
 def test_streams_end_with_the_server(server: PageServer) -> None:
     messages = _messages(server, "view=queries")
     next(messages)
@@ -207,7 +241,8 @@ def test_connections_are_bounded(server: PageServer) -> None:
     """One that is too many is closed at once; when others end, there is room again."""
     many = [http.client.HTTPConnection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)]
     for each in many:
-        each.connect()
+        each.request("GET", f"/{server.token}/icon.svg")
+        assert each.getresponse().read()
     deadline = time.monotonic() + 5
     refused = False
     while not refused and time.monotonic() < deadline:
@@ -382,3 +417,17 @@ def test_malformed_addresses_are_refused(server: PageServer, path: str) -> None:
 def test_a_port_that_does_not_exist() -> None:
     with pytest.raises(OptionError, match="between 0 and 65535"):
         PageServer(Site([]), port=70_000)
+
+
+def test_connections_without_a_token_keep_nobody_out(server: PageServer) -> None:
+    """Anybody on this machine can open as many as there may be, and be silent."""
+    silent = [
+        socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(CONNECTIONS_MAX)
+    ]
+    try:
+        assert 200 == _ask(server)[0]
+        silent[0].settimeout(5)
+        assert b"" == silent[0].recv(1)
+    finally:
+        for each in silent:
+            each.close()
