@@ -315,8 +315,8 @@ class Mailbox:
             if first[:1] == _MESSAGE:
                 found.append(frames)
             elif first[:1] == _RING and len(frames) == 3:
-                path, where = [bytes(each).decode() for each in frames[1:]]
-                self._open(Path(path), where, found)
+                path, where = frames[1:]
+                self._open(Path(os.fsdecode(bytes(path))), bytes(where).decode(), found)
             if not int(inbox.get(_EVENTS)) & _POLLIN:
                 return
 

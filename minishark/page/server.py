@@ -138,12 +138,16 @@ class PageServer:
         self._server.close_connections()
 
     def is_own(self, host: str) -> bool:
-        """Whether a request's Host header names this server."""
-        return host.lower() in self.hosts
+        """Whether a request's Host header names this server.
 
-    def origins(self) -> set[str]:
-        """The origins of its own pages."""
-        return {f"{self._scheme}://{host}" for host in self.hosts}
+        Over https, the browser has compared the name with the certificate, which may be for names
+        that are not known here.
+        """
+        return self._scheme == "https" or host.lower() in self.hosts
+
+    def origin(self, host: str) -> str:
+        """The origin of its pages under the name of a Host header."""
+        return f"{self._scheme}://{host.lower()}"
 
 
 def pause_s(took_s: float) -> float:
@@ -162,14 +166,21 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
+            # Those that have shown no token must not keep out one that may.
+            strangers = (each for each, is_known in self._open.items() if not is_known)
+            stranger = None if len(self._open) < CONNECTIONS_MAX else next(strangers, None)
+            if stranger is not None:
+                del self._open[stranger]
+                with contextlib.suppress(OSError):
+                    stranger.shutdown(socket.SHUT_RDWR)
             has_room = len(self._open) < CONNECTIONS_MAX
             if has_room:
-                self._open.add(request)
+                self._open[request] = False
         if has_room:
             super().process_request(request, client_address)
         else:
@@ -177,13 +188,19 @@ class _Server(ThreadingHTTPServer):
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._open.discard(request)
+            self._open.pop(request, None)
         super().shutdown_request(request)
 
     def wake(self) -> None:
         """Wake the thread that waits for connections; it accepts no more."""
         with contextlib.suppress(OSError):  # not all systems can do that
             self.socket.shutdown(socket.SHUT_RDWR)
+
+    def is_known(self, request: socket.socket) -> None:
+        """A connection has shown the token."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = True
 
     def close_connections(self) -> None:
         with self._lock:
@@ -214,6 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.BAD_REQUEST, "The address is not valid.")
             return
         if address.path == "/metrics" and self._is_scraper():
+            self.server.is_known(self.connection)
             self._send(HTTPStatus.OK, CONTENT_TYPE, page.site.metrics())
             return
         path = self._inside(address.path)
@@ -242,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path is None:
             return
         origin = self.headers.get("Origin")
-        if origin is not None and origin not in page.origins():
+        if origin is not None and origin != page.origin(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.FORBIDDEN, "Another site can't change anything here.")
         elif not secrets.compare_digest(
             self.headers.get("X-Minishark-Token", "").encode(), page.token.encode()
@@ -276,6 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "The address lacks its token: session.ui() and `minishark ui` print it.",
             )
             return None
+        self.server.is_known(self.connection)
         return rest
 
     def _cancel(self) -> None:

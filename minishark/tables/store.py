@@ -126,8 +126,9 @@ class StoreAsTable(Sink[Table]):
     def _loaded(self, run: QueryRun) -> Table:
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
-        with self.tables.temporary_folders(self.folder):
-            return self.tables.load(self.name, self.folder, source, layout)
+        tables = self.tables
+        with tables.temporary_folders(self.folder), tables.loading(self.name) as observer:
+            return tables.load(self.name, self.folder, source, layout, observer)
 
 
 def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
@@ -145,7 +146,7 @@ def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
         outcome, node = run.outcomes()[0]
         assert outcome.file is not None, "pieces are stored in files"
         slices, counts = [FileSlice(outcome.file, (node,))], [0]
-    return TableSource(schema, slices=tuple(slices), rows=tuple(counts)), size
+    return TableSource(schema=schema, slices=tuple(slices), rows=tuple(counts)), size
 
 
 def table_schema(schema: Schema) -> Schema:

@@ -325,6 +325,28 @@ class Store:
         with self._raw(file) as sink:
             self._fetcher.copy(source, file, sink)
 
+    def linked(self, item: FileSlice, file: str) -> StoredFile | None:
+        """A whole file of this node under another name; None if the node does not have it."""
+        path = self._find(item.file, self.node) if _is_whole(item) else None
+        if path is None or self.node not in item.locations:
+            return None
+        if self._stores:
+            self._make_folder_of_stranger(file)
+        try:
+            self._paths.take(path, self.node, file)
+        except OSError:  # whoever copies it is told why
+            return None
+        copy = self._paths.find(file, (self.node,))
+        if copy is None:
+            return None
+        batches = self.read((item,)).to_batches()
+        return StoredFile(
+            copy,
+            bytes=sum(batch.nbytes for batch in batches),
+            rows=sum(batch.num_rows for batch in batches),
+            on_disk=not copy.is_relative_to(self._paths.memory),
+        )
+
     @contextlib.contextmanager
     def _alone(self, file: str) -> Iterator[None]:
         """While the block runs, no other process of this host is in one for the same file."""

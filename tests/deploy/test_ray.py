@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -277,6 +277,42 @@ def test_datasets(ray_cluster: Any) -> None:
     assert set(rows["s"].to_pylist()) == {"é"}
     assert (empty.count(), large.count()) == (0, 3_000_000)
     del back, empty, large
+    ray_cluster.await_nothing_left()
+
+
+def test_blocks_become_partitions_where_they_are(ray_cluster: Any) -> None:
+    """On both machines, without a copy by tasks; rows are right whatever Arrow calls the types."""
+    import ray.data
+
+    @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
+    def made(first: int, columns: Sequence[str]) -> pa.Table:
+        texts = pa.array(["a", None] * 25_000, pa.large_string())
+        kinds = pa.array(["x"] * 50_000).dictionary_encode()
+        all_columns = {"id": range(first, first + 50_000), "s": texts, "k": kinds}
+        return pa.table(all_columns).select(columns)
+
+    machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    data = {}
+    for columns in (("id", "s"), ("id", "s", "k")):  # a dictionary becomes an ENUM
+        placed = [
+            made.options(label_selector={"ray.io/node-id": machine}).remote(i * 50_000, columns)
+            for i, machine in enumerate([*machines] * 3)
+        ]
+        data[columns] = ray.data.from_arrow_refs(placed)
+    empty = ray.data.from_arrow(pa.table({"id": pa.array([], "int64")}))
+    with minishark.connect("ray", nodes=2, cpus_per_node=1, memory_limit=_LIMIT) as session:
+        for dataset in data.values():
+            session.create_table("t", dataset, partitions=4, replace=True)
+            found = session.sql("SELECT count(*), sum(id), count(s), min(s) FROM t").collect()
+            assert found == [(300_000, sum(range(300_000)), 150_000, "a")]
+        session.create_table("t", data["id", "s"], replace=True)
+        kept = [each.locations for each in session._runtime.partitions("t")]
+        assert {name for names in kept for name in names} == set(_deployment(session).machines())
+        session.create_table("e", empty)
+        assert session.sql("SELECT count(*) FROM e").collect() == [(0,)]
+        with pytest.raises(MinisharkError, match="Ray has no free core"):
+            session.create_table("l", data["id", "s"].select_columns(["id"]))
+    del data, placed, empty, dataset
     ray_cluster.await_nothing_left()
 
 

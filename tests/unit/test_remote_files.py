@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -217,6 +218,29 @@ def test_many_files_are_removed_by_one_look_at_their_folder(
     assert ["20"] == [path.name for path in folder.iterdir()]
     serving.start()
     serving.stop()
+
+
+def test_connections_to_nodes_that_have_left_are_closed(
+    source: StoreLocation, connections: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others stay; whoever needs one again gets a new one."""
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("minishark.cluster.connections.time", clock)
+    gone = f"ipc://{tmp_path}/gone.sock"
+    with connections.socket(gone) as old:
+        pass
+    now[0] += 50.0
+    with connections.socket(source.service) as kept:
+        pass
+    assert not old.closed
+    now[0] += 50.0
+    with connections.socket(source.service) as again:
+        assert again is kept
+    assert old.closed
+    assert not kept.closed
+    with connections.socket(gone) as new:
+        assert not new.closed
 
 
 def test_a_bad_address_among_others(source: StoreLocation, connections: Connections) -> None:

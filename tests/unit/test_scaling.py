@@ -112,7 +112,10 @@ def test_a_constant_load_ends_all_changes(demands: list[int], constant: int, nod
 
 @given(nodes=st.integers(0, 12), demand=st.integers(0, 50), starting=st.integers(0, 3))
 def test_nothing_is_started_and_drained_at_once(nodes: int, demand: int, starting: int) -> None:
-    """Nor anything while nodes are on their way, unless there are too few with them."""
+    """Nor anything while nodes are on their way, unless there are too few with them.
+
+    That they were asked for begins a new `idle_s`.
+    """
     load = Load(spread(nodes, demand) if nodes else (), starting)
     _, decision = decide(OPTIONS, History(0.0, 0.0, nodes), load, 1000.0)
     assert not (decision.start and decision.drain)
@@ -138,6 +141,18 @@ def test_a_node_that_was_asked_for_is_not_drained_at_once() -> None:
         scaler.step(float(now))
     fleet.nodes += 1
     assert [2] * 10 + [1] == [(scaler.step(100.0 + now), fleet.nodes)[1] for now in range(11)]
+
+
+def test_nodes_that_never_come_do_not_keep_the_others() -> None:
+    """A platform may have no machine for them: what is idle goes all the same."""
+    options = ScalingOptions(min_nodes=2, max_nodes=8, idle_s=10.0)
+    history, nodes, drained = History(), 4, []
+    for now in range(100):
+        history, decision = decide(options, history, Load(spread(nodes, 0), 3), float(now))
+        assert not decision.start
+        nodes -= len(decision.drain)
+        drained += [now] * len(decision.drain)
+    assert [10, 20] == drained
 
 
 def test_one_node_drains_at_a_time() -> None:
