@@ -191,16 +191,16 @@ class _Server(ThreadingHTTPServer):
             self._open.pop(request, None)
         super().shutdown_request(request)
 
-    def wake(self) -> None:
-        """Wake the thread that waits for connections; it accepts no more."""
-        with contextlib.suppress(OSError):  # not all systems can do that
-            self.socket.shutdown(socket.SHUT_RDWR)
-
     def is_known(self, request: socket.socket) -> None:
         """A connection has shown the token."""
         with self._lock:
             if request in self._open:
                 self._open[request] = True
+
+    def wake(self) -> None:
+        """Wake the thread that waits for connections; it accepts no more."""
+        with contextlib.suppress(OSError):  # not all systems can do that
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close_connections(self) -> None:
         with self._lock:

@@ -269,7 +269,8 @@ class Engine:
         try:
             yield
         except MinisharkError as error:
-            observer = QueryObserver(next(self._query_numbers), self.events.emit)
+            number = next(self._query_numbers)
+            observer = QueryObserver(number=number, emit=self.events.emit)
             observer.started(sql)
             observer.raised(error, time.perf_counter() - began_s)
             raise
