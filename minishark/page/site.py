@@ -19,7 +19,7 @@ from minishark.page.sources import Source
 POLL_S = 0.25
 READER_S = 30.0
 """A page that was not asked for a view for so long has no readers."""
-_UNREAD_POLL_S = 1.0
+_UNREAD_POLL_S = 0.5
 _TICK_S = 1.0
 _CACHED_MAX = 32
 
@@ -111,9 +111,9 @@ class Site:
         make = _VIEWS.get(name)
         if make is None:
             return None
-        if not self.is_read:
+        was_read, self._read_s = self.is_read, time.monotonic()
+        if not was_read:
             self._try_to_poll()  # the first who looks after a while sees no old state
-        self._read_s = time.monotonic()
         key = repr((name, sorted(options.items())))
         with self._changed:
             version, data = self._cached.get(key, (-1, b""))
