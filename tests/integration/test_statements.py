@@ -125,7 +125,7 @@ def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     """A plan keeps the tables that it was made for; it answers for them, or fails."""
     session.create_table("t", ROWS, partitions=2)
     engine = session._runtime.engine
-    observer = QueryObserver(0, engine.events)
+    observer = QueryObserver(0, engine.events.emit)
     sql = "SELECT count(*) FROM t"
     query = _Query(engine=engine, sql=sql, sink=CollectRows(), observer=observer)
     plan = query.plan(whole=False)
