@@ -190,6 +190,24 @@ def test_unwanted_files_are_removed_from_other_hosts(
     files.remove_unwanted()  # of which nobody is asked, as there is nothing to remove
 
 
+def test_a_busy_holder_is_asked_again_to_remove_files(
+    source: StoreLocation, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few times, then no more."""
+    asked: list[tuple[str, ...]] = []
+
+    def unanswered(services: tuple[str, ...], request: RemoveCopies, _: float) -> dict[str, Done]:
+        asked.append(request.files)
+        return {}
+
+    monkeypatch.setattr(connections, "call_all", unanswered)
+    files = RemoteFiles(connections)
+    files.remove_soon((source,), FILE)
+    for _ in range(20):
+        files.remove_unwanted()
+    assert [(FILE,)] * (1 + remote_files._REMOVALS_MAX) == asked
+
+
 def test_many_files_are_removed_by_one_look_at_their_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
