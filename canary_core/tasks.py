@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from canary_core.errors import InvalidCall, TaskFailed
 from canary_core.stages import Stage
+
+
+def scattered(stage: Stage, index: int, operands: Iterable[Any]) -> list[tuple[int, Any]]:
+    """Run a partition's task of a scatter: pairs of target and piece, in order of the targets.
+
+    Raises:
+        InvalidCall: See `pieces_by_target`; or a piece is for a target that its routes lack.
+    """
+    pieces = pieces_by_target(stage.fn(*operands), stage.target)
+    if stage.routes is not None:
+        allowed = stage.routes.targets[index]
+        astray = [target for target, _ in pieces if target not in allowed]
+        if astray:
+            raise InvalidCall(
+                f"a scatter function returned a piece for target {astray[0]}; the routes of"
+                f" partition {index} lead to {', '.join(map(str, allowed)) or 'none'}"
+            )
+    return pieces
 
 
 def pieces_by_target(pieces: Any, targets: int) -> list[tuple[int, Any]]:

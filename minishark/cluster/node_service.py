@@ -34,12 +34,13 @@ from msgspec import structs
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
-from minishark.cluster.machine import live_process, node_meter
+from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
+from minishark.worker.storage import folder_bytes
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
 
@@ -196,11 +197,11 @@ class NodeService(Service):
                             Path(each.path).unlink(missing_ok=True)
 
     def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
-        """Fetch replicas on other threads."""
+        """Fetch replicas, and count files, on other threads."""
         if isinstance(request, wire.Replicate):
             self.path(request.file)
             return partial(self._replicate, request)
-        return None
+        return self._usage if isinstance(request, wire.GetUsage) else None
 
     def _replicate(self, request: wire.Replicate) -> wire.Reply:
         source = request.source
@@ -235,6 +236,13 @@ class NodeService(Service):
                 shared_memory_free=free,
             )
         return wire.Failure(f"The folders of {self._store_name} were removed.")
+
+    def _usage(self) -> wire.Reply:
+        return wire.Usage(
+            memory=memory_of(child.pid for child in psutil.Process().children(recursive=True)),
+            stored=folder_bytes(self._roots[0]) if len(self._roots) > 1 else 0,
+            disk=folder_bytes(self._roots[-1]),
+        )
 
     def _session_report(self, kept: wire.KeepSession) -> wire.SessionReport:
         sizes = [

@@ -64,7 +64,7 @@ class EventsDropped(Event, frozen=True, kw_only=True):
 
 
 class ExecutorReport(msgspec.Struct, frozen=True, array_like=True):
-    """An executor process; `memory_bytes` is 0 if it is dead or on another host."""
+    """An executor process; `memory_bytes` is 0 if it is dead or its node does not tell."""
 
     name: str
     pid: int
@@ -94,6 +94,42 @@ class NodeReport(Event, frozen=True, kw_only=True):
     disk_bytes: int = 0
     deaths: int = 0
     last_death: str = ""
+
+
+class StageTag(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is for, if it is of a query or load; other jobs are tagged with a text."""
+
+    query: int
+    stage: int
+
+
+class RunningTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A task that runs since `began_s`.
+
+    Attributes:
+        query: whose it is; 0 if it is of no query or load.
+        what: then, the function or program that it runs.
+    """
+
+    executor: str
+    began_s: float
+    task: int
+    attempt: int = 1
+    query: int = 0
+    stage: int = 0
+    what: str = ""
+
+
+class TasksRunning(Event, frozen=True, kw_only=True):
+    """The tasks of the session that have run for a while and run still, the longest first.
+
+    Attributes:
+        tasks: at most 100; a node tells at most 50.
+        more: how many there are besides.
+    """
+
+    tasks: tuple[RunningTask, ...] = ()
+    more: int = 0
 
 
 class NodeDied(Event, frozen=True, kw_only=True):
@@ -164,12 +200,14 @@ class QueryStarted(Event, frozen=True, kw_only=True):
     """A query was asked for; `query` is its number in the session.
 
     Attributes:
+        kind: "query", or "load" for a table that is loaded; `sql` says which.
         trace_parent: the caller's span, in the W3C's form, if it is traced.
     """
 
     query: int
     sql: str
     trace_parent: str = ""
+    kind: str = "query"
 
     @property
     def weight(self) -> int:
@@ -273,6 +311,7 @@ class QueryEnded(Event, frozen=True, kw_only=True):
     """A query is over.
 
     Attributes:
+        kind: as in `QueryStarted`.
         state: "done", "failed" or "cancelled".
         error: the message of what it raised.
         in_front_end: whether no task ran it.
@@ -285,6 +324,7 @@ class QueryEnded(Event, frozen=True, kw_only=True):
     error: str = ""
     warnings: tuple[str, ...] = ()
     in_front_end: bool = False
+    kind: str = "query"
 
 
 # Tables
@@ -373,7 +413,7 @@ class ProgramReport(Event, frozen=True, kw_only=True):
 
 
 AnyEvent: TypeAlias = (
-    SessionStarted | SessionEnded | EventsDropped | NodeReport | NodeDied | NodeLeft
+    SessionStarted | SessionEnded | EventsDropped | NodeReport | NodeDied | NodeLeft | TasksRunning
     | QueryStarted | QueryPlanned | StageStarted | TaskEnded | TaskFailed | StagePlaced | StageEnded
     | QueryEnded | TableReport | TableDropped | CallsSubmitted | CallEnded | ProgramReport
 )  # fmt: skip

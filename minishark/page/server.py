@@ -136,12 +136,16 @@ class PageServer:
         self._server.close_connections()
 
     def is_own(self, host: str) -> bool:
-        """Whether a request's Host header names this server."""
-        return host.lower() in self.hosts
+        """Whether a request's Host header names this server.
 
-    def origins(self) -> set[str]:
-        """The origins of its own pages."""
-        return {f"{self._scheme}://{host}" for host in self.hosts}
+        Over https, the browser has compared the name with the certificate, which may be for names
+        that are not known here.
+        """
+        return self._scheme == "https" or host.lower() in self.hosts
+
+    def origin(self, host: str) -> str:
+        """The origin of its pages under the name of a Host header."""
+        return f"{self._scheme}://{host.lower()}"
 
 
 class _Server(ThreadingHTTPServer):
@@ -243,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path is None:
             return
         origin = self.headers.get("Origin")
-        if origin is not None and origin not in page.origins():
+        if origin is not None and origin != page.origin(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.FORBIDDEN, "Another site can't change anything here.")
         elif not secrets.compare_digest(
             self.headers.get("X-Minishark-Token", "").encode(), page.token.encode()

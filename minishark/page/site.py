@@ -17,6 +17,8 @@ from minishark.page.metrics import Totals, exposition
 from minishark.page.sources import Source
 
 POLL_S = 0.25
+READER_S = 30.0
+"""A page that was not asked for a view for so long has no readers."""
 _TICK_S = 1.0
 _CACHED_MAX = 32
 
@@ -34,11 +36,13 @@ class Site:
         self._totals = Totals()
         self._changed = threading.Condition()  # guards the board and what follows
         self._cached: dict[str, tuple[int, bytes]] = {}
+        self._read_s = -READER_S
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Follow the sources in a thread."""
+        """Follow the sources in a thread; somebody is about to look."""
+        self._read_s = time.monotonic()
         self.poll()
         self._thread = threading.Thread(target=self._follow, name="minishark-page", daemon=True)
         self._thread.start()
@@ -56,7 +60,7 @@ class Site:
     def poll(self) -> None:
         """Take the new events of all sources."""
         for source in self._sources:
-            events = list(source.poll())
+            events = list(source.poll(is_read=self.is_read))
             if events:
                 with self._changed:
                     for session, event in events:
@@ -82,6 +86,11 @@ class Site:
                 source.close()
 
     @property
+    def is_read(self) -> bool:
+        """Whether somebody looks at it: browsers ask again at least every few seconds."""
+        return time.monotonic() < self._read_s + READER_S
+
+    @property
     def is_stopped(self) -> bool:
         return self._stopped.is_set()
 
@@ -96,6 +105,7 @@ class Site:
         make = _VIEWS.get(name)
         if make is None:
             return None
+        self._read_s = time.monotonic()
         key = repr((name, sorted(options.items())))
         with self._changed:
             version, data = self._cached.get(key, (-1, b""))

@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minishark.events.kinds import NodeReport, TableReport, TaskEnded
+from minishark.events.kinds import NodeReport, RunningTask, TableReport, TaskEnded
 from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query, Stage
 from minishark.page.figures import known_rows, natural, skew, spread, timeline
 from minishark.page.placed import sentences
 
 _LONGEST = 20
+_RUNNING_SHOWN = 50
+_WHAT_CHARS = 100
 
 
 def cluster(board: Board) -> dict[str, Any]:
@@ -19,6 +21,12 @@ def cluster(board: Board) -> dict[str, Any]:
     nodes = sorted(board.nodes.items(), key=lambda each: natural(each[0][1]))
     since = board.now_s - STREAM_S
     recent = [mark for mark in board.stream if mark[2] >= since]
+    running = _running_tasks(board)
+    recent += [
+        (task["executor"], max(since, task["began_s"]), board.now_s, task["key"], task["what"])
+        for task in running
+        if task["began_s"] < board.now_s
+    ]
     executors = {each.name for _, node in nodes for each in node.executors}
     lanes = sorted(executors | {mark[0] for mark in recent}, key=natural)
     number = {lane: i for i, lane in enumerate(lanes)}
@@ -32,11 +40,45 @@ def cluster(board: Board) -> dict[str, Any]:
         "nodes": [_node(board, cluster, node) for (cluster, _), node in nodes],
         "deaths": [list(each) for each in board.deaths],
         "running": [_progress(query) for query in board.running()[-20:]],
-        "counts": {**board.counts, "running": len(board.running())},
+        "running_tasks": running,
+        "counts": board.counted(),
         "stream": {"lanes": lanes, "marks": marks, "keys": keys, "span_s": STREAM_S},
         "seconds": _history(board),
         "slots": sum(each.slots for _, node in nodes for each in node.executors),
     }
+
+
+def _running_tasks(board: Board, key: str = "") -> list[dict[str, Any]]:
+    """The tasks that have run the longest and run still, all of them or those of a query."""
+    several = len(board.sessions) > 1
+    found = sorted(
+        (
+            (session, task)
+            for session, task in board.running_tasks()
+            if (key and key == f"{session}-{task.query}")
+            or (not key and board.sessions[session].is_live)
+        ),
+        key=lambda each: each[1].began_s,
+    )
+    return [
+        {
+            "executor": task.executor,
+            "began_s": task.began_s,
+            "key": f"{session}-{task.query}" if task.query else "",
+            "what": _what(board, session, task),
+            "stage": task.stage,
+            "task": task.task,
+            "attempt": task.attempt,
+            "session": session if several else "",
+        }
+        for session, task in found[:_RUNNING_SHOWN]
+    ]
+
+
+def _what(board: Board, session: str, task: RunningTask) -> str:
+    """What a task is for, as people call it."""
+    query = board.queries.get(f"{session}-{task.query}")
+    return query.sql[:_WHAT_CHARS] if task.query and query is not None else task.what
 
 
 def _node(board: Board, cluster: str, node: NodeReport) -> dict[str, Any]:
@@ -85,7 +127,7 @@ def listing(board: Board, text: str = "", state: str = "", limit: int = 100) -> 
     return {
         "queries": found,
         "more": more,
-        "counts": {**board.counts, "running": len(board.running())},
+        "counts": board.counted(),
         "sessions": len(board.sessions),
     }
 
@@ -116,6 +158,7 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
         ],
         "stage_list": [_stage(index, stage) for index, stage in stages],
         "timeline": timeline(tasks, min(began, query.began_s)),
+        "running_tasks": _running_tasks(board, key),
         "longest": [_task(task) for task in longest],
         "failed": [
             [task.stage, task.task, task.executor, task.message]
@@ -197,14 +240,15 @@ def python(board: Board) -> dict[str, Any]:
                 "done": f.done,
                 "raised": f.raised,
                 "lost": f.lost,
-                "mean_s": f.run_s / max(1, sum(f.by_node.values())),
+                "mean_s": f.run_s / sum(f.by_node.values()) if f.by_node else None,
                 "run_s": f.run_s,
-                "longest_s": f.longest_s,
+                "longest_s": f.longest_s if f.by_node else None,
                 "error": f.error,
                 "nodes": sorted(f.by_node.items(), key=lambda each: natural(each[0])),
             }
             for name, f in functions
         ],
+        "running_tasks": [task for task in _running_tasks(board) if not task["key"]],
         "programs": [
             {
                 "session": session,
@@ -242,7 +286,7 @@ def about(board: Board) -> dict[str, Any]:
             }
             for name, each in board.sessions.items()
         ][-50:],
-        "counts": {**board.counts, "running": len(board.running())},
+        "counts": board.counted(),
     }
 
 

@@ -105,6 +105,7 @@ class Engine:
             placement=self._place_loads,
             partitions=options.partitions,
             warn=self.warn,
+            observed=partial(self.observed, kind="load"),
         )
         self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
@@ -116,7 +117,7 @@ class Engine:
         self.environment = Environment()
         self.open_queries = OpenQueries()
         self.events = EventStream()
-        self.explains_all = False  # whether events say of every task why it ran where it did
+        self._explain_until_s = 0.0
         self.running: dict[int, QueryObserver] = {}
         self._query_numbers = itertools.count(1)
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -220,11 +221,12 @@ class Engine:
         Args:
             sql: the query.
             sink: what becomes of its rows.
-            explained: whether its metrics say why each task ran where it did.
+            explained: whether its metrics say why each task ran where it did, and what operators
+                did.
             handlers: hear of its progress; what they raise ends it.
             keep: takes its events, besides the session's stream.
         """
-        with self.open_queries.counted(), self._observed(sql, keep) as observer:
+        with self.open_queries.counted(), self.observed(sql, keep) as observer:
             result, metrics = climb(
                 _Query(
                     engine=self,
@@ -239,10 +241,10 @@ class Engine:
             return result, metrics
 
     @contextlib.contextmanager
-    def _observed(
-        self, sql: str, keep: Callable[[AnyEvent], None] | None = None
+    def observed(
+        self, sql: str, keep: Callable[[AnyEvent], None] | None = None, *, kind: str = "query"
     ) -> Iterator[QueryObserver]:
-        """The observer of a query while it runs; tells how it fails."""
+        """The observer of a query or load while it runs; tells how it fails."""
 
         def emit(event: AnyEvent) -> None:
             self.events.emit(event)
@@ -250,7 +252,8 @@ class Engine:
                 keep(event)
 
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = self.running[number] = QueryObserver(number=number, emit=emit)
+        observer = QueryObserver(number=number, emit=emit, kind=kind)
+        self.running[number] = observer
         observer.started(sql)
         try:
             yield observer
@@ -260,12 +263,33 @@ class Engine:
         finally:
             del self.running[number]
 
+    @contextlib.contextmanager
+    def binding(self, sql: str) -> Iterator[None]:
+        """Tells that a query failed if it does not bind; if it does, it is told when it runs."""
+        began_s = time.perf_counter()
+        try:
+            yield
+        except MinisharkError as error:
+            observer = QueryObserver(number=next(self._query_numbers), emit=self.events.emit)
+            observer.started(sql)
+            observer.raised(error, time.perf_counter() - began_s)
+            raise
+
     def cancel(self, number: int) -> bool:
         """Cancel a running query, by its number in events; whether it runs."""
         observer = self.running.get(number)
         if observer is not None:
             observer.cancel()
         return observer is not None
+
+    def explain_for(self, seconds: float) -> None:
+        """For so long, events say of every task why it ran where it did."""
+        self._explain_until_s = max(self._explain_until_s, time.monotonic() + seconds)
+
+    @property
+    def explains_all(self) -> bool:
+        """Whether events say of every task why it ran where it did."""
+        return time.monotonic() < self._explain_until_s
 
     def query_in_front_end(
         self, sql: str, *, lossless: bool = False, observer: QueryObserver | None = None
@@ -300,7 +324,7 @@ class Engine:
                         function=plan.function,
                     )
                     # Part of the query that needs it: it is not counted as another open one.
-                    with self._observed(plan.sql) as observer:
+                    with self.observed(plan.sql) as observer:
                         query = _Query(
                             engine=self,
                             sql=plan.sql,
@@ -387,7 +411,8 @@ class _Query(Generic[Result]):
     sql: str  # its text
     sink: Sink[Result]  # what becomes of its rows
     observer: QueryObserver  # told what happens
-    # Whether metrics say why each task ran where it did, and how the plan was changed.
+    # Whether metrics say why each task ran where it did, what operators did, and how the plan was
+    # changed.
     explained: bool = False
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the engine's
     _started_s: float = field(default_factory=time.perf_counter)

@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
     CatalogError,
@@ -365,11 +366,12 @@ def _translated(error: duckdb.Error) -> Exception:
         )
     if isinstance(error, duckdb.IOException) and "No space left" in str(error):
         return ResourceError(disk_full(error))
+    text = message_of(error)
     if isinstance(error, duckdb.CatalogException):
-        return CatalogError(str(error))
-    if isinstance(error, duckdb.BinderException | duckdb.ParserException):
-        return QueryError(str(error))
-    return TaskFailedError(str(error))
+        return CatalogError(text)
+    if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
+        return QueryError(text)
+    return TaskFailedError(text)
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:

@@ -126,8 +126,9 @@ class StoreAsTable(Sink[Table]):
     def _loaded(self, run: QueryRun) -> Table:
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
-        with self.tables.temporary_folders(self.folder):
-            return self.tables.load(self.name, self.folder, source, layout)
+        tables = self.tables
+        with tables.temporary_folders(self.folder), tables.loading(self.name) as observer:
+            return tables.load(self.name, self.folder, source, layout, observer)
 
 
 def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:

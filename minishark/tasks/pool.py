@@ -260,6 +260,7 @@ class CallPool:
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
             options=JobOptions(task_s=min(task_s, _UNKNOWN_S), independent=True),
+            tag=function.label,
         )
 
     # Events, on the IO thread

@@ -22,6 +22,7 @@ from sparrow_core.protocol.types import (
     JobOptions,
     NodeInfo,
     PlacementStep,
+    RunningTask,
     StepKind,
     TaskSpec,
     claim_of,
@@ -71,6 +72,7 @@ class Node:
         joined_at: When it was heard first.
         frameworks: Of all executors that it ever had: one that has died is being restarted.
         load: Queued reservations and running tasks, of all schedulers.
+        longest: Of these tasks, those that run the longest.
         jobs: That may hold something there.
     """
 
@@ -83,6 +85,7 @@ class Node:
     load: tuple[int, int] = (0, 0)
     deaths: int = 0
     last_death: str = ""
+    longest: tuple[RunningTask, ...] = ()
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)
 
@@ -208,7 +211,7 @@ class Ledger:
                 name=name, monitor=node.address, executors=node.executors,
                 attributes=node.attributes, draining=node.draining,
                 queued=node.load[0], running=node.load[1],
-                deaths=node.deaths, last_death=node.last_death,
+                deaths=node.deaths, last_death=node.last_death, longest=node.longest,
             )
             for name, node in self.nodes.items()
         )  # fmt: skip

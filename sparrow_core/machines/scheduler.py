@@ -682,6 +682,7 @@ class Scheduler:
         node.heard_at = now
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
+        node.longest = msg.longest
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
             out += self._admit_parked(now)

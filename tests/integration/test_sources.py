@@ -224,8 +224,11 @@ def test_builders_make_a_session_once() -> None:
     )
     with builder.getOrCreate() as first:
         assert first is builder.get_or_create()
+    assert "<minishark session, stopped>" == repr(first)
     with builder.getOrCreate() as second:
         assert [(1,)] == second.sql("SELECT 1").collect()
+        second.create_table("mine", second.range(3))
+        assert "<minishark session: nodes: 1, slots: 1, tables: mine>" == repr(second)
     with pytest.raises(OptionError, match="Did you mean partitions"):
         builder.config("partition", 3)
     with pytest.warns(UserWarning, match="ignores the setting spark.sql.shuffle.partitions"):

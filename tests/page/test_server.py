@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import shutil
 import socket
+import ssl
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +247,66 @@ def test_why_a_task_ran_there_is_told(server: PageServer, emit: Emit) -> None:
 def test_pages_elsewhere_need_a_certificate() -> None:
     with pytest.raises(OptionError, match="certificate"):
         PageServer(Site([]), host="0.0.0.0")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for 127.0.0.1 and page.example that nobody has signed, and its key."""
+    folder = tmp_path_factory.mktemp("certificate")
+    files = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        " -subj /CN=page.example -addext subjectAltName=IP:127.0.0.1,DNS:page.example"
+    )
+    made = [*command.split(), "-out", files[0], "-keyout", files[1]]
+    subprocess.run(made, check=True, capture_output=True)
+    return files
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+def test_a_page_with_a_certificate_speaks_https(certificate: tuple[str, str]) -> None:
+    """To whoever trusts it, under each of its names; silence and plain http hold nobody up."""
+    served = PageServer(Site([]), certificate=certificate)
+    served.start()
+    silent = socket.create_connection(("127.0.0.1", served.port), timeout=5)
+    plain = socket.create_connection(("127.0.0.1", served.port), timeout=5)
+    plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    trusting = ssl.create_default_context(cafile=certificate[0])
+
+    def ask(method: str = "GET", path: str = "", **headers: str) -> int:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", served.port, timeout=5, context=trusting
+        )
+        with contextlib.closing(connection):
+            connection.request(method, f"/{served.token}/{path}", None, headers)
+            return connection.getresponse().status
+
+    try:
+        assert f"https://127.0.0.1:{served.port}/{served.token}/" == served.address
+        assert (200, 200) == (ask(), ask(Host="page.example:443"))
+        cancel = {"Host": "page.example", "X-Minishark-Token": served.token}
+        assert 400 == ask("POST", "cancel", Origin="https://page.example", **cancel), "no body"
+        assert 403 == ask("POST", "cancel", Origin="https://evil.example", **cancel)
+        with pytest.raises(urllib.error.URLError, match="self-signed"):
+            urllib.request.urlopen(served.address, timeout=5)
+        assert b"HTTP" not in _answer(plain)
+    finally:
+        served.stop()
+        silent.close()
+        plain.close()
+
+
+def _answer(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1_000)
+    except ConnectionResetError:
+        return b""
+
+
+def test_files_that_are_no_certificate_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "no.pem").write_text("no")
+    with pytest.raises(OptionError, match="certificate can't be used"):
+        PageServer(Site([]), certificate=(str(tmp_path / "no.pem"), str(tmp_path / "no.pem")))
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_reason(server: PageServer) -> None:
