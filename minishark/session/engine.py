@@ -252,7 +252,8 @@ class Engine:
                 keep(event)
 
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = self.running[number] = QueryObserver(number=number, emit=emit, kind=kind)
+        observer = QueryObserver(number=number, emit=emit, kind=kind)
+        self.running[number] = observer
         observer.started(sql)
         try:
             yield observer
@@ -269,8 +270,7 @@ class Engine:
         try:
             yield
         except MinisharkError as error:
-            number = next(self._query_numbers)
-            observer = QueryObserver(number=number, emit=self.events.emit)
+            observer = QueryObserver(number=next(self._query_numbers), emit=self.events.emit)
             observer.started(sql)
             observer.raised(error, time.perf_counter() - began_s)
             raise

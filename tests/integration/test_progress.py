@@ -125,7 +125,7 @@ def test_a_query_in_the_front_end_can_be_cancelled(toy_session: Session) -> None
     engine = toy_session._runtime.engine
 
     def run() -> None:
-        with engine._observed(_ENDLESS) as observer:
+        with engine.observed(_ENDLESS) as observer:
             engine.query_in_front_end(_ENDLESS, observer=observer)
 
     _cancelled_soon(toy_session, run)
