@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from page_events import BEGAN
 
 from minishark.cluster.sharing import SharedEvents
 from minishark.cluster.wire import Events, GetEvents
