@@ -57,6 +57,7 @@ class EventStream:
     def since(self, number: int, limit: int = CAPACITY) -> Batch:
         """At most `limit` events after the one of that number, which is 0 at the beginning."""
         with self._lock:
+            number = min(number, self._count)  # others may ask for what has not happened
             first = max(number, self._count - len(self._ring))
             new = self._count - first
             size = min(new, limit)

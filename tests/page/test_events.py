@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minishark.cluster.sharing import SharedEvents
+from minishark.cluster.wire import Events, GetEvents
 from minishark.errors import DataError
 from minishark.events import history, kinds
 from minishark.events.history import HistoryReader, HistoryWriter, read_history
@@ -159,3 +161,12 @@ def test_text_that_is_no_unicode_is_written(tmp_path: Path) -> None:
     _, read = read_history(tmp_path)
     assert isinstance(read, kinds.QueryStarted)
     assert "SELECT '\\udc80é'" == read.sql
+
+
+def test_a_session_hears_whether_anybody_looks() -> None:
+    """A page of the cluster asks all the time; placements are explained only for readers."""
+    heard: list[tuple[bool, bool]] = []
+    shared = SharedEvents(BEGAN, EventStream(), lambda _: False, lambda *asked: heard.append(asked))
+    for request in (GetEvents(0, is_read=False), GetEvents(3, is_read=True), GetEvents(4, False)):
+        assert isinstance(shared.answer(request), Events)
+    assert [(True, False), (False, True), (False, False)] == heard
