@@ -69,7 +69,8 @@ class JobBuilder:
     working_folder: str  # the front end's, to which relative paths in SQL refer; empty for none
     environment: Environment  # settings, definitions and functions
     threads: int  # the number of threads for a large task that is alone in its stage
-    explained: bool  # whether tasks report why they ran where they did
+    traced: bool  # whether tasks report why they ran where they did
+    profiled: bool  # whether they report what DuckDB's operators did
 
     def job(
         self,
@@ -109,7 +110,7 @@ class JobBuilder:
             user=placement.user,
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
-            options=JobOptions(explain=self.explained),
+            options=JobOptions(explain=self.traced),
         )
         return job, preferred
 
@@ -168,6 +169,7 @@ class JobBuilder:
             scalars=environment.called_by(stage),
             working_folder=self.working_folder,
             hints=stage.hints,
+            profiled=self.profiled and not stage.is_statement,
         )
         if stage.index == self.last:
             # What it puts out is a result, or is stored.

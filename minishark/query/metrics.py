@@ -47,6 +47,39 @@ class TaskMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorMetrics:
+    """An operator in all tasks of its stage together, as DuckDB's profiler measured it.
+
+    Attributes:
+        name: what kind of operator it is, such as `Join`.
+        label: the operator as EXPLAIN prints it.
+        depth: how many operators of its stage are above it, up to the one that puts rows out.
+        estimated_rows: the output rows that were planned with.
+        rows: the output rows; None if they are unknown: DuckDB ran it as part of others.
+        run_s: CPU seconds, without those of its inputs; None if they are unknown.
+        ended_early: whether nobody needed more rows before it had put all of them out.
+    """
+
+    name: str
+    label: str
+    depth: int
+    estimated_rows: float
+    rows: int | None = None
+    run_s: float | None = None
+    ended_early: bool = False
+
+    @property
+    def misestimate(self) -> float | None:
+        """How many times as many rows there were as estimated.
+
+        Below 1 if there were fewer; None if that is unknown, or it ended early.
+        """
+        if self.rows is None or self.ended_early:
+            return None
+        return max(self.rows, 1) / max(self.estimated_rows, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageMetrics:
     """A completed stage.
 
@@ -57,6 +90,7 @@ class StageMetrics:
         by_task: its completed tasks, in order.
         after: the stages that it reads.
         remade_tasks: tasks whose output was lost and computed again.
+        operators: its operators, each after the one that reads it; only of explained queries.
     """
 
     index: int
@@ -65,6 +99,7 @@ class StageMetrics:
     by_task: tuple[TaskMetrics, ...]
     after: tuple[int, ...] = ()
     remade_tasks: int = 0
+    operators: tuple[OperatorMetrics, ...] = ()
 
     @property
     def rows(self) -> int:

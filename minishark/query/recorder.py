@@ -10,7 +10,9 @@ from msgspec import structs
 
 from minishark.cluster.backend import JobEvent
 from minishark.compiler.stages.stage import Stage
-from minishark.query.metrics import StageMetrics, TaskMetrics
+from minishark.query.metrics import OperatorMetrics, StageMetrics, TaskMetrics
+from minishark.query.operators import Measure, measured, own_operators
+from minishark.query.shown import estimated_rows
 from minishark.worker.protocol import TaskOutcome
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, explain
 
@@ -28,7 +30,8 @@ class StageRecord:
     """A stage and its jobs: one, or more if lost outputs were computed again."""
 
     stage: Stage  # the stage
-    explained: bool = False  # whether the metrics say why each task ran where it did
+    # Whether the metrics say why each task ran where it did, and what operators did.
+    explained: bool = False
     _jobs: dict[int, _Job] = field(default_factory=dict)
     _outcomes: dict[int, TaskOutcome] = field(default_factory=dict)
     _completed: dict[int, TaskCompleted] = field(default_factory=dict)
@@ -68,7 +71,25 @@ class StageRecord:
             by_task=tuple(self._tasks()),
             after=tuple(self.stage.parents),
             remade_tasks=rerun,
+            operators=tuple(self._operators()),
         )
+
+    def measures(self) -> list[Measure]:
+        """What each of its operators did, if the query is explained."""
+        outcomes = (self._outcomes[index] for index in sorted(self._outcomes))
+        return measured(self.stage, outcomes) if self.explained else []
+
+    def _operators(self) -> Iterator[OperatorMetrics]:
+        for (node, depth), each in zip(own_operators(self.stage), self.measures(), strict=False):
+            yield OperatorMetrics(
+                name=type(node.operator).__name__,
+                label=node.operator.label([child.schema for child in node.children]),
+                depth=depth,
+                estimated_rows=estimated_rows(node),
+                rows=each.rows,
+                run_s=each.run_s,
+                ended_early=each.cut,
+            )
 
     def _tasks(self) -> Iterator[TaskMetrics]:
         reasons = {}

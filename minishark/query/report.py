@@ -9,10 +9,13 @@ from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.query.inputs import preferred_nodes
-from minishark.query.metrics import QueryMetrics, StageMetrics
+from minishark.query.metrics import OperatorMetrics, QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan
 
 _SOURCES_MAX = 3
+_LABEL_CHARS = 120
+_FAR_OFF = 2.0
+"""Estimates that are off by a smaller factor are good ones."""
 
 
 def metrics_text(metrics: QueryMetrics) -> str:
@@ -20,7 +23,51 @@ def metrics_text(metrics: QueryMetrics) -> str:
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
-    return "\n".join([*aligned(stage_rows(metrics)), total, *_revised(metrics), *metrics.warnings])
+    tables = (*aligned(stage_rows(metrics)), total, *_revised(metrics), *_operators(metrics))
+    return "\n".join([*tables, *metrics.warnings])
+
+
+def _operators(metrics: QueryMetrics) -> Iterator[str]:
+    """A table of operators for each stage, if they were measured."""
+    worst = worst_estimate(metrics)
+    for stage in metrics.by_stage:
+        if not stage.operators:
+            continue
+        rows = [(*_operator_cells(each),) for each in stage.operators]
+        lines = aligned([("estimated", "rows", "ms"), *rows])
+        yield f"Stage {stage.index}"
+        yield f"  {lines[0]}  operator"
+        for each, line in zip(stage.operators, lines[1:], strict=True):
+            mark = f"  <-- {_misestimated(each)}" if each is worst else ""
+            label = each.label
+            if len(label) > _LABEL_CHARS:
+                label = f"{label[:_LABEL_CHARS]} ..."
+            yield f"  {line}  {'  ' * each.depth}{label}{mark}"
+
+
+def _operator_cells(operator: OperatorMetrics) -> Iterator[str]:
+    yield f"~{operator.estimated_rows:,.0f}"
+    ended = " so far" if operator.ended_early else ""
+    yield "-" if operator.rows is None else f"{operator.rows:,}{ended}"
+    yield "-" if operator.run_s is None else f"{operator.run_s * 1e3:.1f}"
+
+
+def worst_estimate(metrics: QueryMetrics) -> OperatorMetrics | None:
+    """The operator whose rows were misestimated most; None if all estimates were good."""
+    operators = [each for stage in metrics.by_stage for each in stage.operators]
+    # Of operators that hand the same rows on, the lowest is to blame.
+    worst = max(reversed(operators), key=_factor, default=None)
+    return worst if worst is not None and _factor(worst) >= _FAR_OFF else None
+
+
+def _factor(operator: OperatorMetrics) -> float:
+    times = operator.misestimate
+    return 1.0 if times is None else max(times, 1 / times)
+
+
+def _misestimated(operator: OperatorMetrics) -> str:
+    than = "more" if (operator.misestimate or 1.0) > 1 else "fewer"
+    return f"largest misestimate: {_factor(operator):,.1f} times {than} rows"
 
 
 def _revised(metrics: QueryMetrics) -> Iterator[str]:

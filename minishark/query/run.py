@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+from msgspec import structs
 
 from minishark.catalog import Table
 from minishark.cluster.backend import Backend, FilesLostError, JobEvent, Placement, task_error
@@ -62,7 +63,8 @@ class QueryRun:
     # The session's settings, definitions and functions.
     environment: Environment = field(default_factory=Environment)
     threads: int = 1  # the number of threads for a large task that is alone in its stage
-    explained: bool = False  # whether the metrics say why each task ran where it did
+    # Whether the metrics say why each task ran where it did, and what operators did.
+    explained: bool = False
     traced: bool = False  # whether the observer is told how tasks were placed
     # Called at least once a second; what it raises ends the query.
     on_progress: ProgressHandler | None = None
@@ -89,7 +91,8 @@ class QueryRun:
             working_folder=working_folder(),
             environment=self.environment,
             threads=self.threads,
-            explained=self.explained or self.traced,
+            traced=self.explained or self.traced,
+            profiled=self.explained,
         )
         self._jobs = StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
@@ -233,6 +236,7 @@ class QueryRun:
         if self.observer is not None:
             again = self._graph.rerun(stage.index)
             self.observer.submitted(stage.index, stage.tasks, again)
+            job = structs.replace(job, tag=self.observer.tag(stage.index))
         return job
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:

@@ -82,7 +82,7 @@ class _Nodes:
             name=type(operator).__name__,
             label=kinds.shortened(label, _LABEL_CHARS),
             where=kinds.shortened(node.distribution.label(node.schema), _LABEL_CHARS),
-            rows=round(_rows(node), 1),
+            rows=round(estimated_rows(node), 1),
             stage=stage,
             puts_out=puts_out,
             keeps_rows=isinstance(operator, _KEEP_ROWS) and bool(node.children),
@@ -90,14 +90,14 @@ class _Nodes:
         )
 
 
-def _rows(node: PhysicalPlan) -> float:
+def estimated_rows(node: PhysicalPlan) -> float:
     """The estimated rows of all partitions: each of them has a limit's number of rows."""
     match node.operator:
         case Limit() | TopN() if node.distribution.partitions > 1:
             return min(node.rows * node.distribution.partitions, node.children[0].rows)
         case Exchange() if node.children:
             child = node.children[0]
-            return _rows(child) if isinstance(child.operator, Limit | TopN) else node.rows
+            return estimated_rows(child) if isinstance(child.operator, Limit | TopN) else node.rows
         case _:
             return node.rows
 

@@ -9,6 +9,7 @@ joins of tables partitioned alike need no shuffle.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import stage_slices
 from minishark.query.locality import replica_locations
+from minishark.query.metrics import TaskMetrics
+from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
@@ -40,7 +43,7 @@ from minishark.worker.protocol import (
     decode_outcome,
     encode,
 )
-from sparrow_core import JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
+from sparrow_core import JobFinished, JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
 
 OnProgress = Callable[[int, int], None]
 
@@ -117,11 +120,13 @@ class TableLoader:
     folder: str
     source: TableSource  # where its rows come from
     layout: TableLayout  # how they are partitioned and replicated
+    observer: QueryObserver  # told what happens
     on_progress: OnProgress | None = None  # called with the number of tasks done and of all tasks
     _graph: StageGraph = field(init=False)
     _pieces: Sequence[TaskPayload] = field(init=False)
     _placed: Placement = field(init=False)
     _done: int = 0
+    _began_s: dict[int, float] = field(default_factory=dict)  # by stage
 
     def __post_init__(self) -> None:
         layout = self.layout
@@ -152,10 +157,19 @@ class TableLoader:
 
     def load(self) -> LoadedTable:
         self.renew()
+        self._tell_stages()
         StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
         ).run()
         return stored_table([output.outcome for output in self._graph.outputs(1)])
+
+    def _tell_stages(self) -> None:
+        pieces, store = len(self._pieces), "store partitions"
+        if self._is_divided:
+            divide = f"divide rows by hash of {', '.join(self.layout.partition_by)}"
+            self.observer.divided({0: (divide, pieces), 1: (store, self.layout.partitions)})
+        else:
+            self.observer.divided({1: (store, pieces)})
 
     # The protocol that `StageJobs` drives
 
@@ -173,8 +187,16 @@ class TableLoader:
             TaskSpec(p.index, encode(p), tuple(map(NodeName, nodes)), self._placed.wait_s)
             for p, nodes in zip(payloads, preferred, strict=True)
         )
+        stage = submission.stage
+        self._began_s.setdefault(stage, time.perf_counter())
+        self.observer.submitted(stage, len(tasks), self._graph.rerun(stage))
         # Data placement must not depend on the placement policy, which experiments compare.
-        return JobSpec(tasks=tasks, shared=encode(shared), user=self._placed.user)
+        return JobSpec(
+            tasks=tasks,
+            shared=encode(shared),
+            user=self._placed.user,
+            tag=self.observer.tag(stage),
+        )
 
     def _dividing(self) -> StageTask:
         schema = self.source.schema
@@ -222,12 +244,18 @@ class TableLoader:
         return TaskOutput(outcome, event.node, outcome.locations or (event.node,))
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
-        if isinstance(event, TaskCompleted) and self.on_progress is not None:
-            total = len(self._pieces) + self._is_divided * self.layout.partitions
-            self._done = min(total, self._done + 1)  # lost outputs are computed twice
-            self.on_progress(self._done, total)
+        stage = submission.stage
+        if isinstance(event, TaskCompleted):
+            self.observer.completed(stage, event.task_id, _figures(event))
+            if self.on_progress is not None:
+                total = len(self._pieces) + self._is_divided * self.layout.partitions
+                self._done = min(total, self._done + 1)  # lost outputs are computed twice
+                self.on_progress(self._done, total)
+        elif isinstance(event, JobFinished):
+            self.observer.finished(stage, time.perf_counter() - self._began_s[stage], None, event)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
+        self.observer.failed(submission.stage, event)
         error = task_error(event)
         if isinstance(error, FragmentRejectedError | TaskFailedError):
             return DataError(f"The data can't be read: {error}")
@@ -240,7 +268,24 @@ class TableLoader:
         self._placed = self.site.placement()
 
     def waiting(self) -> None:
-        """Progress is reported by completed tasks only."""
+        """End the load if it was cancelled; progress is reported by completed tasks only."""
+        self.observer.check()
+
+
+def _figures(event: TaskCompleted) -> TaskMetrics:
+    outcome = decode_outcome(event.result)
+    return TaskMetrics(
+        node=event.node,
+        executor=event.executor,
+        attempt=event.attempt,
+        rows=outcome.rows,
+        bytes=outcome.nbytes,
+        disk_bytes=outcome.nbytes if outcome.on_disk else 0,
+        received=outcome.received,
+        run_s=event.run_s,
+        queue_s=event.queue_s,
+        local=None,
+    )
 
 
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.planning import REMOTE_FILES, PlanningDatabase
 from minishark.errors import DataError, ResourceError
 from minishark.expressions import Column, Schema, quote_text
 from minishark.query.files import ROW_NUMBER, row_ranges
@@ -66,6 +66,8 @@ def files_source(
 
 
 def _files(pattern: str) -> list[str]:
+    if "://" in pattern:
+        raise DataError(REMOTE_FILES)
     path = Path(pattern)
     if path.is_dir():
         found = sorted(
@@ -75,8 +77,13 @@ def _files(pattern: str) -> list[str]:
         found = [pattern]
     else:
         found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
+    if not found and path.is_dir():
+        raise DataError(f"There are no files in {pattern} that end in {', '.join(_READERS)}.")
     if not found:
         raise DataError(f"There is no file {pattern}.")
+    for file in found:
+        if not Path(file).is_file():  # a pipe or device could give rows for ever, or none
+            raise DataError(f"{file} is no regular file; copy what it gives to one first.")
     return [str(Path(file).absolute()) for file in found]
 
 

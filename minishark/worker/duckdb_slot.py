@@ -17,7 +17,8 @@ import pyarrow as pa
 from minishark.expressions import quote
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import NodeMemory
-from minishark.worker.protocol import OutputKind, StageTask
+from minishark.worker.profiles import profiled
+from minishark.worker.protocol import OutputKind, Profiled, StageTask
 from minishark.worker.storage import StorageMeter
 
 EXCHANGE_SETTINGS: Mapping[str, str] = {
@@ -72,6 +73,7 @@ class DuckDBSlot:
         self._output_settings: Mapping[str, str] = {}
         self._disabled_optimizers = ""  # as DuckDB has them
         self._wanted_off = ""  # as the stage needs them, when something is planned
+        self._profiles = False
         self.threads = 1
 
     @property
@@ -102,6 +104,10 @@ class DuckDBSlot:
     def configure(self, stage: StageTask) -> None:
         """Change settings to those that the fragment of `stage` needs."""
         self._wanted_off = _disabled_optimizers(stage)
+        if stage.profiled != self._profiles:
+            how = "enable_profiling = 'no_output'" if stage.profiled else "disable_profiling"
+            self.con.execute(f"PRAGMA {how}")
+            self._profiles = stage.profiled
         threads = min(stage.threads, usable_cores())
         if threads != self.threads:
             self.con.execute(f"SET threads = {threads}")
@@ -133,6 +139,13 @@ class DuckDBSlot:
         """Bind SQL over Arrow tables; it runs when the rows are read."""
         self.choose_optimizers()
         return _in_scope(self.con.sql, text, tables)
+
+    def profile(self) -> Profiled | None:
+        """What the operators of the last relation did whose rows were read; None if unknown.
+
+        DuckDB only knows it of relations (`sql`), and until something else runs.
+        """
+        return profiled(self.con.get_profiling_information(format="json"))
 
     def choose_optimizers(self) -> None:
         """Switch off the optimizers that the stage wants off, before something is planned."""

@@ -129,6 +129,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=
     working_folder: str = ""
     threads: int = 1  # how many cores a task may use
     hints: FragmentHints = NO_FRAGMENT_HINTS  # what optimizer rules attach to the fragment
+    profiled: bool = False  # whether outcomes say what DuckDB's operators did
 
 
 class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
@@ -198,6 +199,18 @@ def _joined(slices: tuple[BucketSlice, ...]) -> BucketSlice:
     return BucketSlice(slices[0].first, slices[-1].last, sum(each.rows for each in slices))
 
 
+class Profiled(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What an operator of DuckDB's did for a task, and those that it read."""
+
+    kind: str  # DuckDB's name for it, such as HASH_JOIN
+    rows: int  # its output rows
+    run_s: float  # its CPU time, without those that it read
+    inputs: tuple[Profiled, ...] = ()
+    join: str = ""  # the type of a join, such as RIGHT_SEMI
+    columns: tuple[str, ...] = ()  # what a scan of Arrow data reads
+    read_rows: int | None = None  # how many rows that data has; None for other operators
+
+
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The outcome of a task."""
 
@@ -217,6 +230,9 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     runs: int = 1
     # The bytes that came over the network for it, by the store that sent them.
     received: dict[str, int] = {}
+    # What DuckDB's operators did, if the stage is profiled: the root of each early CTE by its name,
+    # and that of the fragment by the empty one.
+    profiles: dict[str, Profiled] = {}
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""

@@ -31,6 +31,7 @@ class Reduction:
     hints: FragmentHints
     helpers: Helpers  # threads that share the work
     run: RunCte  # runs an early CTE over the inputs as they are by then
+    ran: Callable[[str], None]  # told the name of each one whose rows were read
     threads: int  # how many threads may work
     left_bytes: int  # how many bytes of runs, CTEs and inputs may still be held
     _groups: dict[str, str] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Reduction:
             if table is None:
                 own = {cte.name: cte.sql for cte in self.hints.ctes}
                 return with_ctes(sql, own, self._groups), with_runs
+            self.ran(cte.name)
             computed = CodedInputs({**inputs.tables, cte.name: table}, inputs.new | {cte.name})
             inputs = self._filtered(computed, [cte.name])
         return with_ctes(sql, {}, self._groups), inputs

@@ -34,6 +34,7 @@ from minishark.worker.protocol import (
     CopyTarget,
     FileSlice,
     OutputKind,
+    Profiled,
     StageTask,
     TaskFunction,
     TaskOutcome,
@@ -79,6 +80,8 @@ class TaskRunner:
         # Most tasks of a stage run in the same slot.
         self._unpickled = lru_cache(_FUNCTIONS_MAX)(_unpickled)
         self._scalars = Scalars()
+        self._profiling = False
+        self._profiles: dict[str, Profiled] = {}  # of the task that runs
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Run the fragment of `stage` on the inputs of `task`.
@@ -90,9 +93,12 @@ class TaskRunner:
             self._store.take_received()  # of a task that failed
             outcome = self._run_guarded(stage, task)
             received = self._store.take_received()
-            return structs.replace(outcome, received=received) if received else outcome
+            if received or self._profiles:
+                return structs.replace(outcome, received=received, profiles=self._profiles)
+            return outcome
 
     def _run_guarded(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
+        self._profiling, self._profiles = stage.profiled, {}
         try:
             if stage.prelude != self._prelude or self._is_elsewhere(stage):
                 self._prepare(stage, task)
@@ -169,20 +175,29 @@ class TaskRunner:
 
     def _put_out(self, stage: StageTask, task: TaskPayload, rows: Rows) -> TaskOutcome:
         reader = rows.to_arrow_reader(self._outputs.batch_rows)
+        outputs = self._outputs
         with reader:
             match stage.output:
                 case OutputKind.BUCKETS:
-                    return self._outputs.buckets(stage, task, reader)
+                    outcome = outputs.buckets(stage, task, reader)
                 case OutputKind.PIECE:
-                    return self._outputs.piece(stage, task, reader)
+                    outcome = outputs.piece(stage, task, reader)
                 case OutputKind.RESULT:
-                    return self._outputs.result(stage, task, reader)
+                    outcome = outputs.result(stage, task, reader)
                 case OutputKind.PARTITION:
                     batches = batches_of(reader)
                     return self._store_partition(stage, task, reader.schema, batches)
                 case OutputKind.FILES:
                     message = "files have a target"
                     raise AssertionError(message)
+        if stage.function is None:  # else these are what it returned
+            self._note_profile()
+        return outcome
+
+    def _note_profile(self, name: str = "") -> None:
+        """Keep what DuckDB's operators did for the fragment, or for an early CTE, just read."""
+        if self._profiling and (profile := self._duckdb.profile()):
+            self._profiles[name] = profile
 
     def _rows(self, stage: StageTask, task: TaskPayload, variables: Mapping[str, pa.Table]) -> Rows:
         """The fragment, bound or already run."""
@@ -207,7 +222,7 @@ class TaskRunner:
 
         `stored` are those of its inputs that are stored tables; None if it can't be prepared.
         """
-        if rows >= _COLLECTED_ROWS_MIN:
+        if rows >= _COLLECTED_ROWS_MIN or self._profiling:
             return self._duckdb.sql(sql, scope().tables)
         execute = self._duckdb.execute
         if stored is None:
@@ -230,6 +245,7 @@ class TaskRunner:
             hints=stage.hints,
             helpers=self._helpers,
             run=run,
+            ran=self._note_profile,
             threads=self._duckdb.threads,
             left_bytes=self._duckdb.limit_bytes // _HELD_PART,
         )
@@ -242,6 +258,7 @@ class TaskRunner:
             call = self._unpickled(function.pickled)
             with rows.to_arrow_reader(self._outputs.batch_rows) as reader:
                 tables = functions.called(call, reader, names)
+            self._note_profile()
         except BaseException:
             self._duckdb.con.abort()  # unread rows would block the connection
             raise

@@ -51,7 +51,9 @@ def test_a_profile_is_text_and_a_page(toy_session: Session) -> None:
     """The text has a line a stage, with tasks a line a task; the page is one document."""
     profile = toy_session.table("skew").group_by("k").count().profile()
     tasks = profile.metrics.tasks
-    assert 1 + profile.metrics.stages + 1 == len(str(profile).splitlines())
+    operators = [stage.operators for stage in profile.metrics.by_stage]
+    lines = 1 + profile.metrics.stages + 1 + sum(2 + len(each) for each in operators)
+    assert lines == len(str(profile).splitlines())
     assert tasks == sum(" node-" in line for line in profile.text(tasks=True).splitlines())
     document = profile.to_html()
     shown = json.loads(document.partition('type="application/json">')[2].partition("</script>")[0])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -94,7 +96,7 @@ def test_column_that_is_called_as_the_row_number(
     [
         ({}, "missing.parquet", "There is no file"),
         ({}, "*.parquet", "There is no file"),
-        ({"empty/note.txt": b"x"}, "empty", "There is no file"),
+        ({"empty/note.txt": b"x"}, "empty", "There are no files in"),
         ({"x.txt": b"x"}, "x.txt", "Can't tell how to read"),
         ({"x.parquet": b"no parquet"}, "x.parquet", "Can't read"),
         ({"x.parquet": b""}, "x.parquet", "Can't read"),
@@ -188,6 +190,18 @@ def test_empty_table_has_one_slice(
     source, size = memory_source(table, store, "tables/1-source", "n0", planning, 4)
     assert (1, 0) == (len(source.slices), size.rows)
     assert table.schema.names == store.read(source.slices).schema.names
+
+
+def test_a_read_that_hangs_holds_nobody_else(tmp_path: Path, planning: PlanningDatabase) -> None:
+    """Other statements are bound while one waits for a file, as for a pipe that nobody writes."""
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    reading = threading.Thread(target=planning.relation_schema, args=(f"read_csv('{pipe}')",))
+    reading.start()
+    with pipe.open("w") as writer:  # opens when the reader has
+        assert 1 == len(planning.bind("SELECT 42").schema)
+        writer.write("a,b\n1,2\n")
+    reading.join()
 
 
 class _InPieces:
