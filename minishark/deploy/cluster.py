@@ -52,5 +52,5 @@ class DeployedCluster(AttachedCluster):
         if was_open and self._scaler is not None:
             self._scaler.stop()
         super().close()
-        if was_open and self._closed:  # else this is a fork
+        if self._closed:  # else this is a fork
             self.deployment.close()

@@ -11,7 +11,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
 
 _LOOK_EVERY_S = 0.5
+_LOOK_S = 2.0  # how long a look waits for workers that are busy
 _CALLS = 16
 _hosts: dict[str, NodeHost] = {}  # of this worker's process, by the node's name
 
@@ -150,9 +151,16 @@ class DaskNodes:
                 self._found.put(Ended(name, f"Dask's worker {node.worker} is gone."))
             elif node.runs:
                 by_worker.setdefault(node.worker, []).append(name)
-        for worker, names in by_worker.items():
+        asked = [
+            self._calls.submit(self._on, worker, _ended, tuple(names))
+            for worker, names in by_worker.items()
+        ]
+        wait(asked, _LOOK_S)
+        for each in asked:
+            if each.cancel() or not each.done():  # it is busy, or hangs: the next look asks again
+                continue
             with contextlib.suppress(Exception):  # it goes now: the next look finds it gone
-                for name, end in self._on(worker, _ended, tuple(names)).items():
+                for name, end in each.result().items():
                     self._found.put(Ended(name, end.how, end.left))
 
     def end(self, names: Sequence[str], timeout_s: float) -> None:

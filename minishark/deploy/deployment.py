@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +17,7 @@ _STEP_S = 0.25
 _PLACE_S = 30.0  # until the first node has a machine
 _OTHERS_S = 2.0  # how long a session waits for nodes without a machine when one runs
 _END_S = 10.0
+_JOIN_S = 15.0  # longer than the thread takes to end a node
 
 
 def fresh_keys() -> Keys:
@@ -57,7 +58,6 @@ class Deployment:
     heads: int = 1
     name: str = "default"
     memory_limit_bytes: int | None = None  # of each node; None for the platform's choice
-    tell: Callable[[str], None] = lambda _: None  # is given a sentence about each change
     keys: Keys = field(default_factory=fresh_keys)
     _supervisor: Supervisor = field(init=False)
     _lock: threading.Condition = field(default_factory=threading.Condition)
@@ -65,6 +65,7 @@ class Deployment:
     _launched: set[str] = field(default_factory=set)
     _thread: threading.Thread | None = None
     _broken: BaseException | None = None
+    _closed: bool = False
 
     def __post_init__(self) -> None:
         self._supervisor = Supervisor(nodes=self.nodes, heads=self.heads)
@@ -195,13 +196,19 @@ class Deployment:
         )
 
     def close(self) -> None:
-        """End all nodes and let go of the platform; may be called twice."""
-        if self._stopped.is_set():
+        """End all nodes and let go of the platform; again, if Ctrl-C has interrupted that."""
+        if self._closed:
             return
         self._stopped.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_JOIN_S)  # it may wait for a machine that does not answer
         try:
             self.platform.end(tuple(self._launched), _END_S)
-        finally:
-            self.platform.close()
+        except Exception:
+            self._let_go()
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        self.platform.close()

@@ -44,9 +44,15 @@ class DatasetPieces:
         """Compute the dataset's blocks, if that has not been done.
 
         Raises:
+            OptionError: this program is connected through a Ray Client.
             DataError: they can't be computed, or have no columns.
             ExecutionError: Ray has no core to compute them.
         """
+        if ray.util.client.ray.is_connected():
+            raise OptionError(
+                "A Ray Client can't hand over datasets: run the program on a machine of the Ray "
+                'cluster, and connect to "ray".'
+            )
         from ray.data.dataset import MaterializedDataset  # noqa: PLC0415 - slow to import
 
         try:
@@ -68,6 +74,7 @@ class DatasetPieces:
     def store(self, folder: str, schema: pa.Schema, count: int) -> list[StoredPiece]:
         """Write the blocks to nodes on their machines; see `tables.pieces.Pieces`."""
         actors = _actors(self._cluster)
+        self._cluster.make_folder(folder)  # some may have joined since it was made
         pieces = pieces_of(self._near(actors), count) or [Piece(next(iter(actors), ""), ())]
         files = [PieceFile(folder, number, schema) for number in range(len(pieces))]
         if not actors:

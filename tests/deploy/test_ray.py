@@ -255,7 +255,7 @@ def test_nodes_are_added_and_drained(ray_cluster: Any) -> None:
     ray_cluster.await_nothing_left()
 
 
-def test_datasets(ray_cluster: Any) -> None:
+def test_datasets(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Into tables and back; what comes back outlives the session, and may be empty."""
     import ray.data
 
@@ -272,11 +272,18 @@ def test_datasets(ray_cluster: Any) -> None:
         large = session.sql("SELECT range AS i FROM range(3000000)").to_ray_dataset()
         with pytest.raises(OptionError):
             session.create_table("v", ray.data.from_arrow(blocks), replicas=0)
+        data = ray.data.from_arrow(blocks)
+        with monkeypatch.context() as patch:
+            patch.setattr(ray.util.client.ray, "is_connected", lambda: True)
+            with pytest.raises(OptionError, match="Ray Client"):
+                session.create_table("v", data)
+            with pytest.raises(OptionError, match=r"ray\.init"):
+                session.sql("SELECT 1").to_ray_dataset()
     rows = pa.concat_tables(ray.get(back.to_arrow_refs()))
     assert (rows.num_rows, pc.sum(rows["id"]).as_py()) == (4000, sum(range(0, 8000, 2)))
     assert set(rows["s"].to_pylist()) == {"é"}
     assert (empty.count(), large.count()) == (0, 3_000_000)
-    del back, empty, large
+    del back, empty, large, data
     ray_cluster.await_nothing_left()
 
 

@@ -236,6 +236,24 @@ def test_a_session_begins_on_the_nodes_that_came() -> None:
     assert ({}, 1) == (platform.running, platform.closed)
 
 
+def test_an_interrupted_end_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while nodes are being ended: whoever closes again, as `connect` does, ends them."""
+    platform = ToyPlatform(machines=1)
+    found = deployment(platform, nodes=1)
+    found.await_start()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ToyPlatform, "end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found.close()
+    assert (len(platform.running), platform.closed) == (2, 0)
+    found.close()
+    assert ({}, 1) == (platform.running, platform.closed)
+
+
 def test_the_reason_why_no_node_starts_is_told() -> None:
     """And nothing is left running."""
     platform = ToyPlatform(machines=1, broken="There is no minishark there.")
