@@ -135,6 +135,7 @@ class Worker(Machine[WorkerIn]):
         """Drop all that an epoch has made."""
         self._exchange = Exchange(self.address, self._links)
         self._reductions = Reductions()
+        self._must_look_at_leaves = False  # the neighbour that some wait for has gone
         self._counts: dict[int, int] = {}  # partitions here, by size of their group
         self._signals = Signals(self.address, self._links)
         self._members: tuple[Address, ...] = ()
@@ -205,7 +206,9 @@ class Worker(Machine[WorkerIn]):
             return False
         if self._links.bytes_in_flight > IN_FLIGHT_MAX_BYTES:
             return False  # the next acknowledgement comes by a message
-        return bool(self._exchange.runnable) or self._can_advance(replica)
+        if self._exchange.runnable or self._must_look_at_leaves:
+            return True
+        return self._can_advance(replica)
 
     def _can_advance(self, replica: Replica) -> bool:
         return self._limit(replica) > replica.end
@@ -228,6 +231,7 @@ class Worker(Machine[WorkerIn]):
             return
         try:
             self._run_partitions(replica)
+            self._must_look_at_leaves = False
             if self._reductions.leaves:
                 self._combine_leaves(replica)
         except TaskError as error:
@@ -584,6 +588,7 @@ class Worker(Machine[WorkerIn]):
         assert replica is not None
         part = self._exchange.remove(key)
         self._counts[part.size] -= 1
+        self._must_look_at_leaves = bool(self._reductions.leaves)
         owner = self._exchange.map.owner(key)
         assert owner is not None
         along: dict[str, Any] = {}

@@ -100,6 +100,11 @@ def test_programs_with_faults(first: int) -> None:
         check_seed(seed)
 
 
+def test_a_sum_reaches_its_reduction_though_all_partitions_have_left_its_worker() -> None:
+    """It waited there for that of a neighbour, which was made elsewhere."""
+    check_seed(1189)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(1000, 11_000, SLOW_BLOCK))
