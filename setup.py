@@ -32,6 +32,7 @@ TEST = [
     "jupysql>=0.11",
     "nbclient>=0.10",
     "pandas>=2",
+    "playwright>=1.49",
     "polars>=1",
     "prometheus-client>=0.20",
     "pytest>=8",

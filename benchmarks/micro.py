@@ -95,7 +95,7 @@ def _planning(session: minishark.Session) -> dict[str, float]:
 
 
 def _planned_s(session: minishark.Session, text: str) -> float:
-    return timed(lambda: session.sql(text).explain("stages"))
+    return timed(lambda: session.sql(text).plan_text("stages"))
 
 
 def _stages(session: minishark.Session, repetitions: int) -> dict[str, float]:

@@ -119,7 +119,7 @@ class Minishark(Engine):
         self._items = self._session.parallelize(range(tasks), tasks)
 
     def _plan(self, text: str) -> object:
-        return self._session.sql(text).explain("stages")
+        return self._session.sql(text).plan_text("stages")
 
     def _query(self, text: str) -> object:
         return self._session.sql(text).to_arrow()

@@ -7,17 +7,26 @@ so the copies agree on the program as long as nothing but signals decides what i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, Protocol
 
 from canary_core import stages
 from canary_core.errors import InvalidCall
+from canary_core.stages import Routes
 
 
 class Recorder(Protocol):
     """What takes the stages of a driver: a worker's program, or the sequential runner."""
 
-    def record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
+    def record(
+        self,
+        kind: int,
+        fn: Any,
+        operands: tuple[int, ...],
+        size: int,
+        target: int,
+        routes: Routes | None = None,
+    ) -> int:
         """Take a stage; returns the id of its value."""
         ...
 
@@ -115,15 +124,39 @@ class Run:
         return self._send(stages.REDUCE, fn, operands, size, 1)
 
     def scatter(
-        self, fn: Callable[..., Any], *values: Value, partitions: int | None = None
+        self,
+        fn: Callable[..., Any],
+        *values: Value,
+        partitions: int | None = None,
+        along: Routes | None = None,
     ) -> Value:
         """Exchange all to all: `fn(part, ...)` returns pieces by the index of their target.
 
         That is a mapping from index to piece, or a sequence with a piece (or None) for each target.
         A partition of the result is the list of its pieces, in order of their sources.
+
+        With `along`, what `routes` returned, pieces go to the targets that it names alone. Then a
+        target does not wait for partitions that never have a piece for it.
         """
         size, operands = self._operands("scatter", fn, values)
-        return self._send(stages.SCATTER, fn, operands, size, self._size(partitions))
+        target = self._size(partitions)
+        if along is not None and (len(along.targets), len(along.awaited)) != (size, target):
+            raise InvalidCall(
+                f"scatter: the routes lead from {len(along.targets)} partitions to"
+                f" {len(along.awaited)}, but it sends from {size} to {target}"
+            )
+        stage = self._recorder.record(stages.SCATTER, fn, operands, size, target, routes=along)
+        return Value(self._recorder, stage, target)
+
+    def routes(
+        self,
+        targets_of: Callable[[int], Iterable[int]],
+        sources: int | None = None,
+        targets: int | None = None,
+    ) -> Routes:
+        """For `scatter`: `targets_of(index)` names the targets to which a partition may send."""
+        self._check_function("routes", targets_of)
+        return stages.routes_of(targets_of, self._size(sources), self._size(targets))
 
     def gather(self, fn: Callable[..., Any], scattered: Value, *values: Value) -> Value:
         """`fn(pieces, part, ...)` for each partition of what `scatter` returned."""

@@ -7,7 +7,7 @@ from typing import Any
 from canary_core import errors, values
 from canary_core.protocol.messages import Failure, Outcome
 from canary_core.stages import Stage
-from canary_core.tasks import task_failed, traceback_of
+from canary_core.tasks import task_failed, text_of, traceback_of
 
 DETAIL_MAX = 1 << 20  # bytes of a pickled exception; a larger one travels as text only
 
@@ -31,7 +31,7 @@ def pack_failure(stage: int, partition: int, error: BaseException) -> Failure:
     return Failure(
         error="TaskFailed",
         message=f"a value of partition {partition}, sent or stored about stage {stage}, can't be"
-        f" pickled or unpickled: {type(error).__name__}: {error}",
+        f" pickled or unpickled: {text_of(error)}",
         stage=stage,
         partition=partition,
         traceback=traceback_of(error),
@@ -42,7 +42,7 @@ def driver_failure(error: BaseException, stage: int) -> Failure:
     """A driver's exception as it travels."""
     return Failure(
         error="DriverFailed",
-        message=f"the driver, after {stage} stages: {type(error).__name__}: {error}",
+        message=f"the driver, after {stage} stages: {text_of(error)}",
         stage=stage,
         traceback=traceback_of(error),
         detail=_pickled(error),

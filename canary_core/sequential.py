@@ -12,8 +12,8 @@ from typing import Any
 from canary_core import stages, values
 from canary_core.driver import Driver, Run, Source, Value
 from canary_core.errors import InvalidCall
-from canary_core.stages import Stage
-from canary_core.tasks import pieces_by_target, task_failed
+from canary_core.stages import Routes, Stage
+from canary_core.tasks import scattered, task_failed
 from canary_core.tree import combine
 
 
@@ -53,9 +53,23 @@ class _Eager:
         self._parts: dict[int, list[Any]] = {}
         self._states: set[int] = set()
 
-    def record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
+    def record(
+        self,
+        kind: int,
+        fn: Any,
+        operands: tuple[int, ...],
+        size: int,
+        target: int,
+        routes: Routes | None = None,
+    ) -> int:
         stage = Stage(
-            index=self._stages, kind=kind, fn=fn, operands=operands, size=size, target=target
+            index=self._stages,
+            kind=kind,
+            fn=fn,
+            operands=operands,
+            size=size,
+            target=target,
+            routes=routes,
         )
         self._stages += 1
         self._parts[stage.index] = self._run(stage)
@@ -111,7 +125,7 @@ class _Eager:
                 case stages.TABLE:
                     return self._source(stage.fn, index, stage.size)
                 case stages.SCATTER:
-                    return pieces_by_target(stage.fn(*operands), stage.target)
+                    return scattered(stage, index, operands)
                 case _:
                     return stage.fn(*operands)
         except Exception as error:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any
 
 from msgspec import Struct
+
+from canary_core.errors import InvalidCall
 
 MASK = (1 << 63) - 1  # digests travel as msgpack integers
 UNTOLD = 0  # instead of a digest
@@ -24,6 +27,39 @@ KINDS = (
 )  # fmt: skip
 
 
+class Routes(Struct, frozen=True, eq=False):
+    """Which partitions a scatter sends to: a target waits for no others than those that do.
+
+    Attributes:
+        targets: By source, in order.
+        awaited: By target: how many sources send to it.
+        digest: Of the targets; the same in all copies.
+    """
+
+    targets: tuple[tuple[int, ...], ...]
+    awaited: tuple[int, ...]
+    digest: int
+
+
+def routes_of(targets_of: Callable[[int], Iterable[int]], sources: int, targets: int) -> Routes:
+    """The routes from each of `sources` partitions to some of `targets`.
+
+    Raises:
+        InvalidCall: `targets_of` names a partition that there is not.
+    """
+    by_source = tuple([tuple(sorted(set(map(int, targets_of(each))))) for each in range(sources)])
+    awaited = [0] * targets
+    for source, named in enumerate(by_source):
+        if named and not 0 <= named[0] <= named[-1] < targets:
+            raise InvalidCall(
+                f"routes lead from partition {source} to {named[0]} to {named[-1]};"
+                f" there are {targets} partitions, from 0"
+            )
+        for each in named:
+            awaited[each] += 1
+    return Routes(by_source, tuple(awaited), hash(by_source) & MASK)
+
+
 class Stage(Struct, eq=False, kw_only=True):
     """One call of `run`; its index is also the id of the value that it makes.
 
@@ -34,6 +70,7 @@ class Stage(Struct, eq=False, kw_only=True):
         operands: Ids of the values that it reads, of partitions of the group `size`.
         size: How many partitions its operands have: the group in which it runs.
         target: How many its value has: another group if it sends.
+        routes: Of a SCATTER that sends to few: where to.
         digest: Of all stages up to this one, in the same copy of the driver.
     """
 
@@ -43,6 +80,7 @@ class Stage(Struct, eq=False, kw_only=True):
     operands: tuple[int, ...]
     size: int
     target: int
+    routes: Routes | None = None
     digest: int = 0
 
     @property
@@ -84,11 +122,10 @@ class Digester:
         what = self._plain.get(id(fn))
         if what is None or what[0] is not fn:
             what = (fn, self._function(fn))
-        self.digest = stage.digest = (
-            hash((self.digest, stage.kind, what[1], stage.operands, stage.size, stage.target))
-            & MASK
-        )
-        return stage.digest
+        told = (self.digest, stage.kind, what[1], stage.operands, stage.size, stage.target)
+        folded = hash(told if stage.routes is None else (*told, stage.routes.digest)) & MASK
+        self.digest = stage.digest = folded
+        return folded
 
     def fold_constant(self, stage: Stage, content: bytes) -> int:
         """The same for a stage whose "function" is a constant, given by its bytes."""
@@ -101,17 +138,21 @@ class Digester:
         code = getattr(fn, "__code__", None)
         if code is None:
             return _number(self._describe(fn).encode())
+        number = self._code(code)
+        if fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None:
+            if len(self._plain) > CACHED_MAX:
+                self._plain.clear()
+            self._plain[id(fn)] = (fn, number)
+            return number
+        return hash((number, _number(self._describe(fn).encode()))) & MASK
+
+    def _code(self, code: CodeType) -> int:
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:
             if len(self._codes) > CACHED_MAX:
                 self._codes.clear()
             self._codes[id(code)] = known = (code, _number(_code_text(code).encode()))
-        if fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None:
-            if len(self._plain) > CACHED_MAX:
-                self._plain.clear()
-            self._plain[id(fn)] = (fn, known[1])
-            return known[1]
-        return hash((known[1], _number(self._describe(fn).encode()))) & MASK
+        return known[1]
 
     def _describe(self, item: Any, depth: int = 0) -> str:
         """What is the same in all processes about a function or what it holds."""
@@ -128,7 +169,7 @@ class Digester:
         if (code := getattr(item, "__code__", None)) is not None:
             cells = tuple(_contents(cell) for cell in getattr(item, "__closure__", None) or ())
             held = (cells, item.__defaults__, tuple(sorted((item.__kwdefaults__ or {}).items())))
-            return f"{_number(_code_text(code).encode())}{inside(held)}"
+            return f"{self._code(code)}{inside(held)}"
         owner = "" if (bound := getattr(item, "__self__", None)) is None else type(bound).__name__
         return f"{getattr(item, '__module__', '')}.{owner}.{function_name(item)}"
 

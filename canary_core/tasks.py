@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from canary_core.errors import InvalidCall, TaskFailed
 from canary_core.stages import Stage
+
+
+def scattered(stage: Stage, index: int, operands: Iterable[Any]) -> list[tuple[int, Any]]:
+    """Run a partition's task of a scatter: pairs of target and piece, in order of the targets.
+
+    Raises:
+        InvalidCall: See `pieces_by_target`; or a piece is for a target that its routes lack.
+    """
+    pieces = pieces_by_target(stage.fn(*operands), stage.target)
+    if stage.routes is not None:
+        allowed = stage.routes.targets[index]
+        astray = [target for target, _ in pieces if target not in allowed]
+        if astray:
+            raise InvalidCall(
+                f"a scatter function returned a piece for target {astray[0]}; the routes of"
+                f" partition {index} lead to {', '.join(map(str, allowed)) or 'none'}"
+            )
+    return pieces
 
 
 def pieces_by_target(pieces: Any, targets: int) -> list[tuple[int, Any]]:
@@ -39,8 +57,7 @@ def pieces_by_target(pieces: Any, targets: int) -> list[tuple[int, Any]]:
 def task_failed(stage: Stage, partition: int, error: BaseException) -> TaskFailed:
     """What a user is told of an exception in a function; not raised here."""
     failed = TaskFailed(
-        f"{stage.call}, stage {stage.index}, partition {partition}: "
-        f"{type(error).__name__}: {error}",
+        f"{stage.call}, stage {stage.index}, partition {partition}: {text_of(error)}",
         stage=stage.index,
         call=stage.call,
         partition=partition,
@@ -50,6 +67,16 @@ def task_failed(stage: Stage, partition: int, error: BaseException) -> TaskFaile
     return failed
 
 
+def text_of(error: BaseException) -> str:
+    """An exception in a line."""
+    return _sendable(f"{type(error).__name__}: {error}")
+
+
 def traceback_of(error: BaseException) -> str:
     """The text of an exception, as Python prints it."""
-    return "".join(traceback.format_exception(error))
+    return _sendable("".join(traceback.format_exception(error)))
+
+
+def _sendable(text: str) -> str:
+    """Text without lone surrogates, as in names of files that are no UTF-8: messages are UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         JobSpec,
         NodeConfig,
         NodeStatus,
+        TaskStatus,
     )
 
 __version__ = "0.2.0"
@@ -70,6 +71,7 @@ __all__ = [
     "TaskId",
     "TaskLost",
     "TaskSpec",
+    "TaskStatus",
     "TasksReturned",
     "Why",
     "__version__",
@@ -99,7 +101,14 @@ _HOMES = {
     "protocol.types": ("JobOptions", "PlacementStep", "TaskSpec"),
     "runtime.remote": ("RemoteCluster",),
     "runtime.runner": ("Runner",),
-    "runtime.specs": ("ExecutorGroup", "ExecutorStatus", "JobSpec", "NodeConfig", "NodeStatus"),
+    "runtime.specs": (
+        "ExecutorGroup",
+        "ExecutorStatus",
+        "JobSpec",
+        "NodeConfig",
+        "NodeStatus",
+        "TaskStatus",
+    ),
     "observe.why": ("Why", "explain"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

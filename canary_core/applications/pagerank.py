@@ -267,6 +267,9 @@ def cut(run: Run, edges: Value, vertices: int) -> Cut:
 def rank(run: Run, graph: Cut, iterations: int, tolerance: float = 0.0) -> Value:
     """The ranks by slice after some iterations: part of a driver. `in_order` sorts them.
 
+    Whether an iteration was the last is decided while the blocks sum up the next: nobody waits for
+    the signal, and at the end some sums have been made in vain.
+
     Args:
         run: The driver's.
         graph: As `cut` made it.
@@ -275,13 +278,16 @@ def rank(run: Run, graph: Cut, iterations: int, tolerance: float = 0.0) -> Value
     """
     ranks = run.map(first_ranks, graph.slices)
     totals = run.reduce(np.add, run.map(_totals, ranks))
+    rows, columns = run.routes(graph.grid.row), run.routes(graph.grid.column)
+    is_small = partial(_is_small, tolerance)
     for _ in range(iterations):
-        along_rows = run.scatter(shares, graph.slices, ranks)
-        along_columns = run.scatter(block_sums, graph.blocks, along_rows)
-        ranks = run.map(_next_ranks, graph.slices, ranks, along_columns, run.broadcast(totals))
-        totals = run.reduce(np.add, run.map(_totals, ranks))
-        if run.signal(partial(_is_small, tolerance), totals):
+        along_rows = run.scatter(shares, graph.slices, ranks, along=rows)
+        along_columns = run.scatter(block_sums, graph.blocks, along_rows, along=columns)
+        before = run.broadcast(totals)
+        if run.signal(is_small, totals):
             break
+        ranks = run.map(_next_ranks, graph.slices, ranks, along_columns, before)
+        totals = run.reduce(np.add, run.map(_totals, ranks))
     return run.map(_values, ranks)
 
 

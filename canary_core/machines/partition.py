@@ -17,7 +17,7 @@ from canary_core import stages, values
 from canary_core.machines import replica as steps_of
 from canary_core.machines.replica import MANY, ONE, SPECIAL, TWO, Replica, Step, Track
 from canary_core.stages import Stage
-from canary_core.tasks import pieces_by_target
+from canary_core.tasks import scattered
 from canary_core.tree import combine
 
 Key = tuple[int, int]  # (size of the group, index)
@@ -73,7 +73,7 @@ class Partition:
         position: The first stage that it had not run when it came.
         inbox: What has arrived, by stage and key.
         awaited: How many pieces a blocked step waits for, by stage.
-        frees: Values to free when nothing is blocked.
+        frees: Values to free as soon as no blocked step reads or makes them.
         reload: Ids of values that are to be loaded again.
         cuts: (stage, step) where it is to be stored; it runs no further before.
         stored: The last stage at which it was.
@@ -195,21 +195,36 @@ def _drain_around(
 ) -> int:
     """Retry what waits, and run what does not depend on it."""
     waiting, part.blocked = part.blocked, []
+    blocked, frees, states = part.blocked, part.frees, replica.states
+    steps, base, first = track.steps, track.base, part.pc
     ran = 0
-    for pc in (*waiting, *range(part.pc, stop)):
-        step = track.at(pc)
-        if pc >= part.pc:
-            part.frees.extend(step[3])
+    for pc in (*waiting, *range(first, stop)):
+        step = steps[pc - base]
+        if pc >= first:
+            frees += step[3]
             part.pc = pc + 1
-        if _is_ready(part, step, track, replica.states) and _run_any(part, step, effects):
+        if _is_ready(part, step, track, states) and _run_any(part, step, effects):
             ran += 1
         else:
-            part.blocked.append(pc)
-    if not part.blocked:
-        for each in part.frees:
-            part.values.pop(each, None)
-        part.frees.clear()
+            blocked.append(pc)
+    if frees:
+        _free(part, [steps[pc - base] for pc in blocked])
     return ran
+
+
+def _free(part: Partition, waiting: list[Step]) -> None:
+    """Free what no step that waits reads or makes.
+
+    A partition may have something that waits at all times, as when it is ahead of its neighbours.
+    """
+    kept: set[int] = set()
+    for step in waiting:
+        kept.add(step[4].index)
+        kept.update(_operands(step))
+    for each in part.frees:
+        if each not in kept:
+            part.values.pop(each, None)
+    part.frees = [each for each in part.frees if each in kept]
 
 
 def _is_ready(part: Partition, step: Step, track: Track, states: set[int]) -> bool:
@@ -291,7 +306,7 @@ def _load_again(part: Partition, replica: Replica, effects: Effects) -> None:
 def _sent(part: Partition, stage: Stage) -> Any:
     operands = [part.values[each] for each in stage.operands]
     if stage.kind == stages.SCATTER:
-        sent: Any = pieces_by_target(stage.fn(*operands), stage.target)
+        sent: Any = scattered(stage, part.index, operands)
     else:
         sent = operands[0]
     # What is sent of a state is what it is now, not what it becomes before it arrives.
@@ -301,10 +316,12 @@ def _sent(part: Partition, stage: Stage) -> Any:
 def _receive(part: Partition, stage: Stage) -> bool:
     """Make the value of a stage that sends, if all of it has arrived."""
     arrived = part.inbox.get(stage.index, _NO_PIECES)
-    if stage.kind == stages.SCATTER and len(arrived) < stage.size:
-        part.awaited[stage.index] = stage.size
-        return False
-    if not arrived:
+    if stage.kind == stages.SCATTER:
+        awaited = stage.size if stage.routes is None else stage.routes.awaited[part.index]
+        if len(arrived) < awaited:
+            part.awaited[stage.index] = awaited
+            return False
+    elif not arrived:
         return False
     if stage.kind == stages.BROADCAST:
         value = arrived[0]
@@ -316,7 +333,7 @@ def _receive(part: Partition, stage: Stage) -> bool:
             return False
         ((_, value),), _ = combine(stage.fn, arrived, 0, stage.size)
     part.values[stage.index] = value
-    del part.inbox[stage.index]
+    part.inbox.pop(stage.index, None)  # a target of no source has none
     return True
 
 

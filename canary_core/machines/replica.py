@@ -21,7 +21,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from canary_core import stages, values
 from canary_core.driver import Driver, Run, Value
 from canary_core.errors import InvalidCall
-from canary_core.stages import SCALARS, Digester, Stage
+from canary_core.stages import SCALARS, Digester, Routes, Stage
 
 # How a step runs. Those below SPECIAL call a function of one, two or any number of values.
 ONE, TWO, MANY, SPECIAL = 0, 1, 2, 3
@@ -173,11 +173,27 @@ class Replica:
 
     # --- what the driver calls, in its greenlet ------------------------------------------------
 
-    def record(self, kind: int, fn: Any, operands: tuple[int, ...], size: int, target: int) -> int:
+    def record(
+        self,
+        kind: int,
+        fn: Any,
+        operands: tuple[int, ...],
+        size: int,
+        target: int,
+        routes: Routes | None = None,
+    ) -> int:
         index = self.end
         if index >= self._limit or self._closed:
             index = self._next()
-        stage = Stage(index=index, kind=kind, fn=fn, operands=operands, size=size, target=target)
+        stage = Stage(
+            index=index,
+            kind=kind,
+            fn=fn,
+            operands=operands,
+            size=size,
+            target=target,
+            routes=routes,
+        )
         if kind == stages.SINGLE:
             self._digester.fold_constant(stage, b"".join(values.dumps_inside(fn)))
         else:

@@ -317,10 +317,9 @@ class Worker(Machine[WorkerIn]):
             self._send(stage, {target: {0: pieces} for target in range(stage.target)})
         else:
             by_target = dict(pieces)
-            self._send(
-                stage,
-                {t: {index: by_target.get(t, NOTHING)} for t in range(stage.target)},
-            )
+            routes = stage.routes
+            targets = range(stage.target) if routes is None else routes.targets[index]
+            self._send(stage, {t: {index: by_target.get(t, NOTHING)} for t in targets})
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""

@@ -5,7 +5,8 @@
     SELECT o_orderpriority, count(*) FROM orders WHERE o_orderdate < $day ...
 
 A query runs and shows its first rows; with `--out NAME` it is assigned to NAME as a lazy DataFrame
-instead. `--params NAME` takes values for `?` or `$name` from a variable. The session is the only
+instead. `$name` is the value of the notebook's variable of that name; `--params NAME` takes values
+for `?` or `$name` from one variable instead. The session is the only
 one among the notebook's variables, or the one of `--session NAME`; if there is none, one is started
 and assigned to `session`.
 """
@@ -29,6 +30,10 @@ from minishark.errors import MinisharkError
 from minishark.session.session import Session
 
 ROWS_MAX = 40
+_PARAMETER = re.compile(r"\$([A-Za-z_]\w*)")
+_LITERAL = re.compile(
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\1\$""", re.DOTALL
+)
 _OPTION = re.compile(r"\s*--?(\w+)[ =]\s*(\S+)")
 _OPTIONS = {"out": "out", "o": "out", "params": "params", "p": "params", "session": "session"}
 
@@ -54,7 +59,8 @@ class SqlAnswer:
         return int(self.table.num_rows)
 
     def __repr__(self) -> str:
-        console = Console(width=120, force_terminal=False, color_system=None)
+        # In a notebook, rich would show an empty output beside the text that is captured.
+        console = Console(width=120, force_terminal=False, force_jupyter=False, color_system=None)
         with console.capture() as captured:
             print_table(self.table, console, rows_max=ROWS_MAX)
         return captured.get().rstrip()
@@ -82,7 +88,10 @@ class SqlMagics(Magics):
 
     def _run(self, text: str, options: Mapping[str, str]) -> SqlAnswer | None:
         session = self._session(options.get("session"))
-        params = self._variable(options["params"]) if "params" in options else None
+        if "params" in options:
+            params = self._variable(options["params"])
+        else:
+            params = self._named_in(text) or None
         parsed = session.parse(text)[-1]
         frame = session.sql(text, params)
         if "out" in options:
@@ -93,6 +102,11 @@ class SqlMagics(Magics):
             print(table.column(0)[0].as_py())  # noqa: T201 - a plan is text
             return None
         return SqlAnswer(table, frame.dtypes)
+
+    def _named_in(self, text: str) -> dict[str, Any]:
+        """The notebook's variables that are parameters of a statement: `$name`."""
+        names = _PARAMETER.findall(_LITERAL.sub("", text))
+        return {name: self.shell.user_ns[name] for name in names if name in self.shell.user_ns}
 
     def _variable(self, name: str) -> Any:
         try:

@@ -94,7 +94,7 @@ class SparkDataFrame(DuckDBDataFrame):
         session: SparkSession = self.session
         expressions = self._get_expressions(optimize=False)
         frame = session.minishark.sql(session._to_sql(expressions[-1]))  # noqa: SLF001
-        print(frame.explain())  # noqa: T201 - PySpark's explain prints
+        frame.explain()
 
 
 class SparkTable(SparkDataFrame, _BaseTable):

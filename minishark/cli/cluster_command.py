@@ -21,6 +21,7 @@ Examples:
   minishark sql "FROM range(3)" --cluster default
   minishark cluster status
   minishark ui                             its page in the browser
+  minishark cluster drain node-1           have a node leave without loss
   minishark cluster stop
 """
 _START_EXAMPLES = """\b

@@ -117,7 +117,7 @@ def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
         return f"waiting {waited}: no executor is alive"
     gone = f", lost: {', '.join(lost)}" if lost else ""
     if running >= slots:
-        return f"waiting {waited} for slots: {slots} of {slots} are busy{gone}"
+        return f"no task has ended {waited}: {running} of {slots} slots are busy{gone}"
     return f"no progress {waited}: {running} of {slots} slots are busy{gone}"
 
 

@@ -33,6 +33,7 @@ from minishark.cluster.node import IDLE, service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
+from minishark.cluster.status import node_usages
 from minishark.errors import ClusterError, OptionError, ResourceError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
@@ -42,6 +43,7 @@ from sparrow_core.protocol.ids import Address
 from sparrow_core.runtime.transport.keys import Keys
 
 _CALL_S = 2.0
+_USAGE_S = 0.5
 _KEEP_EVERY_S = 1.0
 _SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
@@ -209,6 +211,9 @@ class AttachedCluster:
     def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
         """Answer requests for the session's events, on the service's thread."""
         self._service.shared = answer
+
+    def usage(self, nodes: Sequence[NodeStatus]) -> dict[str, wire.Usage]:
+        return node_usages(self._connections, nodes, _USAGE_S)
 
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -11,7 +11,7 @@ import cloudpickle
 import msgspec
 
 from canary_core.runtime.mailbox import Mailbox
-from minishark.cluster.wire import Reply, Request
+from minishark.cluster.wire import Reply, Request, Usage
 from minishark.errors import (
     ClusterError,
     DataError,
@@ -169,6 +169,9 @@ class Cluster(Protocol):
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its executors."""
+
+    def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, Usage]:
+        """The memory and storage that nodes on other hosts use, by name; of those that answer."""
 
     def share_events(self, answer: Callable[[Request], Reply | None]) -> None:
         """Answer requests for the session's events, if others can ask for them."""

@@ -18,9 +18,12 @@ from sparrow_core.protocol.errors import InsecureTransport
 from sparrow_core.runtime.transport.keys import Keys, read_keys, split_endpoint
 
 _IDLE_MAX = 8  # sockets kept for each service
+_IDLE_S = 60.0  # and for how long: one to a node that has left would try to connect for ever
 _STEP_MS = 100
 _CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
+# Not less: while a chunk is on its way over a slow link, no answer can come.
+_SILENCE_MS = 5_000
 _HANDSHAKE_MS = 2_000
 
 
@@ -54,8 +57,9 @@ class Connections:
         self._keys = keys
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 4096)
-        self._lock = threading.Condition()  # guards _idle, _in_use and _closed
-        self._idle: dict[str, list[zmq.Socket[bytes]]] = {}
+        self._lock = threading.Condition()  # guards the following
+        self._idle: dict[str, list[tuple[zmq.Socket[bytes], float]]] = {}  # each with since when
+        self._looked_s = 0.0  # when old ones among them were looked for
         self._in_use = 0
         self._closed = False
 
@@ -75,7 +79,7 @@ class Connections:
             if self._closed:
                 raise ClusterError("The connection to the cluster is closed; connect again.")
             idle = self._idle.get(service)
-            acquired = idle.pop() if idle else self._connected(service)
+            acquired = idle.pop()[0] if idle else self._connected(service)
             self._in_use += 1
             return acquired
 
@@ -83,11 +87,25 @@ class Connections:
         with self._lock:
             idle = self._idle.setdefault(service, [])
             if usable and not self._closed and len(idle) < _IDLE_MAX:
-                idle.append(socket)
+                idle.append((socket, time.monotonic()))
             else:
                 socket.close(0)
             self._in_use -= 1
             self._lock.notify_all()
+            self._close_old(time.monotonic())
+
+    def _close_old(self, now: float) -> None:
+        """Close sockets that nobody has needed for long. The lock is held."""
+        if self._closed or now < self._looked_s + _IDLE_S / 2:
+            return
+        self._looked_s = now
+        for service, idle in list(self._idle.items()):
+            for socket, since in idle:
+                if now > since + _IDLE_S:
+                    socket.close(0)
+            idle[:] = [each for each in idle if not each[0].closed]
+            if not idle:
+                del self._idle[service]
 
     def _connected(self, service: str) -> zmq.Socket[bytes]:
         try:
@@ -99,6 +117,7 @@ class Connections:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         if key is not None and self._keys is not None:
             socket.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
             socket.setsockopt(zmq.CURVE_SERVERKEY, key)

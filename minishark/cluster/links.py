@@ -12,6 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 CHUNK_BYTES = 1 << 20
+# A connection on which no message is completed for some seconds counts as dead. So chunks are small
+# where a link is slow, as far as is known, or may be; it may also have many readers at once.
+_SMALL_CHUNK_BYTES = 256 << 10
+_FIRST_CHUNK_BYTES = 64 << 10  # which tells the reader soon that there is an answer
+_FAST_BYTES_S = 16e6
 
 CREDIT_MAX = 64
 _CREDIT_MIN = 8
@@ -23,6 +28,13 @@ _AGAIN_EVERY = 16  # chunks after which incompressible data is tried again
 _NEW = 0.25  # weight of the newest measurement
 _UNPACKING = 0.25  # of the time that compressing takes
 _GAIN = 0.9  # of the time at most: what compresses could do other work
+
+
+def chunk_bytes(link_bytes_s: float, *, first: bool) -> int:
+    """The size of the next chunk of a transfer, on a link of that bandwidth (0: not known)."""
+    if first:
+        return _FIRST_CHUNK_BYTES
+    return CHUNK_BYTES if link_bytes_s >= _FAST_BYTES_S else _SMALL_CHUNK_BYTES
 
 
 @dataclass(slots=True)
@@ -42,7 +54,8 @@ class Link:
         """The number of chunks in flight: twice what fills the link, in bounds."""
         if not self._rates or self.delay_s == math.inf:
             return _CREDIT_MIN
-        filling = math.ceil(min(CREDIT_MAX, 2 * self.delay_s * self.bytes_s / CHUNK_BYTES))
+        chunk = chunk_bytes(self.bytes_s, first=False)
+        filling = math.ceil(min(CREDIT_MAX, 2 * self.delay_s * self.bytes_s / chunk))
         return max(_CREDIT_MIN, filling)
 
     def answered(self, waited_s: float) -> None:

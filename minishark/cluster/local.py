@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from sparrow_core.machines.node_monitor import NodeMonitorConfig
 if TYPE_CHECKING:
     from canary_core.runtime.mailbox import Mailbox
     from minishark.cluster.backend import Backend, Placement
+    from minishark.cluster.wire import Usage
     from minishark.worker.store import Store
 
 _RESTARTS = 5  # of a process in a row: some seconds, in which queries wait
@@ -191,6 +192,8 @@ class OwnCluster:
     def drain(self, node: str) -> None:
         if not isinstance(self._sparrow, LocalCluster):
             raise OptionError("Threads can't be drained.")
+        if self._starting:
+            self._welcome()
         with self._changing, _translated_errors():
             if node not in self._nodes:
                 names = ", ".join(self._nodes)
@@ -217,6 +220,11 @@ class OwnCluster:
 
     def share_events(self, answer: Callable[[Any], Any]) -> None:
         """Nobody else knows of this cluster."""
+
+    def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, Usage]:
+        """None is on another host."""
+        del nodes
+        return {}
 
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()

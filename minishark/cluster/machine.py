@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterable
 
 import psutil
 
@@ -46,6 +48,15 @@ def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemo
             "start fewer nodes or executors."
         )
     return NodeMemory(total // nodes, executors)
+
+
+def memory_of(pids: Iterable[int]) -> dict[int, int]:
+    """The resident memory of processes in bytes, mapped shared memory included; of live ones."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found[pid] = int(psutil.Process(pid).memory_info().rss)
+    return found
 
 
 def live_process(pid: int, started_s: float) -> psutil.Process | None:

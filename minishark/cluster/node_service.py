@@ -18,12 +18,11 @@ A node that is to go drains first:
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -35,12 +34,13 @@ from msgspec import structs
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
-from minishark.cluster.machine import live_process, node_meter
+from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
+from minishark.worker.storage import folder_bytes
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
 
@@ -174,8 +174,7 @@ class NodeService(Service):
                     (root / self.path(file)).unlink(missing_ok=True)
                 return wire.Done()
             case wire.RemoveCopies(files):
-                for path in map(self.path, files):
-                    self._remove_copies(path)
+                self._remove_copies([*map(self.path, files)])
                 return wire.Done()
             case wire.DrainNode():
                 self.drain()
@@ -183,18 +182,26 @@ class NodeService(Service):
             case _:
                 return super().answer(request)
 
-    def _remove_copies(self, file: PurePosixPath) -> None:
+    def _remove_copies(self, files: Sequence[PurePosixPath]) -> None:
+        # Folders are listed once: there may be thousands of files in each, and as many unwanted.
+        unwanted: dict[PurePosixPath, dict[str, None]] = {}
+        for file in files:
+            unwanted.setdefault(file.parent, {})[file.name] = None
         for root in self._roots:
-            folder = root / file.parent
-            for copy in (folder / file.name, *folder.glob(f"{glob.escape(file.name)}@*")):
-                copy.unlink(missing_ok=True)
+            for folder, names in unwanted.items():
+                with contextlib.suppress(FileNotFoundError), os.scandir(root / folder) as found:
+                    for each in found:
+                        name = each.name  # of a copy: the file's, "@", and where it is from
+                        its = (name, name.partition("@")[0], name.rpartition("@")[0])
+                        if not names.keys().isdisjoint(its):
+                            Path(each.path).unlink(missing_ok=True)
 
     def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
-        """Fetch replicas on other threads."""
+        """Fetch replicas, and count files, on other threads."""
         if isinstance(request, wire.Replicate):
             self.path(request.file)
             return partial(self._replicate, request)
-        return None
+        return self._usage if isinstance(request, wire.GetUsage) else None
 
     def _replicate(self, request: wire.Replicate) -> wire.Reply:
         source = request.source
@@ -230,12 +237,19 @@ class NodeService(Service):
             )
         return wire.Failure(f"The folders of {self._store_name} were removed.")
 
+    def _usage(self) -> wire.Reply:
+        return wire.Usage(
+            memory=memory_of(child.pid for child in psutil.Process().children(recursive=True)),
+            stored=folder_bytes(self._roots[0]) if len(self._roots) > 1 else 0,
+            disk=folder_bytes(self._roots[-1]),
+        )
+
     def _session_report(self, kept: wire.KeepSession) -> wire.SessionReport:
-        sizes = [
-            file.stat().st_size
-            for root in self._roots
-            for file in (root / kept.session).rglob("*.arrow*")
-        ]
+        sizes = []
+        for root in self._roots:
+            for file in (root / kept.session).rglob("*.arrow*"):
+                with contextlib.suppress(FileNotFoundError):  # it was just removed
+                    sizes.append(file.stat().st_size)
         return wire.SessionReport(
             session=kept.session,
             user=kept.user,

@@ -31,6 +31,7 @@ _SILENCE_MAX_S = 10.0  # between chunks
 _REPLICATION_MAX_S = 300.0
 _DEAD_S = 2.0
 _UNWANTED_MAX = 10_000  # files; more are left until their session ends
+_REMOVALS_MAX = 5  # times that a silent service is asked again to remove files
 _PROBE_S = 0.5
 _HOSTS_AT_ONCE = 8
 _REDIRECTIONS_MAX = 3
@@ -50,7 +51,8 @@ class RemoteFiles:
         self._received: Counter[str] = Counter()  # bytes on the wire, by the sender's name
         self._unwanted: dict[str, None] = {}
         self._holders: dict[str, None] = {}  # services that may have some of these
-        self._lock = threading.Lock()  # guards the four above
+        self._unheard: dict[str, int] = {}  # how often services did not answer that
+        self._lock = threading.Lock()  # guards the five above
 
     def take_received(self) -> dict[str, int]:
         with self._lock:
@@ -182,8 +184,20 @@ class RemoteFiles:
             self._unwanted.clear()
             self._holders.clear()
         if files:
-            # Who does not answer removes them with the session.
-            self._connections.call_all(holders, wire.RemoveCopies(files), _ANSWER_MAX_S)
+            found = self._connections.call_all(holders, wire.RemoveCopies(files), _ANSWER_MAX_S)
+            self._ask_again(files, [each for each in holders if each not in found])
+            for service in found:
+                self._unheard.pop(service, None)
+
+    def _ask_again(self, files: Sequence[str], silent: Sequence[str]) -> None:
+        """Who is busy is asked a few times more; others remove the files with the session."""
+        with self._lock:
+            for service in silent:
+                self._unheard[service] = self._unheard.get(service, 0) + 1
+                if self._unheard[service] <= _REMOVALS_MAX:
+                    self._holders[service] = None
+            if self._holders and len(self._unwanted) + len(files) <= _UNWANTED_MAX:
+                self._unwanted.update(dict.fromkeys(files))
 
     def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> wire.Reply:
         """Wait for the reply to a long request, as long as the service answers others."""

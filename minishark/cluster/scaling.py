@@ -81,12 +81,13 @@ class Load:
 class History:
     """What the policy remembers: since when tasks wait, and since when one node is too many.
 
-    A node that has just come, perhaps because somebody asked for it, is not too many at once.
+    A node that was just asked for, perhaps by somebody, or has just come is not too many at once.
     """
 
     waiting_since: float | None = None
     spare_since: float | None = None
     nodes: int = 0  # at the last look
+    expected: int = 0  # then, with those that were starting
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +118,13 @@ def decide(
     slots = sum(node.slots for node in staying)
     running = sum(node.running for node in staying)
     waiting = math.ceil(sum(node.queued for node in staying) / _PROBES) if running >= slots else 0
-    history = _remembered(history, staying, running + waiting, waiting, now)
-    if load.starting or not staying:
-        return history, Decision()  # what was asked for comes first
+    history = _remembered(history, staying, count, running + waiting, waiting, now)
+    if not staying:
+        return history, Decision()
     since = history.waiting_since
-    if since is not None and now - since >= options.wait_s and count < options.max_nodes:
+    is_late = since is not None and now - since >= options.wait_s
+    # What was asked for comes first.
+    if is_late and not load.starting and count < options.max_nodes:
         wanted = math.ceil(waiting * count / slots)
         more = max(1, min(wanted, count, options.max_nodes - count))
         return replace(history, waiting_since=None), Decision(
@@ -129,8 +132,9 @@ def decide(
         )
     since = history.spare_since
     spare = since is not None and now - since >= options.idle_s
-    surplus = count - options.max_nodes
-    if surplus <= 0 and (not spare or count <= options.min_nodes):
+    # What was asked for may never come: it is neither waited for here, nor counted on.
+    surplus = 0 if load.starting else count - options.max_nodes
+    if surplus <= 0 and (not spare or len(staying) <= options.min_nodes):
         return history, Decision()
     if any(node.draining for node in load.nodes):
         return history, Decision()  # one after the other: each moves its data to the rest
@@ -139,20 +143,30 @@ def decide(
         return history, Decision()
     # The youngest of the least busy: names are in order of age.
     least = min(reversed(free), key=lambda node: node.running + node.queued)
-    why = f"{count - 1} nodes suffice" if surplus <= 0 else f"there are over {options.max_nodes}"
+    why = (
+        f"{len(staying) - 1} nodes suffice"
+        if surplus <= 0
+        else f"there are over {options.max_nodes}"
+    )
     return replace(history, spare_since=now), Decision(0, (least.name,), why)
 
 
 def _remembered(
-    history: History, staying: Sequence[NodeLoad], demand: int, waiting: int, now: float
+    history: History,
+    staying: Sequence[NodeLoad],
+    expected: int,
+    demand: int,
+    waiting: int,
+    now: float,
 ) -> History:
     slots = [node.slots for node in staying]
-    grown = len(staying) > history.nodes
+    grown = len(staying) > history.nodes or expected > history.expected
     spare = demand <= sum(slots) - max(slots, default=0)
     return History(
         waiting_since=_since(history.waiting_since, now, holds=waiting > 0),
         spare_since=_since(None if grown else history.spare_since, now, holds=spare),
         nodes=len(staying),
+        expected=expected,
     )
 
 

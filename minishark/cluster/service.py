@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,7 +27,7 @@ import zmq
 
 from minishark.cluster import wire
 from minishark.cluster.connections import MALFORMED
-from minishark.cluster.links import CHUNK_BYTES, CREDIT_MAX, Compression
+from minishark.cluster.links import CREDIT_MAX, Compression, chunk_bytes
 from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
 from sparrow_core.protocol.errors import InsecureTransport
@@ -60,11 +60,12 @@ _COPIES_MAX = 64  # of a file, that are known
 class _Transfer:
     """Parts of files that are being sent to a peer."""
 
-    chunks: Iterator[tuple[wire.Chunk, memoryview]]  # those left
-    credit: int  # how many more chunks the peer has granted
-    link_bytes_s: float  # the bandwidth that it has measured
-    heard_s: float  # when it granted some the last time, on the monotonic clock
+    heard_s: float  # when the peer granted credit the last time, on the monotonic clock
+    chunks: Iterator[tuple[wire.Chunk, memoryview]] = field(default_factory=lambda: iter(()))
+    credit: int = 0  # how many more chunks the peer has granted
+    link_bytes_s: float = 0.0  # the bandwidth that it has measured
     compression: Compression = field(default_factory=Compression)
+    has_begun: bool = False  # a chunk was made
 
 
 @dataclass(slots=True)
@@ -268,12 +269,9 @@ class Service:
             if other is not None:
                 self._reply(peer, other)
                 return
-        self._transfers[peer] = _Transfer(
-            chunks=self._chunks(request),
-            credit=0,
-            link_bytes_s=request.link_bytes_s,
-            heard_s=time.monotonic(),
-        )
+        transfer = _Transfer(heard_s=time.monotonic())
+        transfer.chunks = self._chunks(request, transfer)
+        self._transfers[peer] = transfer
         self._continue(peer, request.credit, request.link_bytes_s)
 
     def _elsewhere(self, file: str, reader: str) -> wire.Elsewhere | None:
@@ -298,7 +296,9 @@ class Service:
             if (copy.reader, copy.copy) not in spread.copies:
                 spread.copies.append((copy.reader, copy.copy))
 
-    def _chunks(self, request: wire.Fetch) -> Iterator[tuple[wire.Chunk, memoryview]]:
+    def _chunks(
+        self, request: wire.Fetch, transfer: _Transfer
+    ) -> Iterator[tuple[wire.Chunk, memoryview]]:
         """What a fetch gets; files are opened as their turn comes."""
         for number, part in enumerate(request.parts):
             final = number == len(request.parts) - 1
@@ -313,11 +313,10 @@ class Service:
                 yield wire.Chunk(last=final, part=number, problem=str(error)), _NOTHING
                 continue
             size = sum(map(len, ranges))
-            pieces = [r[i : i + CHUNK_BYTES] for r in ranges for i in range(0, len(r), CHUNK_BYTES)]
-            for piece in pieces[:-1]:
-                yield wire.Chunk(last=False, part=number, size=size), piece
-            end = pieces[-1] if pieces else _NOTHING
-            yield wire.Chunk(last=final, part=number, size=size), end
+            left = size
+            for piece in _pieces(ranges, transfer):
+                left -= len(piece)
+                yield wire.Chunk(last=final and not left, part=number, size=size), piece
 
     def _continue(self, peer: bytes, credit: int, link_bytes_s: float) -> None:
         transfer = self._transfers.get(peer)
@@ -379,6 +378,17 @@ def _packed(
     if len(packed) >= len(chunk):
         return header, chunk
     return msgspec.structs.replace(header, raw=len(chunk)), packed
+
+
+def _pieces(ranges: Sequence[memoryview], transfer: _Transfer) -> Iterator[memoryview]:
+    """The bytes of a part in chunks as the link takes them; an empty one if there are none."""
+    for each in [some for some in ranges if some] or [_NOTHING]:
+        start = 0
+        while start == 0 or start < len(each):
+            size = chunk_bytes(transfer.link_bytes_s, first=not transfer.has_begun)
+            transfer.has_begun = True
+            yield each[start : start + size]
+            start += size
 
 
 def _mapped(path: Path) -> memoryview:

@@ -18,7 +18,7 @@ from minishark.cluster import wire
 from minishark.cluster.connections import NoAnswerError, load_keys
 from minishark.cluster.joining import peer_session
 from minishark.cluster.node import service_address, store_of
-from minishark.cluster.status import NodeState, node_changes, node_states
+from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
 from minishark.events import kinds
 from minishark.events.stream import EventStream
 from minishark.worker.paths import StorePaths
@@ -37,20 +37,19 @@ class SharedEvents:
         began: what it is.
         stream: its events.
         cancel: cancels one of its queries.
-        asked: called when somebody begins to ask.
+        asked: called when somebody asks: whether they begin, and whether anybody looks at it.
     """
 
     began: kinds.SessionStarted
     stream: EventStream
     cancel: Callable[[int], bool]
-    asked: Callable[[], None]
+    asked: Callable[[bool, bool], None]
 
     def answer(self, request: wire.Request) -> wire.Reply | None:
         """The reply to a request; None if it is about something else."""
         match request:
-            case wire.GetEvents(since):
-                if not since:
-                    self.asked()
+            case wire.GetEvents(since, is_read):
+                self.asked(not since, is_read)
                 batch = self.stream.since(since, EVENTS_MAX)
                 return wire.Events(
                     began=self.began, events=batch.events, last=batch.last, dropped=batch.dropped
@@ -91,8 +90,10 @@ class ClusterEvents:
         self._nodes: dict[str, NodeState] = {}
         self._looked_s = 0.0
 
-    def poll(self) -> Iterator[tuple[str, kinds.AnyEvent]]:
+    def poll(self, *, is_read: bool) -> Iterator[tuple[str, kinds.AnyEvent]]:
         """The events since the last call, each with its session; those of nodes with the cluster.
+
+        Sessions explain where tasks run while somebody looks at the events (`is_read`).
 
         Raises:
             ClusterError: it is closed.
@@ -101,7 +102,7 @@ class ClusterEvents:
             self._looked_s = time.monotonic()
             yield from self._look()
         for name, heard in list(self._sessions.items()):
-            yield from self._ask(name, heard)
+            yield from self._ask(name, heard, is_read=is_read)
 
     def _look(self) -> Iterator[tuple[str, kinds.AnyEvent]]:
         """Which nodes and sessions there are now."""
@@ -119,14 +120,18 @@ class ClusterEvents:
                 del self._sessions[name]
                 self._nodes = {}  # a board that ends a session forgets the nodes with the last one
                 yield name, kinds.SessionEnded(at=time.time())
-        states = {node.name: node for node in node_states(statuses, _NOWHERE)}
+        usages = node_usages(self._connections, statuses, _CALL_S)
+        states = {node.name: node for node in node_states(statuses, _NOWHERE, usages)}
         before, self._nodes = self._nodes, states
         for event in node_changes(before, states, time.time()):
             yield self.name, event
 
-    def _ask(self, name: str, heard: _Heard) -> Iterator[tuple[str, kinds.AnyEvent]]:
+    def _ask(
+        self, name: str, heard: _Heard, *, is_read: bool
+    ) -> Iterator[tuple[str, kinds.AnyEvent]]:
+        request = wire.GetEvents(heard.last, is_read)
         try:
-            reply = self._connections.call(heard.service, wire.GetEvents(heard.last), _CALL_S)
+            reply = self._connections.call(heard.service, request, _CALL_S)
         except NoAnswerError:
             return  # it may be suspended; its nodes tell when it has ended
         if not isinstance(reply, wire.Events):

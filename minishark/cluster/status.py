@@ -8,18 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import psutil
 
-from minishark.cluster.connections import load_keys
+from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.joining import peer_session
+from minishark.cluster.machine import memory_of
 from minishark.cluster.node import service_address, store_of, this_host
-from minishark.cluster.wire import Done, DrainNode, GetReport, Reply, Report, SessionReport
+from minishark.cluster.wire import (
+    Done,
+    DrainNode,
+    GetReport,
+    GetUsage,
+    Reply,
+    Report,
+    SessionReport,
+    Usage,
+)
 from minishark.errors import ClusterError
 from minishark.events import kinds
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
-from sparrow_core import ExecutorStatus, NodeStatus
+from sparrow_core import NodeStatus
 from sparrow_core.runtime.transport.keys import Keys
 
 _REPORT_S = 5.0
@@ -34,7 +43,7 @@ class ExecutorState:
     Attributes:
         name: its name in the cluster, such as "node-0-e1".
         pid: its process; 0 if on another host.
-        memory_bytes: resident memory, mapped shared memory included; 0 if dead or on another host.
+        memory_bytes: resident memory, mapped shared memory included; 0 if dead or not known.
     """
 
     name: str
@@ -54,8 +63,8 @@ class NodeState:
         queued: queued reservations, of all sessions.
         deaths: how often the node monitor or an executor died.
         last_death: how the last of them died.
-        stored_bytes: size of its files in shared memory; 0 if on another host.
-        disk_bytes: size of its files on disk, spilled data included; 0 if on another host.
+        stored_bytes: size of its files in shared memory; 0 if not known.
+        disk_bytes: size of its files on disk, spilled data included; 0 if not known.
         draining: whether it takes no new tasks, and leaves.
     """
 
@@ -80,28 +89,57 @@ class NodeState:
         return sum(executor.memory_bytes for executor in self.executors)
 
 
-def node_states(statuses: Sequence[NodeStatus], paths: StorePaths) -> tuple[NodeState, ...]:
-    # `paths` are the folders of nodes without folders of their own.
-    return tuple(_node(status, paths) for status in statuses)
+def node_states(
+    statuses: Sequence[NodeStatus], paths: StorePaths, usages: Mapping[str, Usage]
+) -> tuple[NodeState, ...]:
+    """The states of nodes.
+
+    Args:
+        statuses: as Sparrow knows them.
+        paths: the folders of nodes without folders of their own.
+        usages: what nodes on other hosts have told of themselves, by name.
+    """
+    return tuple(_node(status, paths, usages.get(status.name)) for status in statuses)
 
 
-def _node(status: NodeStatus, paths: StorePaths) -> NodeState:
+def node_usages(
+    connections: Connections, statuses: Sequence[NodeStatus], timeout_s: float
+) -> dict[str, Usage]:
+    """What nodes on other hosts use, as they tell it themselves; of those that answer in time."""
+    stores = (store_of(status.name, status.attributes) for status in statuses)
+    services = {
+        store.service: store.name for store in stores if store and store.host != this_host()
+    }
+    if not services:
+        return {}
+    replies = connections.call_all(tuple(services), GetUsage(), timeout_s)
+    return {services[each]: reply for each, reply in replies.items() if isinstance(reply, Usage)}
+
+
+def _node(status: NodeStatus, paths: StorePaths, usage: Usage | None) -> NodeState:
     location = store_of(status.name, status.attributes)
     is_here = location is None or location.host == this_host()
     if location is not None:
         paths = StorePaths(Path(location.memory), Path(location.disk))
-    has_memory = is_here and paths.memory != paths.disk
+    if is_here:
+        usage = _own_usage(status, paths)
+    memory = usage.memory if usage else {}
     return NodeState(
         name=status.name,
         pid=status.pid,
         alive=status.alive,
-        executors=tuple(_executor(each, is_here=is_here) for each in status.executors),
+        executors=tuple(
+            ExecutorState(
+                each.name, each.pid if is_here else 0, each.slots, memory.get(each.pid, 0)
+            )
+            for each in status.executors
+        ),
         running=status.running,
         queued=status.queued,
         deaths=status.deaths,
         last_death=status.last_death,
-        stored_bytes=folder_bytes(paths.memory / status.name) if has_memory else 0,
-        disk_bytes=folder_bytes(paths.disk / status.name) if is_here else 0,
+        stored_bytes=usage.stored if usage else 0,
+        disk_bytes=usage.disk if usage else 0,
         draining=status.draining,
     )
 
@@ -140,16 +178,14 @@ def _report(node: NodeState, now: float) -> kinds.NodeReport:
     )
 
 
-def _executor(status: ExecutorStatus, *, is_here: bool) -> ExecutorState:
-    pid = status.pid if is_here else 0
-    return ExecutorState(status.name, pid, status.slots, _memory(pid) if is_here else 0)
-
-
-def _memory(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
+def _own_usage(status: NodeStatus, paths: StorePaths) -> Usage:
+    """What a node on this host uses."""
+    has_memory = paths.memory != paths.disk
+    return Usage(
+        memory=memory_of(executor.pid for executor in status.executors),
+        stored=folder_bytes(paths.memory / status.name) if has_memory else 0,
+        disk=folder_bytes(paths.disk / status.name),
+    )
 
 
 class NodeSurvey(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,15 +133,23 @@ class Replicate(Message, frozen=True):
 
 
 class GetEvents(Message, frozen=True):
-    """Ask a session for its events after the one of that number; 0 asks for all that it has."""
+    """Ask a session for its events after the one of that number; 0 asks for all that it has.
+
+    `is_read`: whether somebody looks at them now, so that it explains placements.
+    """
 
     since: int
+    is_read: bool = True
 
 
 class CancelQuery(Message, frozen=True):
     """Cancel a query of a session, by its number in its events."""
 
     query: int
+
+
+class GetUsage(Message, frozen=True):
+    """Ask a node for its `Usage`."""
 
 
 class GetReport(Message, frozen=True):
@@ -226,6 +234,20 @@ class Events(Message, frozen=True, kw_only=True):
     dropped: int
 
 
+class Usage(Message, frozen=True, kw_only=True):
+    """The reply to GetUsage, in bytes.
+
+    Attributes:
+        memory: resident memory of its executors and other children, by process.
+        stored: its files in shared memory.
+        disk: its files on disk, spilled data included.
+    """
+
+    memory: dict[int, int]
+    stored: int
+    disk: int
+
+
 class Report(Message, frozen=True, kw_only=True):
     """The reply to GetReport: stored files by session, and the host's memory in bytes."""
 
@@ -240,9 +262,9 @@ class Report(Message, frozen=True, kw_only=True):
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | RemoveCopies
     | Fetch | Credit | Holds | Replicate | GetReport | DrainNode
-    | Announce | GetEvents | CancelQuery
+    | Announce | GetEvents | CancelQuery | GetUsage
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Kept | Done | Failure | Chunk | Elsewhere | Report | Events
+Reply: TypeAlias = Welcome | Kept | Done | Failure | Chunk | Elsewhere | Report | Events | Usage
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

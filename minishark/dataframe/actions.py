@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.dataframe.lazy_query import LazyQuery
+from minishark.dataframe.lazy_query import LazyQuery, wide_integers
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.runtime import Cancellation
 from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
@@ -77,8 +77,7 @@ def batches(query: LazyQuery) -> Iterator[pa.RecordBatch]:
 
 
 def rows(query: LazyQuery, tables: Iterable[pa.Table]) -> Iterator[Row]:
-    # Arrow has 128-bit integers as decimals.
-    integers = [name for name, type_ in query.dtypes() if type_ in ("HUGEINT", "UHUGEINT")]
+    integers = wide_integers(query)
     for table in tables:
         yield from rows_of(table, integers)
 

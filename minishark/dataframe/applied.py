@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 
 from minishark.dataframe.local import SchemaLike, declared_columns
+from minishark.dataframe.row import Row, rows_of
 from minishark.errors import DataError, OptionError
 from minishark.worker.functions import Function
 from minishark.worker.protocol import TaskFunction
+
+
+@dataclass(frozen=True, slots=True)
+class OfRows:
+    """`fn(iterator of Rows)` as a function of an Arrow table."""
+
+    fn: Callable[[Iterator[Row]], Any]
+    integers: Sequence[str]  # columns of 128-bit integers
+
+    def __call__(self, table: pa.Table) -> Any:
+        return self.fn(rows_of(table, self.integers))
+
+
+@dataclass(frozen=True, slots=True)
+class EachRow:
+    """`fn(row)` as a function of an iterator of Rows."""
+
+    fn: Callable[[Row], Any]
+
+    def __call__(self, rows: Iterator[Row]) -> None:
+        for row in rows:
+            self.fn(row)
 
 
 def task_function(

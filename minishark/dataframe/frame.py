@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 
 from minishark.dataframe import actions, partitioned, shaping, verbs
+from minishark.dataframe.applied import EachRow, check_callable
 from minishark.dataframe.column import Column, Level, Reference, column_or_name, flat
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
 from minishark.dataframe.lazy_query import LazyQuery, query_of
 from minishark.dataframe.local import SchemaLike
-from minishark.dataframe.names import CamelCase, nearest, spelt_otherwise
+from minishark.dataframe.names import (
+    CamelCase,
+    camel_keywords,
+    nearest,
+    pyspark_method,
+    spelt_otherwise,
+)
 from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
@@ -121,7 +128,7 @@ class DataFrame(CamelCase):
             return self._column(name)
         meant = spelt_otherwise(name, methods)
         if meant is not None:
-            return getattr(self, meant)
+            return pyspark_method(self, meant)
         near = nearest(name, [*self.columns, *methods])
         raise AttributeError(f"DataFrame has no column or method {name!r}.{near}", name=name)
 
@@ -234,22 +241,23 @@ class DataFrame(CamelCase):
             return self.distinct()
         return self._derived(verbs.distinct_on(self._select, subset))
 
+    @camel_keywords
     def sample(
         self,
+        with_replacement: float | bool | None = None,
         fraction: float | None = None,
         seed: int | None = None,
-        *,
-        with_replacement: bool = False,
     ) -> DataFrame:
         """Each row with a probability of `fraction`; runs in one task.
 
-        A `seed` repeats the choice only for rows in the same order: sort them first.
+        `with_replacement` may be left out: `sample(0.1)`, `sample(0.1, 42)`. A `seed` repeats the
+        choice only for rows in the same order: sort them first.
 
         Raises:
-            UnsupportedError: `with_replacement`.
+            OptionError: the fraction is not from 0 to 1.
+            UnsupportedError: `with_replacement` is true.
         """
-        select = verbs.sampled(self._select, fraction, seed, with_replacement=with_replacement)
-        return self._derived(select)
+        return self._derived(verbs.sampled(self._select, with_replacement, fraction, seed))
 
     def random_split(self, weights: Sequence[float], seed: int | None = None) -> list[DataFrame]:
         """Each row in one of several DataFrames, whose sizes are in proportion to `weights`.
@@ -535,7 +543,15 @@ class DataFrame(CamelCase):
 
     # Plans and metrics
 
-    def explain(self, mode: str | bool = "all") -> PlanText:
+    def explain(self, mode: str | bool = "all") -> None:
+        """Print how the query runs; `plan_text` returns it.
+
+        Args:
+            mode: see `plan_text`.
+        """
+        print(self.plan_text(mode))  # noqa: T201 - what the user asked for
+
+    def plan_text(self, mode: str | bool = "all") -> PlanText:
         """How the query runs, as text.
 
         Args:
@@ -613,7 +629,8 @@ class DataFrame(CamelCase):
             OptionError: a number is out of range.
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        partitioned.persist(self._query, Layout(keys, partitions, replicas))
+        layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
+        partitioned.persist(self._query, layout)
         return self
 
     def cache(self) -> DataFrame:
@@ -750,12 +767,18 @@ class DataFrame(CamelCase):
     def _mapped(self, label: str, kind: Any, fn: Any, schema: SchemaLike) -> DataFrame:
         return DataFrame(partitioned.mapped(self._query, label, kind, fn, schema))
 
-    def foreach_partition(self, fn: Callable[[pa.Table], Any]) -> None:
-        """Call a function with each partition now, for its side effects.
+    def foreach_partition(self, fn: Callable[[Iterator[Row]], Any]) -> None:
+        """Call a function with an iterator over each partition's Rows now, for its side effects.
 
         It runs where the rows are stored, and perhaps twice if something fails meanwhile.
+        `map_partitions` passes tables of Arrow, which are faster.
         """
-        partitioned.foreach_partition(self._query, fn)
+        partitioned.foreach_partition(self._query, "foreach_partition", fn)
+
+    def foreach(self, fn: Callable[[Row], Any]) -> None:
+        """Call a function with each Row now, for its side effects; see `foreach_partition`."""
+        check_callable("foreach", fn)
+        partitioned.foreach_partition(self._query, "foreach", EachRow(fn))
 
 
 # DataFrames for sessions to make

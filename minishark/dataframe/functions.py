@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,6 +42,7 @@ from minishark.dataframe.column import (
 )
 from minishark.dataframe.dates import date_pattern
 from minishark.dataframe.duckdb_functions import described, is_of_rows
+from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
 from minishark.errors import OptionError, UnsupportedError
 
@@ -373,8 +375,24 @@ def translate(column_: Any, matching: str, replacement: str) -> Column:
 
 
 def get_json_object(column_: Any, path: str) -> Column:
-    """The value at a path such as "$.a.b" in a JSON text, as text."""
-    return _call("json_extract_string", column_, value(path))
+    """The value at a path such as "$.a.b" in a JSON text, as text; NULL if it is no JSON."""
+    return call("json_extract_string", _column(column_).try_cast("JSON"), value(path))
+
+
+def from_json(column_: Any, schema: Any) -> Column:
+    """A JSON text as a struct; fields are NULL where the text lacks them, or is no JSON.
+
+    Args:
+        column_: the text.
+        schema: names and types of the fields: "a INT, b VARCHAR[]", a mapping, or a pyarrow schema.
+
+    Raises:
+        DataError: the schema is not understood.
+    """
+    fields = {name: json_structure(type_) for name, type_ in declared_columns(schema)}
+    text = _column(column_)
+    parsed = case(call("json_valid", text), text).when(text.is_not_null(), "{}")
+    return call("json_transform", parsed, json.dumps(fields))
 
 
 # Dates and times
@@ -520,7 +538,10 @@ def sequence(start: Any, stop: Any, step: Any = 1) -> Column:
 
 
 def explode(column_: Any) -> Column:
-    """A row for each element of a list; none for an empty list or NULL."""
+    """A row for each element of a list, or for each entry of a column of maps.
+
+    An entry makes two columns, `key` and `value`. There is no row for an empty list or NULL.
+    """
     return call("unnest", _column(column_), kind=Kind.FREE)
 
 

@@ -40,6 +40,7 @@ class LazyQuery:
     explain: str | None = None  # "plan" or "analyze" if the rows are an EXPLAIN of `select`
     local_rows: pa.Table | None = None  # the answer of a statement that has run in the front end
     held: tuple[object, ...] = ()  # handles of cached rows, which live as long as their readers
+    repartitioned: bool = False  # whether `repartition` made its partitions, or those it reads
     verified: bool = False  # whether every answer is compared with plain DuckDB's
     persisted: Persisted | None = None  # set while `persist` is in effect
     metrics: QueryMetrics | None = None  # of the last run that ended
@@ -81,7 +82,17 @@ class LazyQuery:
     def over(self, select: Select | QueryText, *others: LazyQuery) -> LazyQuery:
         """A bound query that needs all handles which this one and the others need."""
         held = dict.fromkeys((*self.held, *(item for other in others for item in other.held)))
-        return LazyQuery(runtime=self.runtime, select=select, held=tuple(held))
+        return LazyQuery(
+            runtime=self.runtime,
+            select=select,
+            held=tuple(held),
+            repartitioned=self.repartitioned or any(other.repartitioned for other in others),
+        )
+
+
+def wide_integers(query: LazyQuery) -> list[str]:
+    """The columns of 128-bit integers, which Arrow has as decimals."""
+    return [name for name, type_ in query.dtypes() if type_ in ("HUGEINT", "UHUGEINT")]
 
 
 def query_of(frame: DataFrame) -> LazyQuery:

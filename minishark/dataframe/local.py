@@ -45,6 +45,21 @@ def declared_columns(schema: SchemaLike) -> tuple[tuple[str, str], ...]:
     return tuple(zip(names, types, strict=True))
 
 
+def json_structure(type_: str) -> Any:
+    """A DuckDB type as the structure that `json_transform` takes."""
+    return _structure(duckdb.sqltype(type_))
+
+
+def _structure(type_: Any) -> Any:
+    match type_.id:
+        case "struct":
+            return {name: _structure(child) for name, child in type_.children}
+        case "list" | "array":
+            return [_structure(type_.children[0][1])]
+        case _:
+            return str(type_)
+
+
 def names_and_types(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Names and DuckDB types; None for those that the schema lacks."""
     match schema:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import re
-from collections.abc import Iterable
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import duckdb
 
@@ -59,6 +60,8 @@ def spelt_otherwise(name: str, known: Iterable[str]) -> str | None:
     return next((item for item in known if item.replace("_", "") == joined), None)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Builder = TypeVar("Builder")
 
 
@@ -67,6 +70,27 @@ def changed(builder: Builder, **attributes: Any) -> Builder:
     made = object.__new__(type(builder))
     vars(made).update(vars(builder) | attributes)
     return made
+
+
+def camel_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that takes its keywords in camelCase, too: `allowMissingColumns=True`."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        known = inspect.signature(function).parameters
+        named = {
+            name if name in known or snake_case(name) not in known else snake_case(name): item
+            for name, item in kwargs.items()
+        }
+        return function(*args, **named)  # type: ignore[arg-type]
+
+    return called
+
+
+def pyspark_method(holder: object, name: str) -> Any:
+    """An attribute that was asked for in camelCase; a method then takes such keywords, too."""
+    found = getattr(holder, name)
+    return camel_keywords(found) if inspect.ismethod(found) else found
 
 
 class CamelCase:
@@ -88,6 +112,6 @@ class CamelCase:
         known = [item for item in dir(type(self)) if not item.startswith("_")]
         meant = spelt_otherwise(name, known)
         if meant is not None:
-            return getattr(self, meant)
+            return pyspark_method(self, meant)
         kind = type(self).__name__
         raise AttributeError(f"{kind} has no attribute {name!r}.{nearest(name, known)}", name=name)

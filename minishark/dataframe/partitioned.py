@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minishark.dataframe.applied import check_callable, takes_key, task_function
+from minishark.dataframe.applied import OfRows, check_callable, takes_key, task_function
 from minishark.dataframe.column import Column, column_or_name, only_reference
-from minishark.dataframe.lazy_query import LazyQuery, Persisted
+from minishark.dataframe.lazy_query import LazyQuery, Persisted, wide_integers
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
@@ -63,7 +63,7 @@ def persist(query: LazyQuery, layout: Layout) -> None:
     if query.persisted is not None:
         return
     select = query.to_select()
-    cached = _promise(query, layout)
+    cached = _promise(query, kept(query, layout))
     query.persisted = Persisted(
         select=select, held=query.held, cached=cached, replicas=layout.replicas
     )
@@ -80,10 +80,10 @@ def unpersist(query: LazyQuery) -> None:
 
 def checkpoint(query: LazyQuery, path: str | None) -> LazyQuery:
     if path is not None:
-        reading = query.runtime.write_checkpoint(query.sql(), path)
+        reading = query.runtime.write_checkpoint(query.sql(), path, kept=query.repartitioned)
         select = QueryText(reading, query.runtime.bind(reading))
         return LazyQuery(runtime=query.runtime, select=select)
-    cached = _promise(query, Layout(replicas=2))
+    cached = _promise(query, kept(query, Layout(replicas=2)))
     query.runtime.materialize(cached)
     return _cached(query, cached)
 
@@ -94,7 +94,12 @@ def _promise(query: LazyQuery, layout: Layout) -> CachedRows:
 
 def _cached(query: LazyQuery, cached: CachedRows) -> LazyQuery:
     select = _read_cached(cached, query.to_select())
-    return LazyQuery(runtime=query.runtime, select=select, held=(cached,))
+    return LazyQuery(
+        runtime=query.runtime,
+        select=select,
+        held=(cached,),
+        repartitioned=query.repartitioned,
+    )
 
 
 def _read_cached(cached: CachedRows, select: Select) -> Select:
@@ -122,16 +127,25 @@ def _read_cached(cached: CachedRows, select: Select) -> Select:
 def repartition(query: LazyQuery, partitions: Any, columns: Sequence[Any]) -> LazyQuery:
     """Partitions by the hash of columns; of equal size if there are no columns."""
     count, names = _count_and_columns(partitions, columns)
-    layout = Layout(_stored_names(query, names), count, even=not names)
-    return _cached(query, _promise(query, layout))
+    layout = Layout(partition_by=_stored_names(query, names), partitions=count, even=not names)
+    return _repartitioned(query, layout)
 
 
 def repartition_by_range(query: LazyQuery, partitions: Any, columns: Sequence[Any]) -> LazyQuery:
     count, names = _count_and_columns(partitions, columns)
     if not names:
         raise OptionError("repartition_by_range() needs columns.")
-    layout = Layout(partitions=count, ranges=_stored_names(query, names))
-    return _cached(query, _promise(query, layout))
+    return _repartitioned(query, Layout(partitions=count, ranges=_stored_names(query, names)))
+
+
+def _repartitioned(query: LazyQuery, layout: Layout) -> LazyQuery:
+    return replace(_cached(query, _promise(query, layout)), repartitioned=True)
+
+
+def kept(query: LazyQuery, layout: Layout) -> Layout:
+    """The layout, which keeps partitions that the user made unless it says what they are."""
+    asked = layout.partition_by or layout.partitions is not None
+    return layout if asked else replace(layout, kept=query.repartitioned)
 
 
 def _count_and_columns(
@@ -188,9 +202,9 @@ def mapped(
     return _applied(query, label, kind(fn), schema)
 
 
-def foreach_partition(query: LazyQuery, fn: Callable[..., Any]) -> None:
-    check_callable("foreach_partition", fn)
-    function = task_function("foreach_partition", ForEach(fn), "done BOOLEAN")
+def foreach_partition(query: LazyQuery, label: str, fn: Callable[..., Any]) -> None:
+    check_callable(label, fn)
+    function = task_function(label, ForEach(OfRows(fn, wide_integers(query))), "done BOOLEAN")
     query.runtime.apply_function(query.sql(), function)
 
 
@@ -219,4 +233,4 @@ def _applied(
         function=task_function(label, function, schema, keys),
         needs=query.held,
     )
-    return cached_query(query.runtime, cached)
+    return replace(cached_query(query.runtime, cached), repartitioned=query.repartitioned)

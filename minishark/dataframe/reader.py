@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ _RENAMED = {
     "timestampformat": "timestampformat",
     "ignoreleadingwhitespace": "strip_whitespace",
 }
+
+
+_NAMING = ("header", "names", "column_names", "columns")  # options that say what columns are called
+_NUMBERED = re.compile(r"^column(\d+)$")  # DuckDB's name of a column without a name
 
 
 class DataFrameReader(CamelCase):
@@ -77,8 +82,13 @@ class DataFrameReader(CamelCase):
         names, types = names_and_types(self._schema)
         if names is not None and types is not None and kind != "parquet":
             merged["columns"] = dict(zip(names, types, strict=True))
+        bare = kind == "csv" and not any(name.lower() in _NAMING for name in merged)
+        if bare:  # as in PySpark; DuckDB would guess
+            merged["header"] = False
         relation = f"{_READERS[kind]}({', '.join([listed, *_settings(merged)])})"
         frame = relation_frame(self._runtime, relation, self._runtime.bind(f"FROM {relation}"))
+        if bare and names is None:
+            return frame.to_df(*(_NUMBERED.sub(_pyspark_name, name) for name in frame.columns))
         if names is None or kind != "parquet":
             return frame
         casts = [
@@ -91,7 +101,11 @@ class DataFrameReader(CamelCase):
         return self.format("parquet").load([str(path) for path in paths], **options)
 
     def csv(self, path: str | Path | list[str], **options: Any) -> DataFrame:
-        """CSV files; DuckDB detects their dialect and types."""
+        """CSV files; DuckDB detects their dialect and types.
+
+        Without `header=True`, the first line is a row, and columns are called `_c0`, `_c1` ...;
+        `header="auto"` has DuckDB guess.
+        """
         return self.format("csv").load(path, **options)
 
     def json(self, path: str | Path | list[str], **options: Any) -> DataFrame:
@@ -101,6 +115,10 @@ class DataFrameReader(CamelCase):
     def table(self, name: str) -> DataFrame:
         """A table of the session."""
         return self._table(name)
+
+
+def _pyspark_name(found: re.Match[str]) -> str:
+    return f"_c{int(found[1])}"
 
 
 def _known(kind: str) -> str:
@@ -125,6 +143,8 @@ def _settings(options: Mapping[str, Any]) -> list[str]:
     out = []
     for name, item in options.items():
         folded = name.lower()
+        if folded == "header" and item == "auto":
+            continue
         value = {"true": True, "false": False}.get(item, item) if isinstance(item, str) else item
         if folded == "inferschema":
             folded, value = "all_varchar", not value

@@ -67,8 +67,9 @@ class Runtime(Protocol):
     def verify(self, sql: str, answer: pa.Table) -> None:
         """Run a query on plain DuckDB; raises VerificationError if `answer` differs."""
 
-    def copy(self, query: str, target: str) -> pa.Table:
+    def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
         """COPY query TO target; `target` is the text after TO. Returns the number of rows."""
+        # `kept`: few rows, too, are written in the partitions that the query has.
 
     def insert(self, name: str, query: str) -> None:
         """Append the rows of a query to a table."""
@@ -110,7 +111,7 @@ class Runtime(Protocol):
     def partitions(self, name: str) -> tuple[Partition, ...]:
         """A table's partitions; promised rows are computed first."""
 
-    def write_checkpoint(self, sql: str, path: str) -> str:
+    def write_checkpoint(self, sql: str, path: str, *, kept: bool = False) -> str:
         """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
 
     # Python functions

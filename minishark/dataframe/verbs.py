@@ -12,7 +12,10 @@ from typing import Any
 
 from minishark.dataframe.column import (
     Column,
+    Kind,
+    Level,
     Reference,
+    call,
     column_or_name,
     filter_condition,
     flat,
@@ -28,7 +31,8 @@ from minishark.errors import ColumnError, OptionError, UnsupportedError
 
 
 def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
-    chosen = [column_or_name(column) for column in flat(columns)]
+    given = [column_or_name(column) for column in flat(columns)]
+    chosen = [part for column in given for part in _entries(column, query.to_select())]
     if not chosen:
         raise OptionError("select() needs at least one column.")
     stars = [_star_qualifier(column) for column in chosen]
@@ -42,6 +46,20 @@ def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
     if len(schema) != len(items):  # text such as COLUMNS(*) is several columns
         return query.over(statement(select.sql(), schema))
     return query.over(select.typed(schema))
+
+
+def _entries(column: Column, select: Select) -> tuple[Column, ...]:
+    """`explode` of a column of maps as keys and values; any other Column alone."""
+    match column.pieces:
+        case ("unnest(", Reference() as reference, ")"):
+            index, fields = select.find(reference)
+            if select.items[index].attribute.type.startswith("MAP(") and not fields:
+                only = Column((reference,), level=Level.ATOM)
+                return tuple(
+                    call("unnest", call(function, only), kind=Kind.FREE).alias(name)
+                    for function, name in (("map_keys", "key"), ("map_values", "value"))
+                )
+    return (column,)
 
 
 def project_expressions(query: LazyQuery, expressions: Sequence[str]) -> LazyQuery:
@@ -145,9 +163,10 @@ def distinct_on(select: Select, subset: Sequence[str]) -> Select:
     return replace(select, distinct=f"DISTINCT ON ({', '.join(keys)})")
 
 
-def sampled(
-    select: Select, fraction: float | None, seed: int | None, *, with_replacement: bool
-) -> Select:
+def sampled(select: Select, with_replacement: Any, fraction: Any, seed: int | None) -> Select:
+    if not isinstance(with_replacement, bool | None):  # left out, the others are one place earlier
+        seed = fraction if seed is None else seed
+        with_replacement, fraction = None, with_replacement
     if with_replacement:
         raise UnsupportedError("minishark does not sample with replacement.")
     if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:

@@ -76,7 +76,7 @@ class DataFrameWriter(CamelCase):
         self.format("parquet").options(**options).save(path)
 
     def csv(self, path: str | Path, **options: Any) -> None:
-        """Write CSV files."""
+        """Write CSV files, with the names of columns in the first line if `header=True`."""
         self.format("csv").options(**options).save(path)
 
     def json(self, path: str | Path, **options: Any) -> None:
@@ -112,11 +112,14 @@ class DataFrameWriter(CamelCase):
             settings.append("PER_THREAD_OUTPUT")
         if not one_file and self._mode in ("overwrite", "append"):
             settings.append(self._mode.upper())
+        if self._kind == "csv" and "header" not in map(str.lower, self._options):
+            settings.append("HEADER false")  # as in PySpark
         for name, value in self._options.items():
             settings.append(f"{ident(name)} {literal(value)}")
-        query = parenthesized(self._frame.sql())
+        query = query_of(self._frame)
         into = f"{literal(str(target))} ({', '.join(settings)})"
-        query_of(self._frame).runtime.copy(query, into)
+        kept = query.repartitioned and not self._keys
+        query.runtime.copy(parenthesized(query.sql()), into, kept=kept)
 
     def save_as_table(self, name: str, *, replicas: int = 2) -> None:
         """Store the rows as a table in the cluster's memory.
@@ -131,7 +134,7 @@ class DataFrameWriter(CamelCase):
         if exists and self._mode == "append":
             self.insert_into(name)
             return
-        layout = Layout(self._keys, replicas=replicas)
+        layout = Layout(partition_by=self._keys, replicas=replicas)
         runtime.create_table(name, self._frame, layout=layout, replace=self._mode == "overwrite")
 
     def insert_into(self, name: str) -> None:

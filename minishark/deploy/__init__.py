@@ -10,5 +10,7 @@ They launch, watch and restart our nodes. Placement of tasks, data and replicas 
     targets      which of them `connect` was told to use
     host         what runs on that machine: starts a node's process (child), ends it, cleans up
     rendezvous   for launchers that start all nodes alike, as srun does: they meet in a file
+    ray_keeper   keeps a cluster on Ray that outlives sessions
     ray_data     Ray datasets into tables, and back
+    blocks       which blocks of a dataset make which partition: a pure function
 """

@@ -12,8 +12,7 @@ that asked for it, and outlive the session and its nodes.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,17 +21,20 @@ from ray.exceptions import RayError
 from ray.experimental import get_object_locations
 
 from minishark.cluster.backend import Cluster, FilesLostError
+from minishark.deploy.blocks import Block, Cut, Piece, pieces_of
 from minishark.deploy.cluster import DeployedCluster
 from minishark.deploy.ray_nodes import RayNodes, sentence
 from minishark.errors import DataError, ExecutionError, OptionError
 from minishark.query.sinks import HandOver
-from minishark.tables.pieces import StoredPiece, split
+from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
+from minishark.worker.memory import NodeMemory
+from minishark.worker.outputs import BATCH_ROWS, Outputs
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
 _CORE_S = 10.0
 _POLL_S = 0.1
-_BEHIND = 4  # blocks that each actor may be asked to store at a time
+_BEHIND = 4  # pieces that each actor may be asked to store at a time
 
 
 class DatasetPieces:
@@ -43,8 +45,13 @@ class DatasetPieces:
 
         Raises:
             DataError: they can't be computed, or have no columns.
+            ExecutionError: Ray has no core to compute them.
         """
+        from ray.data.dataset import MaterializedDataset  # noqa: PLC0415 - slow to import
+
         try:
+            if not isinstance(dataset, MaterializedDataset) or not _is_arrow(dataset):
+                _await_core()
             self._blocks = dataset.to_arrow_refs()
             schema = dataset.schema()
         except (RayError, ValueError, TypeError) as error:
@@ -58,44 +65,54 @@ class DatasetPieces:
         self.schema: pa.Schema = found
         self._cluster = cluster
 
-    def store(self, folder: str) -> list[StoredPiece]:
-        """Write the blocks to nodes on their machines.
-
-        Raises:
-            DataError: a block is lost, or has other columns.
-        """
+    def store(self, folder: str, schema: pa.Schema, count: int) -> list[StoredPiece]:
+        """Write the blocks to nodes on their machines; see `tables.pieces.Pieces`."""
         actors = _actors(self._cluster)
+        pieces = pieces_of(self._near(actors), count) or [Piece(next(iter(actors), ""), ())]
+        files = [PieceFile(folder, number, schema) for number in range(len(pieces))]
         if not actors:
-            return self._stored_here(folder)
-        by_machine = {machine: name for name, (machine, _) in actors.items()}
-        names = list(actors)
-        asked: list[tuple[str, str, Any]] = []
-        waiting: deque[Any] = deque()
-        where = get_object_locations(self._blocks)
-        for number, block in enumerate(self._blocks):
-            machines = where.get(block, {}).get("node_ids", ())
-            near = [by_machine[each] for each in machines if each in by_machine]
-            name = near[0] if near else names[number % len(names)]
-            file = f"{folder}/block-{number}.arrow"
-            reply = actors[name][1].store.remote(block, self.schema, name, file)
-            asked.append((name, file, reply))
-            waiting.append(reply)
-            while len(waiting) > _BEHIND * len(actors):
-                _taken(waiting.popleft())
-        return [
-            StoredPiece(file=file, node=name, batches=tuple(rows), bytes=size)
-            for name, file, reply in asked
-            for rows, size in (_taken(reply),)
-        ]
+            store, buffer_bytes = self._cluster.store(), NodeMemory(0, 0).buffer_bytes
+            return [
+                write_cuts(store, buffer_bytes, file, piece.cuts, self._of(piece))
+                for file, piece in zip(files, pieces, strict=True)
+            ]
+        asked: list[Any] = []
+        for file, piece in zip(files, pieces, strict=True):
+            if len(asked) >= _BEHIND * len(actors):
+                _taken(asked[len(asked) - _BEHIND * len(actors)])
+            store = actors[piece.node][1].store
+            asked.append(store.remote(piece.node, file, piece.cuts, self._of(piece)))
+        return [_taken(each) for each in asked]
 
-    def _stored_here(self, folder: str) -> list[StoredPiece]:
-        store, found = self._cluster.store(), []
+    def _of(self, piece: Piece) -> list[Any]:
+        return [self._blocks[cut.block] for cut in piece.cuts]
+
+    def _near(self, actors: Mapping[str, tuple[str, Any]]) -> list[Block]:
+        """The size of each block, and the node on its machine, or else one after the other."""
+        by_machine = {machine: name for name, (machine, _) in actors.items()}
+        names = [*actors] or [""]
+        where = get_object_locations(self._blocks)
+        found = []
         for number, block in enumerate(self._blocks):
-            file = f"{folder}/block-{number}.arrow"
-            rows, size = store_block(store, _taken(block), self.schema, file)
-            node = self._cluster.store_name
-            found.append(StoredPiece(file=file, node=node, batches=tuple(rows), bytes=size))
+            known = where.get(block, {})
+            near = [by_machine[each] for each in known.get("node_ids", ()) if each in by_machine]
+            node = near[0] if near else names[number % len(names)]
+            found.append(Block(known.get("object_size") or 0, node))
         return found
+
+
+def write_cuts(
+    store: Store, buffer_bytes: int, file: PieceFile, cuts: Sequence[Cut], blocks: Sequence[Any]
+) -> StoredPiece:
+    """Write cuts of blocks, given by reference, to a store as one piece."""
+    return write_piece(Outputs(store, buffer_bytes), file, _batches(cuts, blocks))
+
+
+def _batches(cuts: Sequence[Cut], blocks: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece; one block after the other is fetched, as all may be too large."""
+    for cut, reference in zip(cuts, blocks, strict=True):
+        block = _taken(reference)
+        yield from block.slice(*cut.rows(block.num_rows)).to_batches(BATCH_ROWS)
 
 
 def _actors(cluster: Cluster) -> dict[str, tuple[str, Any]]:
@@ -119,17 +136,6 @@ def _taken(reference: Any) -> Any:
         return ray.get(reference)
     except RayError as error:
         raise DataError(f"A block of the Ray dataset can't be stored: {sentence(error)}") from error
-
-
-def store_block(
-    store: Store, block: pa.Table, schema: pa.Schema, file: str
-) -> tuple[list[int], int]:
-    """Write a block to a store: the rows of each record batch, and the bytes of all."""
-    if block.schema != schema:
-        block = block.select(schema.names).cast(schema)
-    batches = split(block)
-    stored = store.write(file, schema, ([batch] for batch in batches))
-    return [batch.num_rows for batch in batches], stored.bytes
 
 
 def dataset_of(cluster: Cluster) -> HandOver[Any]:
@@ -167,17 +173,28 @@ def _dataset(cluster: Cluster, pieces: Sequence[FileSlice | pa.Table], names: Se
     lost += [piece for piece, found in asked if not _found(found)]
     if lost:
         raise FilesLostError(lost)
+    _await_core()
+    from ray.data import from_arrow_refs  # noqa: PLC0415 - slow to import
+
+    return from_arrow_refs(blocks)
+
+
+def _await_core() -> None:
+    """Wait for a free core: without one, Ray would wait for ever."""
     deadline = time.monotonic() + _CORE_S
-    while ray.available_resources().get("CPU", 0) < 1:  # in which Ray would wait for ever
+    while ray.available_resources().get("CPU", 0) < 1:
         if time.monotonic() > deadline:
             raise ExecutionError(
                 "Ray has no free core, and needs one for its datasets: connect with fewer "
                 "cpus_per_node."
             )
         time.sleep(_POLL_S)
-    from ray.data import from_arrow_refs  # noqa: PLC0415 - slow to import
 
-    return from_arrow_refs(blocks)
+
+def _is_arrow(dataset: Any) -> bool:
+    """Whether a computed dataset's blocks need no conversion."""
+    schema = dataset.schema()
+    return isinstance(getattr(schema, "base_schema", schema), pa.Schema)
 
 
 def _found(reference: Any) -> bool:

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import ray
@@ -25,6 +25,10 @@ from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
+
+if TYPE_CHECKING:
+    from minishark.deploy.blocks import Cut
+    from minishark.tables.pieces import PieceFile, StoredPiece
 
 CONNECT = "ray"
 _CLIENT = "ray://"
@@ -63,15 +67,14 @@ class NodeActor:
         self._host.end()
 
     def store(
-        self, block: pa.Table, schema: pa.Schema, node: str, file: str
-    ) -> tuple[list[int], int]:
-        """Write a block to the node's store: the rows of each record batch, and the bytes."""
-        from minishark.deploy.ray_data import store_block  # noqa: PLC0415 - few sessions use it
+        self, node: str, file: PieceFile, cuts: Sequence[Cut], blocks: Sequence[Any]
+    ) -> StoredPiece:
+        """Write cuts of blocks, given by reference, to the node's store."""
+        from minishark.deploy.ray_data import write_cuts  # noqa: PLC0415 - few sessions use it
 
-        memory, disk = self._host.folders
-        paths = StorePaths(memory, disk)
-        meter = node_meter(paths, node, self._memory)
-        return store_block(Store(paths, node, meter=meter), block, schema, file)
+        paths = StorePaths(*self._host.folders)
+        store = Store(paths, node, meter=node_meter(paths, node, self._memory))
+        return write_cuts(store, self._memory.buffer_bytes, file, cuts, blocks)
 
     def block(self, node: str, file: str, names: list[str]) -> tuple[pa.Table | None, bool]:
         """The rows of a file of the node's store, and whether it has the file."""
@@ -225,11 +228,14 @@ def connect_ray(address: str) -> Callable[[], None]:
             log_to_driver=False,
             logging_level="WARNING",
         )
+    except ValueError as error:  # it wants another package, or can't read the address
+        raise ClusterError(f"Ray can't connect to {address}: {sentence(error)}") from error
     except (ConnectionError, RayError, RuntimeError) as error:
         where = f"at {address}" if address.startswith(_CLIENT) else "that this machine knows"
         raise ClusterError(
             f"There is no Ray cluster {where}: start one with `ray start --head`, call ray.init() "
-            f"first, or set RAY_ADDRESS. ({sentence(error)})"
+            "first, or set RAY_ADDRESS, and RAY_AUTH_MODE=token if the cluster asks for tokens. "
+            f"({sentence(error)})"
         ) from error
     shutdown: Callable[[], None] = ray.shutdown
     return shutdown

@@ -25,6 +25,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=T
 
     at: float
 
+    @property
+    def weight(self) -> int:
+        """About how many kilobytes it takes in memory, at least 1."""
+        return 1
+
 
 # The session and its nodes
 
@@ -59,7 +64,7 @@ class EventsDropped(Event, frozen=True, kw_only=True):
 
 
 class ExecutorReport(msgspec.Struct, frozen=True, array_like=True):
-    """An executor process; `memory_bytes` is 0 if it is dead or on another host."""
+    """An executor process; `memory_bytes` is 0 if it is dead or its node does not tell."""
 
     name: str
     pid: int
@@ -89,6 +94,46 @@ class NodeReport(Event, frozen=True, kw_only=True):
     disk_bytes: int = 0
     deaths: int = 0
     last_death: str = ""
+
+
+class StageTag(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is for, if it is of a query or load; other jobs are tagged with a text."""
+
+    query: int
+    stage: int
+
+
+class RunningTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A task that runs since `began_s`.
+
+    Attributes:
+        query: whose it is; 0 if it is of no query or load.
+        what: then, the function or program that it runs.
+    """
+
+    executor: str
+    began_s: float
+    task: int
+    attempt: int = 1
+    query: int = 0
+    stage: int = 0
+    what: str = ""
+
+
+class TasksRunning(Event, frozen=True, kw_only=True):
+    """The tasks of the session that have run for a while and run still, the longest first.
+
+    Attributes:
+        tasks: at most 100; a node tells at most 50.
+        more: how many there are besides.
+    """
+
+    tasks: tuple[RunningTask, ...] = ()
+    more: int = 0
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.tasks) // 4
 
 
 class NodeDied(Event, frozen=True, kw_only=True):
@@ -169,12 +214,18 @@ class QueryStarted(Event, frozen=True, kw_only=True):
     """A query was asked for; `query` is its number in the session.
 
     Attributes:
+        kind: "query", or "load" for a table that is loaded; `sql` says which.
         trace_parent: the caller's span, in the W3C's form, if it is traced.
     """
 
     query: int
     sql: str
     trace_parent: str = ""
+    kind: str = "query"
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.sql) // 1_000
 
 
 class QueryPlanned(Event, frozen=True, kw_only=True):
@@ -194,6 +245,11 @@ class QueryPlanned(Event, frozen=True, kw_only=True):
     stages: tuple[StagePlan, ...] = ()
     rule: str = ""
     reason: str = ""
+
+    @property
+    def weight(self) -> int:
+        fragments = sum([1_000 + len(stage.sql) for stage in self.stages])
+        return 1 + len(self.plan) // 2 + fragments // 1_000
 
 
 class StageStarted(Event, frozen=True, kw_only=True):
@@ -252,6 +308,10 @@ class StagePlaced(Event, frozen=True, kw_only=True):
     wait_s: float | None = None
     requires: tuple[str, ...] = ()
 
+    @property
+    def weight(self) -> int:
+        return 1 + (len(self.steps) + len(self.preferred)) // 4
+
 
 class StageEnded(Event, frozen=True, kw_only=True):
     """A stage's job has ended, `elapsed_s` after the stage's first was submitted.
@@ -270,6 +330,7 @@ class QueryEnded(Event, frozen=True, kw_only=True):
     """A query is over.
 
     Attributes:
+        kind: as in `QueryStarted`.
         state: "done", "failed" or "cancelled".
         error: the message of what it raised.
         in_front_end: whether no task ran it.
@@ -282,6 +343,7 @@ class QueryEnded(Event, frozen=True, kw_only=True):
     error: str = ""
     warnings: tuple[str, ...] = ()
     in_front_end: bool = False
+    kind: str = "query"
 
 
 # Tables
@@ -315,6 +377,10 @@ class TableReport(Event, frozen=True, kw_only=True):
     is_cached: bool = False
     is_computed: bool = True
     columns: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def weight(self) -> int:
+        return 1 + (len(self.partitions) + len(self.columns)) // 4
 
 
 class TableDropped(Event, frozen=True, kw_only=True):
@@ -366,15 +432,16 @@ class ProgramReport(Event, frozen=True, kw_only=True):
 
 
 AnyEvent: TypeAlias = (
-    SessionStarted | SessionEnded | EventsDropped | NodeReport | NodeDied | NodeLeft
+    SessionStarted | SessionEnded | EventsDropped | NodeReport | NodeDied | NodeLeft | TasksRunning
     | QueryStarted | QueryPlanned | StageStarted | TaskEnded | TaskFailed | StagePlaced | StageEnded
     | QueryEnded | TableReport | TableDropped | CallsSubmitted | CallEnded | ProgramReport
 )  # fmt: skip
 
 
 def shortened(text: str, limit: int = _SQL_CHARS) -> str:
-    """A user's text, cut so that events stay small."""
-    return text if len(text) <= limit else f"{text[:limit]} … ({len(text):,} characters)"
+    """A user's text, cut so that events stay small, without what UTF-8 can't encode."""
+    shown = text if len(text) <= limit else f"{text[:limit]} … ({len(text):,} characters)"
+    return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
 
 def message(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """The stream of a session's events: a ring in memory, from which any number of readers take.
 
-Who emits never waits for a reader: the ring keeps the newest events, and a reader that comes too
+Who emits never waits for a reader: the ring keeps the newest events, up to a total weight, as plans
+are a thousand times as large as what a task tells. A reader that comes too
 late learns how many it has missed. Without readers, the ring is the recent past that a page which
 is opened later begins with.
 """
@@ -10,10 +11,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from minishark.events.kinds import AnyEvent
 
 CAPACITY = 16_384
+"""The total weight of the events that are kept: about as many kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,21 @@ class EventStream:
     """The newest events of a session; safe to use from several threads."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._ring: deque[AnyEvent] = deque(maxlen=capacity)
+        self._ring: deque[AnyEvent] = deque()
+        self._capacity = capacity
+        self._weight = 0
         self._count = 0
         self._lock = threading.Lock()
 
     def emit(self, event: AnyEvent) -> None:
-        """Add an event; if the ring is full, the oldest one goes."""
+        """Add an event; if the ring is full, the oldest ones go."""
+        weight = event.weight
         with self._lock:
             self._ring.append(event)
             self._count += 1
+            self._weight += weight
+            while self._weight > self._capacity and len(self._ring) > 1:
+                self._weight -= self._ring.popleft().weight
 
     def since(self, number: int, limit: int = CAPACITY) -> Batch:
         """At most `limit` events after the one of that number, which is 0 at the beginning."""
@@ -51,5 +60,5 @@ class EventStream:
             first = max(number, self._count - len(self._ring))
             new = self._count - first
             size = min(new, limit)
-            events = tuple([self._ring[i - new] for i in range(size)])
-        return Batch(events, first + size, first - number)
+            found = list(islice(reversed(self._ring), new - size, new))
+        return Batch(tuple(reversed(found)), first + size, first - number)

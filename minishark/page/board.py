@@ -9,6 +9,7 @@ weight; of older ones a line; of still older ones only that they are counted.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from minishark.events.kinds import (
     QueryEnded,
     QueryPlanned,
     QueryStarted,
+    RunningTask,
     SessionEnded,
     SessionStarted,
     StageEnded,
@@ -36,6 +38,7 @@ from minishark.events.kinds import (
     TableReport,
     TaskEnded,
     TaskFailed,
+    TasksRunning,
 )
 from minishark.page.figures import binding
 
@@ -132,6 +135,7 @@ class Query:
     revisions: list[tuple[str, str]] = field(default_factory=list)
     line: dict[str, Any] | None = None  # what is listed, of one that is over
     is_reduced: bool = False  # whether only its line is kept
+    kind: str = "query"  # or "load"
     version: int = 0
 
     @property
@@ -154,6 +158,7 @@ class Query:
             "key": self.key,
             "session": self.session,
             "number": self.number,
+            "kind": self.kind,
             "sql": self.sql[:_LISTED_SQL],
             "state": self.state,
             "began_s": self.began_s,
@@ -176,6 +181,7 @@ class Session:
     began: SessionStarted
     is_live: bool = True
     dropped: int = 0
+    running: TasksRunning | None = None  # the tasks that run, as last heard
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +203,8 @@ class Board:
     """What is known of a cluster and its sessions.
 
     Attributes:
-        version: grows with each change.
+        version: grows with each event but the reports of nodes.
+        states: grows with those, and as time goes on; most views do not depend on either.
         now_s: the time of the latest event, in seconds since 1970.
     """
 
@@ -205,6 +212,7 @@ class Board:
         """Begin empty; of a history, nodes and tables stay when their session has ended."""
         self._is_history = is_history
         self.version = 0
+        self.states = 0
         self.now_s = 0.0
         self.sessions: dict[str, Session] = {}
         self.queries: OrderedDict[str, Query] = OrderedDict()
@@ -225,11 +233,35 @@ class Board:
         """The queries that run."""
         return [query for query in self.queries.values() if query.state == "running"]
 
+    def counted(self) -> dict[str, int]:
+        """How many queries there are by state; loads are not counted."""
+        running = sum(query.kind == "query" for query in self.running())
+        return {**self.counts, "running": running}
+
+    def running_tasks(self) -> Iterator[tuple[str, RunningTask]]:
+        """The tasks that run, each with its session; of a query that was lost, those that ran."""
+        for name, session in self.sessions.items():
+            for task in session.running.tasks if session.running else ():
+                if not task.query or self._runs(name, task):
+                    yield name, task
+
+    def _runs(self, session: str, task: RunningTask) -> bool:
+        """Whether a query's task still runs, as far as is known by now."""
+        query = self.queries.get(f"{session}-{task.query}")
+        if query is None or query.state not in ("running", "lost"):
+            return False
+        stage = query.stages.get(task.stage)
+        ended = stage.tasks.get(task.task) if stage is not None else None
+        return ended is None or ended.at < task.began_s
+
     # Events
 
     def apply(self, event: AnyEvent, session: str) -> None:
         """Change the board by an event of a session."""
-        self.version += 1
+        if isinstance(event, NodeReport):
+            self.states += 1
+        else:
+            self.version += 1
         self.now_s = max(self.now_s, event.at)
         match event:
             case TaskEnded():
@@ -256,6 +288,9 @@ class Board:
                 self._ended(event, session)
             case NodeReport():
                 self.nodes[(self._cluster(session), event.node)] = event
+            case TasksRunning():
+                if session in self.sessions:
+                    self.sessions[session].running = event
             case NodeDied():
                 self.deaths.appendleft((event.at, event.node, event.reason))
             case NodeLeft():
@@ -279,9 +314,10 @@ class Board:
     def tick(self, now_s: float) -> None:
         """Time goes on, which counts if something runs or has just run."""
         recent = bool(self.stream) and self.stream[-1][2] > now_s - STREAM_S - 2
-        if recent or self.running():
+        runs = any(s.is_live and s.running and s.running.tasks for s in self.sessions.values())
+        if recent or runs or self.running():
             self.now_s = max(self.now_s, now_s)
-            self.version += 1
+            self.states += 1
 
     def end(self, session: str) -> None:
         """No more events come of a session: what still runs of it will not be heard of."""
@@ -340,11 +376,11 @@ class Board:
 
     def _started(self, event: QueryStarted, session: str) -> None:
         query = self._query(session, event.query)
-        query.sql, query.began_s = event.sql, event.at
+        query.sql, query.began_s, query.kind = event.sql, event.at, event.kind
         while len(self.queries) > QUERIES_MAX:
-            oldest = next((k for k, q in self.queries.items() if q.state != "running"), None)
-            if oldest is None:
-                break
+            over = (key for key, each in self.queries.items() if each.state != "running")
+            # The end of one that runs may have been dropped: those can't stay forever.
+            oldest = next(over, None) or next(iter(self.queries))
             del self.queries[oldest]
             self._weight -= self._weighed.pop(oldest, 0)
 
@@ -406,6 +442,10 @@ class Board:
 
     def _ended(self, event: QueryEnded, session: str) -> None:
         query = self._query(session, event.query)
+        if query.state != "running":  # its session seemed to have ended before
+            self._count(query, -1)
+            query.line = None
+        query.kind = event.kind
         query.state, query.ended_s, query.elapsed_s = event.state, event.at, event.elapsed_s
         query.planning_s, query.error = event.planning_s, event.error
         query.warnings, query.in_front_end = event.warnings, event.in_front_end
@@ -413,9 +453,14 @@ class Board:
             stage.is_open = False
         self._over(query)
 
+    def _count(self, query: Query, change: int) -> None:
+        if query.kind == "query":
+            self.counts[query.state] += change
+
     def _over(self, query: Query) -> None:
-        self.counts[query.state] += 1
+        self._count(query, 1)
         query.line = query.listed()
+        self._weight -= self._weighed.pop(query.key, 0)
         self._weighed[query.key] = weight = query.weight
         self._weight += weight
         while self._weight > WEIGHT_MAX and len(self._weighed) > 1:

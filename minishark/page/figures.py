@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from statistics import median
 from typing import Any
 
@@ -72,7 +73,8 @@ def timeline(tasks: Iterable[TaskEnded], began_s: float) -> dict[str, Any]:
     return {"lanes": lanes, "marks": list(marks.values()), "span_s": max(0.0, span)}
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+@lru_cache(4_096)
+def natural(name: str) -> tuple[tuple[int, str], ...]:
     """A key that sorts node-10 after node-2."""
     parts: list[tuple[int, str]] = []
     digits = ""
@@ -84,7 +86,7 @@ def natural(name: str) -> list[tuple[int, str]]:
             parts.append((int(digits), ""))
             digits = ""
         parts.append((-1, char))
-    return parts
+    return tuple(parts)
 
 
 def known_rows(

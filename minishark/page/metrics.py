@@ -53,6 +53,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.queries: Counter[str] = Counter({"done": 0, "failed": 0, "cancelled": 0})
+        self.loads: Counter[str] = Counter({"done": 0, "failed": 0, "cancelled": 0})
         self.query_s = Histogram(_QUERY_BOUNDS)
         self.planning_s = Histogram(_QUERY_BOUNDS)
         self.stages = 0
@@ -82,6 +83,8 @@ class Totals:
             case CallEnded():
                 self.calls[event.state] += 1
                 self.call_s.add(event.run_s)
+            case QueryEnded(kind="load"):
+                self.loads[event.state] += 1
             case QueryEnded():
                 self.queries[event.state] += 1
                 self.query_s.add(event.elapsed_s)
@@ -111,6 +114,9 @@ def _counters(totals: Totals) -> Iterator[str]:
         "queries_total", "counter", "Queries that are over.", _by("state", totals.queries)
     )
     yield from _histogram("query_seconds", "Time of queries.", totals.query_s)
+    yield from _metric(
+        "loads_total", "counter", "Loads of tables that are over.", _by("state", totals.loads)
+    )
     yield from _histogram("planning_seconds", "Planning time of queries.", totals.planning_s)
     yield from _metric("stages_total", "counter", "Stages that are over.", [({}, totals.stages)])
     yield from _metric(
@@ -144,19 +150,36 @@ def _counters(totals: Totals) -> Iterator[str]:
 
 
 def _gauges(board: Board) -> Iterator[str]:
-    nodes = [({"node": node}, report) for (_, node), report in sorted(board.nodes.items())]
+    # Nodes of several clusters, as in a folder of histories, may have the same names.
+    several = len({cluster for cluster, _ in board.nodes}) > 1
+    nodes = [
+        ({"cluster": cluster, "node": node} if several else {"node": node}, report)
+        for (cluster, node), report in sorted(board.nodes.items())
+    ]
     live = [(labels, report) for labels, report in nodes if report.alive]
     tables = list(board.tables.values())
     alive = {report.node for _, report in live}
     missing = sum(_missing(table, alive) for table in tables)
     for name, text, samples in (
         ("sessions", "Sessions that are open.", _one(s.is_live for s in board.sessions.values())),
-        ("running_queries", "Queries that run.", [({}, len(board.running()))]),
+        ("running_queries", "Queries that run.", [({}, board.counted()["running"])]),
         ("node_up", "Whether a node lives.", [(node, report.alive) for node, report in nodes]),
         (
             "node_slots",
             "Tasks that a node can run at the same time.",
             [(node, sum(each.slots for each in report.executors)) for node, report in live],
+        ),
+        (
+            "longest_running_task_seconds",
+            "For how long the task runs that began first.",
+            [
+                (
+                    {},
+                    max(
+                        (board.now_s - task.began_s for _, task in board.running_tasks()), default=0
+                    ),
+                )
+            ],
         ),
         ("node_running_tasks", "Tasks that run.", [(node, r.running) for node, r in live]),
         ("node_queued_tasks", "Queued reservations.", [(node, r.queued) for node, r in live]),

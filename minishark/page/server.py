@@ -29,11 +29,12 @@ from minishark.page.metrics import CONTENT_TYPE
 from minishark.page.site import Site
 
 CONNECTIONS_MAX = 64
-_PUSH_S = 0.3  # between two updates of a stream
+_PUSH_S = (0.3, 1.0)  # at least and at most, between two updates of a stream
+_PUSH_SHARE = 0.002  # of a core, that a stream takes, as far as the limits above allow
 _BEAT_S = 10.0
 _IDLE_S = 30.0  # until a silent connection is closed
 _BODY_MAX = 10_000
-_STOP_S = 0.1  # until the server notices that it is to stop
+_STOP_S = 1.0  # until the server notices that it is to stop, where nothing wakes it
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -90,6 +91,8 @@ class PageServer:
         self.token = token or secrets.token_urlsafe(24)
         try:
             self._server = _Server((host, port), _Handler)
+        except OverflowError as error:
+            raise OptionError("The port must be between 0 and 65535.") from error
         except OSError as error:
             raise OptionError(
                 f"The page can't listen on {host}:{port}: {error.strerror}."
@@ -129,17 +132,28 @@ class PageServer:
         """Close the socket and all connections. Idempotent."""
         self.site.stop()
         if self._thread.is_alive():
+            self._server.wake()
             self._server.shutdown()
         self._server.server_close()
         self._server.close_connections()
 
     def is_own(self, host: str) -> bool:
-        """Whether a request's Host header names this server."""
-        return host.lower() in self.hosts
+        """Whether a request's Host header names this server.
 
-    def origins(self) -> set[str]:
-        """The origins of its own pages."""
-        return {f"{self._scheme}://{host}" for host in self.hosts}
+        Over https, the browser has compared the name with the certificate, which may be for names
+        that are not known here.
+        """
+        return self._scheme == "https" or host.lower() in self.hosts
+
+    def origin(self, host: str) -> str:
+        """The origin of its pages under the name of a Host header."""
+        return f"{self._scheme}://{host.lower()}"
+
+
+def pause_s(took_s: float) -> float:
+    """How long a stream rests after an update that took `took_s` of CPU time."""
+    shortest_s, longest_s = _PUSH_S
+    return max(shortest_s, min(longest_s, took_s / _PUSH_SHARE))
 
 
 class _Server(ThreadingHTTPServer):
@@ -152,14 +166,21 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, bool] = {}  # oldest first; whether it has shown the token
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
+            # Those that have shown no token must not keep out one that may.
+            strangers = (each for each, is_known in self._open.items() if not is_known)
+            stranger = None if len(self._open) < CONNECTIONS_MAX else next(strangers, None)
+            if stranger is not None:
+                del self._open[stranger]
+                with contextlib.suppress(OSError):
+                    stranger.shutdown(socket.SHUT_RDWR)
             has_room = len(self._open) < CONNECTIONS_MAX
             if has_room:
-                self._open.add(request)
+                self._open[request] = False
         if has_room:
             super().process_request(request, client_address)
         else:
@@ -167,8 +188,19 @@ class _Server(ThreadingHTTPServer):
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._open.discard(request)
+            self._open.pop(request, None)
         super().shutdown_request(request)
+
+    def is_known(self, request: socket.socket) -> None:
+        """A connection has shown the token."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = True
+
+    def wake(self) -> None:
+        """Wake the thread that waits for connections; it accepts no more."""
+        with contextlib.suppress(OSError):  # not all systems can do that
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close_connections(self) -> None:
         with self._lock:
@@ -191,14 +223,20 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        page, address = self.server.page, urlsplit(self.path)
+        page = self.server.page
+        try:
+            address = urlsplit(self.path)
+            options = dict(parse_qsl(address.query, max_num_fields=10))
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "The address is not valid.")
+            return
         if address.path == "/metrics" and self._is_scraper():
+            self.server.is_known(self.connection)
             self._send(HTTPStatus.OK, CONTENT_TYPE, page.site.metrics())
             return
         path = self._inside(address.path)
         if path is None:
             return
-        options = dict(parse_qsl(address.query, max_num_fields=10))
         if path == "":
             self._send_file("index.html")
         elif path in _ASSETS:
@@ -218,11 +256,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         page = self.server.page
-        path = self._inside(urlsplit(self.path).path)
+        path = self._inside(self.path.partition("?")[0])
         if path is None:
             return
         origin = self.headers.get("Origin")
-        if origin is not None and origin not in page.origins():
+        if origin is not None and origin != page.origin(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.FORBIDDEN, "Another site can't change anything here.")
         elif not secrets.compare_digest(
             self.headers.get("X-Minishark-Token", "").encode(), page.token.encode()
@@ -256,6 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "The address lacks its token: session.ui() and `minishark ui` print it.",
             )
             return None
+        self.server.is_known(self.connection)
         return rest
 
     def _cancel(self) -> None:
@@ -291,7 +330,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"retry: 1000\n\n")
         version, sent = -1, b""
         while not site.is_stopped:
-            now = site.await_change(version, _BEAT_S)
+            now = site.await_change(name, version, _BEAT_S)
+            began_s = time.thread_time()
             data = site.view(name, options) or b"null"
             if now == version or data == sent:
                 self.wfile.write(b": still here\n\n")
@@ -299,7 +339,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"id: %d\ndata: %s\n\n" % (now, data))
             self.wfile.flush()
             version, sent = now, data
-            time.sleep(_PUSH_S)
+            time.sleep(pause_s(time.thread_time() - began_s))
 
     # Answers
 

@@ -17,8 +17,11 @@ from minishark.events.stream import EventStream
 class Source(Protocol):
     """Gives events, and passes on what a page may change."""
 
-    def poll(self) -> Iterator[tuple[str, AnyEvent]]:
-        """The events since the last call, each with its session; must not block for long."""
+    def poll(self, *, is_read: bool) -> Iterator[tuple[str, AnyEvent]]:
+        """The events since the last call, each with its session; must not block for long.
+
+        `is_read`: whether somebody looks at the page.
+        """
 
     def cancel(self, session: str, number: int) -> bool:
         """Cancel a query of a session; whether it was running."""
@@ -31,15 +34,23 @@ class SessionSource:
     """The events of a session of this process."""
 
     def __init__(
-        self, began: SessionStarted, stream: EventStream, cancel: Callable[[int], bool]
+        self,
+        began: SessionStarted,
+        stream: EventStream,
+        cancel: Callable[[int], bool],
+        read: Callable[[], None] | None = None,
     ) -> None:
+        """`read` is called again and again while somebody looks at the page."""
         self._began = began
+        self._read = read
         self._stream = stream
         self._cancel = cancel
         self._last = 0
         self._has_begun = False
 
-    def poll(self) -> Iterator[tuple[str, AnyEvent]]:
+    def poll(self, *, is_read: bool) -> Iterator[tuple[str, AnyEvent]]:
+        if is_read and self._read is not None:
+            self._read()
         batch = self._stream.since(self._last)
         name = self._began.session
         if not self._has_begun:
@@ -72,7 +83,8 @@ class HistorySource:
         self._session = ""
         self._open: dict[str, SessionStarted] = {}  # sessions that have not told their end
 
-    def poll(self) -> Iterator[tuple[str, AnyEvent]]:
+    def poll(self, *, is_read: bool) -> Iterator[tuple[str, AnyEvent]]:
+        del is_read
         last = 0.0
         for event in self._reader.read():
             last = max(last, event.at)

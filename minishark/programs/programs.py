@@ -107,7 +107,7 @@ class Programs:
             result_of if into is None else partial(self._load, into),
             partial(self._cluster.remove_folder, folder),
         )
-        jobs = _jobs(placement, encode(shared), workers)
+        jobs = _jobs(placement, encode(shared), workers, _name(driver))
         self._open.add(run)
         run.name = _name(driver)
         self._known[number] = run
@@ -154,7 +154,7 @@ def _settings(
     )
 
 
-def _jobs(placement: Placement, shared: bytes, workers: int) -> list[JobSpec]:
+def _jobs(placement: Placement, shared: bytes, workers: int, name: str) -> list[JobSpec]:
     """A job for each worker; they spread over the nodes."""
     nodes = itertools.islice(itertools.cycle(placement.nodes), workers)
     return [
@@ -162,8 +162,9 @@ def _jobs(placement: Placement, shared: bytes, workers: int) -> list[JobSpec]:
             tasks=(TaskSpec(0, b"", (NodeName(node),), _SPREAD_S),),
             shared=shared,
             user=placement.user,
+            tag=f"program {name}, worker {number}",
         )
-        for node in nodes
+        for number, node in enumerate(nodes)
     ]
 
 

@@ -44,10 +44,12 @@ def load_parts(
     stored = [parts] if isinstance(parts, StoredPart) else list(parts)
     slices = tuple(FileSlice(part.file, (part.node,)) for part in stored)
     schema = _schema(tables, store, slices)
-    source = TableSource(schema, slices=slices)
+    source = TableSource(schema=schema, slices=slices)
     size = SourceSize(sum(part.bytes for part in stored), sum(part.rows for part in stored))
-    with tables.folder() as folder, tables.temporary_folders(folder):
-        table = tables.load(into.name, folder, source, tables.layout(into.layout, size))
+    with tables.folder() as folder:
+        with tables.temporary_folders(folder), tables.loading(into.name) as observer:
+            layout = tables.layout(into.layout, size)
+            table = tables.load(into.name, folder, source, layout, observer)
         tables.publish(table, replace=into.replace)
 
 

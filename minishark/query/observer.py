@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minishark.errors import QueryCancelledError
@@ -20,35 +21,58 @@ _STEPS_MAX = 20_000
 _OPERATORS_MAX = 2_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class QueryObserver:
     """Where a query's events go; safe to use from several threads.
 
     Attributes:
         number: of the query in its session.
         emit: takes its events.
+        kind: "query" or "load".
     """
 
     number: int
     emit: Callable[[kinds.AnyEvent], None]
+    kind: str = "query"
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _revisions: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: Callable[[], None] | None = None
 
     def cancel(self) -> None:
         """End the query; it raises QueryCancelledError soon."""
         self._cancelled.set()
+        with self._lock:
+            if self._stop is not None:
+                self._stop()
+
+    @contextlib.contextmanager
+    def stopped_by(self, stop: Callable[[], None]) -> Iterator[None]:
+        """A block in which nobody calls `check`: cancelling calls `stop`, and never after it."""
+        with self._lock:
+            self.check()
+            self._stop = stop
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stop = None
 
     def check(self) -> None:
-        """Raise QueryCancelledError if the query was cancelled."""
+        """Raise QueryCancelledError if the query or load was cancelled."""
         if self._cancelled.is_set():
-            raise QueryCancelledError("The query was cancelled.")
+            raise QueryCancelledError(f"The {self.kind} was cancelled.")
 
     def started(self, sql: str) -> None:
         """The query was asked for."""
         text = kinds.shortened(sql)
         self.emit(
             kinds.QueryStarted(
-                at=time.time(), query=self.number, sql=text, trace_parent=trace_parent()
+                at=time.time(),
+                query=self.number,
+                sql=text,
+                trace_parent=trace_parent(),
+                kind=self.kind,
             )
         )
 
@@ -60,6 +84,22 @@ class QueryObserver:
                 at=time.time(), query=self.number, planning_s=planning_s, plan=nodes, stages=stages
             )
         )
+
+    def divided(self, stages: Mapping[int, tuple[str, int]]) -> None:
+        """The stages of a load, which has no plan: what they do, and their tasks.
+
+        Each reads the one before it.
+        """
+        plans = tuple(
+            kinds.StagePlan(
+                stage=stage,
+                tasks=tasks,
+                does=does,
+                reads=tuple(each for each in stages if each == stage - 1),
+            )
+            for stage, (does, tasks) in stages.items()
+        )
+        self.emit(kinds.QueryPlanned(at=time.time(), query=self.number, stages=plans))
 
     def revised(self, revisions: Sequence[RevisionMetrics], plan: Shown) -> None:
         """The plan was changed while the query ran; `revisions` are all changes so far."""
@@ -75,6 +115,10 @@ class QueryObserver:
                     reason=each.reason,
                 )
             )
+
+    def tag(self, stage: int) -> kinds.StageTag:
+        """By what the jobs of a stage are known again."""
+        return kinds.StageTag(query=self.number, stage=stage)
 
     def submitted(self, stage: int, tasks: int, again: int) -> None:
         """Tasks of a stage run as a job; `again` of them had completed before."""
@@ -122,12 +166,15 @@ class QueryObserver:
         self,
         stage: int,
         elapsed_s: float,
-        job: JobSpec,
+        job: JobSpec | None,
         event: JobFinished,
         measures: Sequence[Measure] = (),
     ) -> None:
-        """A stage's job has ended; `measures` say what its operators did."""
-        if event.placement:
+        """A stage's job has ended; its placement is told of a `job`.
+
+        `measures` say what the stage's operators did, if that was measured.
+        """
+        if event.placement and job is not None:
             waits = (task.wait_s for task in job.tasks if task.preferred_nodes)
             self.emit(
                 kinds.StagePlaced(
@@ -158,6 +205,18 @@ class QueryObserver:
             )
         )
 
+    def loaded(self, elapsed_s: float) -> None:
+        """The table is stored."""
+        self.emit(
+            kinds.QueryEnded(
+                at=time.time(),
+                query=self.number,
+                state="done",
+                elapsed_s=elapsed_s,
+                kind=self.kind,
+            )
+        )
+
     def ended(self, metrics: QueryMetrics) -> None:
         """The query has its answer."""
         self.emit(
@@ -182,5 +241,6 @@ class QueryObserver:
                 state="cancelled" if cancelled else "failed",
                 elapsed_s=elapsed_s,
                 error=kinds.message(error),
+                kind=self.kind,
             )
         )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+from msgspec import structs
 
 from minishark.catalog import Table
 from minishark.cluster.backend import Backend, FilesLostError, JobEvent, Placement, task_error
@@ -235,6 +236,7 @@ class QueryRun:
         if self.observer is not None:
             again = self._graph.rerun(stage.index)
             self.observer.submitted(stage.index, stage.tasks, again)
+            job = structs.replace(job, tag=self.observer.tag(stage.index))
         return job
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:

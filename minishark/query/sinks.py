@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How a table's rows are to be partitioned and replicated."""
 
@@ -42,6 +42,7 @@ class Layout:
     partitions: int | None = None  # None for as many as the query has, or its size asks
     replicas: int = 1  # the number of nodes that store each partition
     even: bool = False  # whether partitions are to be of equal size, whatever the query's are
+    kept: bool = False  # whether the query's partitions are the user's, so that few rows stay apart
     ranges: tuple[str, ...] = ()  # columns to range-partition by, in their sort order
 
 

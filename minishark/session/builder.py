@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -53,11 +54,18 @@ class SessionBuilder(CamelCase):
         return self.config("nodes", 1).config("executors_per_node", int(found[1]))
 
     def config(self, name: str, value: Any) -> SessionBuilder:
-        """An argument of `minishark.connect`.
+        """An argument of `minishark.connect`; Spark's settings are ignored, with a warning.
 
         Raises:
             OptionError: it has no such argument.
         """
+        if name.startswith("spark."):
+            warnings.warn(
+                f"minishark ignores the setting {name}: arguments of minishark.connect() are its "
+                "settings, and it chooses memory and partitions itself.",
+                stacklevel=2,
+            )
+            return self
         known = list(inspect.signature(self._connect).parameters)
         if name not in known:
             near = nearest(name, known)

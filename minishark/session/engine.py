@@ -105,6 +105,7 @@ class Engine:
             placement=self._place_loads,
             partitions=options.partitions,
             warn=self.warn,
+            observed=partial(self.observed, kind="load"),
         )
         self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
@@ -116,7 +117,7 @@ class Engine:
         self.environment = Environment()
         self.open_queries = OpenQueries()
         self.events = EventStream()
-        self.explains_all = False  # whether events say of every task why it ran where it did
+        self._explain_until_s = 0.0
         self.running: dict[int, QueryObserver] = {}
         self._query_numbers = itertools.count(1)
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -146,15 +147,16 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
-        self.scratch.interrupt()
-        self.programs.stop()
-        if self._replicator is not None:
-            self._replicator.stop()
-        self.cluster.close()
-        if self._replicator is not None:
-            self._replicator.join()
-        self.scratch.close()
-        self.planning.close()
+        with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
+            steps.callback(self.planning.close)
+            steps.callback(self.scratch.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.join)
+            steps.callback(self.cluster.close)
+            if self._replicator is not None:
+                steps.callback(self._replicator.stop)
+            steps.callback(self.programs.stop)
+            self.scratch.interrupt()
         return True
 
     def check_open(self) -> None:
@@ -224,7 +226,7 @@ class Engine:
             handlers: hear of its progress; what they raise ends it.
             keep: takes its events, besides the session's stream.
         """
-        with self.open_queries.counted(), self._observed(sql, keep) as observer:
+        with self.open_queries.counted(), self.observed(sql, keep) as observer:
             result, metrics = climb(
                 _Query(
                     engine=self,
@@ -239,10 +241,10 @@ class Engine:
             return result, metrics
 
     @contextlib.contextmanager
-    def _observed(
-        self, sql: str, keep: Callable[[AnyEvent], None] | None = None
+    def observed(
+        self, sql: str, keep: Callable[[AnyEvent], None] | None = None, *, kind: str = "query"
     ) -> Iterator[QueryObserver]:
-        """The observer of a query while it runs; tells how it fails."""
+        """The observer of a query or load while it runs; tells how it fails."""
 
         def emit(event: AnyEvent) -> None:
             self.events.emit(event)
@@ -250,7 +252,8 @@ class Engine:
                 keep(event)
 
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = self.running[number] = QueryObserver(number, emit)
+        observer = QueryObserver(number=number, emit=emit, kind=kind)
+        self.running[number] = observer
         observer.started(sql)
         try:
             yield observer
@@ -260,6 +263,18 @@ class Engine:
         finally:
             del self.running[number]
 
+    @contextlib.contextmanager
+    def binding(self, sql: str) -> Iterator[None]:
+        """Tells that a query failed if it does not bind; if it does, it is told when it runs."""
+        began_s = time.perf_counter()
+        try:
+            yield
+        except MinisharkError as error:
+            observer = QueryObserver(number=next(self._query_numbers), emit=self.events.emit)
+            observer.started(sql)
+            observer.raised(error, time.perf_counter() - began_s)
+            raise
+
     def cancel(self, number: int) -> bool:
         """Cancel a running query, by its number in events; whether it runs."""
         observer = self.running.get(number)
@@ -267,10 +282,28 @@ class Engine:
             observer.cancel()
         return observer is not None
 
-    def query_in_front_end(self, sql: str, *, lossless: bool = False) -> pa.Table:
-        """Run a query in the scratch database, over all rows of the cluster's tables."""
+    def explain_for(self, seconds: float) -> None:
+        """For so long, events say of every task why it ran where it did."""
+        self._explain_until_s = max(self._explain_until_s, time.monotonic() + seconds)
+
+    @property
+    def explains_all(self) -> bool:
+        """Whether events say of every task why it ran where it did."""
+        return time.monotonic() < self._explain_until_s
+
+    def query_in_front_end(
+        self, sql: str, *, lossless: bool = False, observer: QueryObserver | None = None
+    ) -> pa.Table:
+        """Run a query in the scratch database, over all rows of the cluster's tables.
+
+        Args:
+            sql: the query.
+            lossless: whether DuckDB's types are kept.
+            observer: can cancel it.
+        """
         self.compute(self.planning.tables_in(sql))
-        return self.scratch.query(sql, lossless=lossless)
+        stopped_by = None if observer is None else observer.stopped_by
+        return self.scratch.query(sql, lossless=lossless, stopped_by=stopped_by)
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
@@ -291,7 +324,7 @@ class Engine:
                         function=plan.function,
                     )
                     # Part of the query that needs it: it is not counted as another open one.
-                    with self._observed(plan.sql) as observer:
+                    with self.observed(plan.sql) as observer:
                         query = _Query(
                             engine=self,
                             sql=plan.sql,
@@ -394,7 +427,7 @@ class _Query(Generic[Result]):
 
     def compute(self, tables: Sequence[str]) -> None:
         """Compute promised tables; cancelling this query cancels that, too."""
-        self.engine.compute(tables, self.handlers)
+        self.engine.compute(tables, (*self.handlers, lambda _: self.observer.check()))
 
     def is_current(self, plan: QueryPlan) -> bool:
         return self.engine.planner.is_current(plan)
@@ -412,7 +445,7 @@ class _Query(Generic[Result]):
         except ResourceError:
             if not isinstance(self.sink, CollectRows | StreamRows):
                 raise
-            rows = engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
             return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
@@ -456,7 +489,7 @@ class _Query(Generic[Result]):
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
         try:
-            rows = self.engine.query_in_front_end(self.sql, lossless=self.sink.lossless)
+            rows = self._front_end_rows()
         except (QueryCancelledError, ResourceError):
             raise
         except MinisharkError:  # what the executors said is about the query as it was planned
@@ -464,6 +497,11 @@ class _Query(Generic[Result]):
         result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
         return result, self._metrics((), (note,))
+
+    def _front_end_rows(self) -> pa.Table:
+        return self.engine.query_in_front_end(
+            self.sql, lossless=self.sink.lossless, observer=self.observer
+        )
 
     def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
         return QueryMetrics(

@@ -32,8 +32,9 @@ class FileWriter:
 
     engine: Engine  # runs the queries
 
-    def copy(self, query: str, target: str) -> pa.Table:
+    def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
         """COPY query TO target, in parallel files where tasks can write; the number of rows."""
+        # With `kept`, few rows too are written in the partitions that the query has.
         with self.engine.up_to_date():
             schema = self._bound_or_none(query)
             if schema is None:
@@ -43,7 +44,7 @@ class FileWriter:
                 with contextlib.suppress(RefusedError), staging_folder(copy) as staging:
                     check = partial(check_options, copy=copy, schema=schema, to=staging)
                     self.engine.planning.check(check)
-                    written, _ = self.engine.run(query, WriteFiles(copy, staging))
+                    written, _ = self.engine.run(query, WriteFiles(copy, staging, kept))
                     publish(copy, staging, written)
                     return counted(sum(item.rows for item in written))
             rows, _ = self.engine.run(query, CollectRows(lossless=True))
@@ -58,7 +59,7 @@ class FileWriter:
                 raise
             return None
 
-    def write_checkpoint(self, sql: str, path: str) -> str:
+    def write_checkpoint(self, sql: str, path: str, *, kept: bool = False) -> str:
         """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
         with self.engine.up_to_date():
             schema = self.engine.planning.bind(sql).schema
@@ -72,7 +73,7 @@ class FileWriter:
                             f"Parquet does not keep column {column.name!r} as {column.type}; "
                             "cast it, or use checkpoint() without a path."
                         )
-                written, _ = self.engine.run(sql, WriteFiles(copy, staging))
+                written, _ = self.engine.run(sql, WriteFiles(copy, staging, kept))
                 publish(copy, staging, written)
             return f"FROM {parquet_files(copy.path)}"
 

@@ -13,7 +13,9 @@ import pyarrow as pa
 from minishark.catalog import Table
 from minishark.compiler.sql.statements import Target
 from minishark.dataframe import DataFrame
+from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
+from minishark.dataframe.partitioned import kept
 from minishark.errors import CatalogError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
@@ -52,6 +54,7 @@ class NamedTables:
         engine = self.engine
         with engine.up_to_date():
             if isinstance(data, DataFrame) and not data.is_local():
+                layout = kept(query_of(data), layout)
                 self.store_query(name, data.sql(), layout, replace=replace)
                 return
             self._check_new(name, replace=replace)

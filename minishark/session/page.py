@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import webbrowser
+from functools import partial
 
 from minishark.cluster.sharing import SharedEvents
 from minishark.page.server import PageServer
@@ -13,13 +14,15 @@ from minishark.page.sources import SessionSource
 from minishark.session.engine import Engine
 from minishark.session.watcher import Watcher
 
+_EXPLAIN_S = 3.0  # after a page has asked for events, which it does several times a second
+
 
 def serve_session(watcher: Watcher, engine: Engine, port: int) -> PageServer:
-    """Serve the page of a session, whose events explain placements from now on."""
-    site = Site([SessionSource(watcher.began, engine.events, engine.cancel)])
+    """Serve the page of a session, whose events explain placements while somebody looks."""
+    read = partial(engine.explain_for, _EXPLAIN_S)
+    site = Site([SessionSource(watcher.began, engine.events, engine.cancel, read)])
     server = PageServer(site, port=port)
     watcher.start()
-    engine.explains_all = True
     server.start()
     return server
 
@@ -27,9 +30,11 @@ def serve_session(watcher: Watcher, engine: Engine, port: int) -> PageServer:
 def share(watcher: Watcher, engine: Engine) -> None:
     """Let pages of the cluster ask for a session's events."""
 
-    def asked() -> None:
-        engine.explains_all = True
-        watcher.start()
+    def asked(begins: bool, is_read: bool) -> None:
+        if is_read:
+            engine.explain_for(_EXPLAIN_S)
+        if begins:
+            watcher.start()
 
     shared = SharedEvents(watcher.began, engine.events, engine.cancel, asked)
     engine.cluster.share_events(shared.answer)

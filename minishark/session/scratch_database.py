@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
     CatalogError,
@@ -32,6 +33,8 @@ from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
 ReadTable = Callable[[str], pa.Table]  # all rows of a table in the cluster, memory-mapped
+# A context for a statement that runs, given what interrupts it.
+StoppedBy = Callable[[Callable[[], None]], contextlib.AbstractContextManager[None]]
 
 _ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
@@ -154,9 +157,18 @@ class ScratchDatabase:
                 )
             return f"SET VARIABLE {name} = {text}"
 
-    def query(self, sql: str, *, lossless: bool = False) -> pa.Table:
-        """Run a query here, over all rows of its tables; `lossless` keeps DuckDB's types."""
-        with self._lock:
+    def query(
+        self, sql: str, *, lossless: bool = False, stopped_by: StoppedBy | None = None
+    ) -> pa.Table:
+        """Run a query here, over all rows of its tables.
+
+        Args:
+            sql: the query.
+            lossless: whether DuckDB's types are kept.
+            stopped_by: a context in which it runs, which is given what interrupts it.
+        """
+        stoppable = stopped_by or contextlib.nullcontext
+        with self._lock, stoppable(self._con.interrupt):
             names = self._show()
             if _ROW_NUMBERS.search(sql):
                 self._take(_mentioned(sql, names))  # views have no row ids
@@ -354,11 +366,12 @@ def _translated(error: duckdb.Error) -> Exception:
         )
     if isinstance(error, duckdb.IOException) and "No space left" in str(error):
         return ResourceError(disk_full(error))
+    text = message_of(error)
     if isinstance(error, duckdb.CatalogException):
-        return CatalogError(str(error))
-    if isinstance(error, duckdb.BinderException | duckdb.ParserException):
-        return QueryError(str(error))
-    return TaskFailedError(str(error))
+        return CatalogError(text)
+    if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
+        return QueryError(text)
+    return TaskFailedError(text)
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:

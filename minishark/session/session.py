@@ -98,6 +98,13 @@ class Session(CamelCase):
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
+    def __repr__(self) -> str:
+        if not self.is_open:
+            return "<minishark session, stopped>"
+        cluster, tables = self._runtime.cluster, ", ".join(self.tables) or "none"
+        size = f"nodes: {len(cluster.nodes)}, slots: {cluster.total_slots}"
+        return f"<minishark session: {size}, tables: {tables}>"
+
     # Statements
 
     def sql(
@@ -179,7 +186,7 @@ class Session(CamelCase):
             OptionError: a number is out of range.
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        layout = Layout(keys, partitions, replicas)
+        layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
         data = from_platform(data, self._runtime.cluster)
         self._runtime.create_table(
             name, data, layout=layout, replace=replace, on_progress=on_progress
@@ -492,7 +499,8 @@ class Session(CamelCase):
         """
         self._runtime.engine.check_open()
         cluster = self._runtime.cluster
-        return node_states(cluster.status(), cluster.paths)
+        statuses = cluster.status()
+        return node_states(statuses, cluster.paths, cluster.usage(statuses))
 
     def add_node(self) -> None:
         """Start one more node of the session's own cluster; returns before it is up.

@@ -18,6 +18,7 @@ from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.file_writer import counted
 from minishark.session.runtime import Runtime
+from minishark.session.variables import variable_advice
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.store import survives_arrow
 
@@ -31,7 +32,8 @@ class Statements:
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
-        statements = self.runtime.planning.statements(text)
+        with self.runtime.engine.binding(text):
+            statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
                 raise QueryError("Parameters go with one statement; run the others without them.")
@@ -109,16 +111,16 @@ class Statements:
         self, sql: str, explain: str | None, parsed: duckdb.Statement | None = None
     ) -> DataFrame:
         runtime = self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.engine.up_to_date(), runtime.engine.binding(sql):
             if runtime.scratch.is_elsewhere:
                 return self._query_in_scratch(sql, explain)
             try:
                 bound = runtime.planning.bind(sql, parsed)
-            except QueryError:
+            except QueryError as error:
                 if runtime.scratch.has_own:
                     with contextlib.suppress(QueryError, CatalogError):
                         return self._query_in_scratch(sql, explain)
-                raise
+                raise QueryError(f"{error}{variable_advice(str(error))}") from error
             return statement_frame(runtime, sql, bound.schema, explain=explain)
 
     def _query_in_scratch(self, sql: str, explain: str | None) -> DataFrame:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from minishark.catalog import Table
+from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import NodeState, node_changes, node_states
 from minishark.cluster.wire import own_versions
 from minishark.errors import MinisharkError, QueryCancelledError
@@ -55,6 +56,7 @@ class Watcher:
         self._nodes: dict[str, NodeState] = {}
         self._tables: dict[str, Table] = {}
         self._programs: dict[int, kinds.ProgramReport] = {}
+        self._running = RunningTasks()
         self._history: HistoryWriter | None = None
         self._spans: Spans | None = None
         self._written = 0
@@ -62,16 +64,22 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._ending = threading.Lock()  # taken once, for good
 
     def start(self) -> None:
         """Begin to look, if it does not yet; tells all that there is."""
         with self._lock:
-            self._nodes, self._tables, self._programs = {}, {}, {}
+            self._forget()
             if self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(
                     target=self._run, name="minishark-watcher", daemon=True
                 )
                 self._thread.start()
+
+    def _forget(self) -> None:
+        """Tell all states again."""
+        self._nodes, self._tables, self._programs = {}, {}, {}
+        self._running.forget()
 
     def write_to(self, folder: str | Path) -> None:
         """Write all events to files in a folder.
@@ -95,7 +103,9 @@ class Watcher:
         self.start()
 
     def stop(self) -> None:
-        """Look no more, and write what is left."""
+        """Look no more, and write what is left; only the first call does."""
+        if not self._ending.acquire(blocking=False):
+            return
         self._stopped.set()
         self._engine.events.emit(kinds.SessionEnded(at=time.time()))
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -131,11 +141,15 @@ class Watcher:
         if batch.dropped and events:
             events.insert(0, kinds.EventsDropped(at=events[0].at, count=batch.dropped))
         if self._spans is not None:
-            self._spans.record(events)
+            try:
+                self._spans.record(events)
+            except Exception as error:  # noqa: BLE001 - of users' samplers and span processors
+                self._spans = None
+                self._engine.warn(f"Spans are not made any more: {kinds.message(error)}")
         try:
             if self._history is not None and self._history.write(events):
                 with self._lock:
-                    self._nodes, self._tables, self._programs = {}, {}, {}
+                    self._forget()
         except OSError as error:
             self._history = None
             self._engine.warn(f"Events are not written any more: {error.strerror}.")
@@ -146,10 +160,13 @@ class Watcher:
         yield from self._program_changes()
 
     def _node_changes(self) -> Iterator[kinds.AnyEvent]:
-        cluster = self._engine.cluster
-        found = {node.name: node for node in node_states(cluster.status(), cluster.paths)}
+        cluster, now = self._engine.cluster, time.time()
+        statuses = cluster.status()
+        states = node_states(statuses, cluster.paths, cluster.usage(statuses))
+        found = {node.name: node for node in states}
         before, self._nodes = self._nodes, found
-        yield from node_changes(before, found, time.time())
+        yield from node_changes(before, found, now)
+        yield from self._running.changes(statuses, now)
 
     def _table_changes(self) -> Iterator[kinds.AnyEvent]:
         engine, now = self._engine, time.time()

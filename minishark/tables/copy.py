@@ -21,6 +21,7 @@ from pathlib import Path
 
 import duckdb
 
+from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
 from minishark.errors import DataError, ResourceError
@@ -124,6 +125,10 @@ class WriteFiles(Sink[tuple[Written, ...]]):
 
     copy: Copy  # the final target
     staging: Path
+    kept: bool = False  # whether the query's partitions are the user's: a file for each
+
+    def options(self, options: PlannerOptions) -> PlannerOptions:
+        return options.in_stages() if self.kept and self.copy.is_folder else options
 
     def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
         return plan if self.copy.is_folder else in_one_partition(plan)

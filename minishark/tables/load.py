@@ -1,13 +1,15 @@
 """Loads tables: data of any kind -> partitioned, replicated Arrow files on the nodes.
 
 Without partitioning columns, rows keep the source's order: each partition is a contiguous range,
-stored by one task. With them, loading takes two stages. The first reads the source, one task per
-piece, and divides rows into buckets by hash; the second stores the partitions, one task each. The
-hash is that of shuffles, so joins of tables partitioned alike need no shuffle.
+stored by one task; or it is a file that a node has already, which a task measures only. With them,
+loading takes two stages. The first reads the source, one task per piece, and divides rows into
+buckets by hash; the second stores the partitions, one task each. The hash is that of shuffles, so
+joins of tables partitioned alike need no shuffle.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +29,8 @@ from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import stage_slices
 from minishark.query.locality import replica_locations
+from minishark.query.metrics import TaskMetrics
+from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
@@ -39,12 +43,12 @@ from minishark.worker.protocol import (
     decode_outcome,
     encode,
 )
-from sparrow_core import JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
+from sparrow_core import JobFinished, JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
 
 OnProgress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
     """The rows of a table to load, as pieces that tasks read in parallel."""
 
@@ -52,6 +56,7 @@ class TableSource:
     relations: tuple[str, ...] = ()  # pieces that are SQL relations, such as `read_parquet('a')`
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
+    partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
     files: tuple[str, ...] = ()  # of the user: the table can be loaded from them again
 
     def payloads(self) -> list[TaskPayload]:
@@ -115,11 +120,13 @@ class TableLoader:
     folder: str
     source: TableSource  # where its rows come from
     layout: TableLayout  # how they are partitioned and replicated
+    observer: QueryObserver  # told what happens
     on_progress: OnProgress | None = None  # called with the number of tasks done and of all tasks
     _graph: StageGraph = field(init=False)
     _pieces: Sequence[TaskPayload] = field(init=False)
     _placed: Placement = field(init=False)
     _done: int = 0
+    _began_s: dict[int, float] = field(default_factory=dict)  # by stage
 
     def __post_init__(self) -> None:
         layout = self.layout
@@ -130,7 +137,11 @@ class TableLoader:
                 StageNode(index=1, tasks=layout.partitions, reads=(Read(0),)),
             ]
         else:
-            self._pieces = self.source.runs(layout.partitions)
+            self._pieces = (
+                [TaskPayload(i, {"in0": (s,)}) for i, s in enumerate(self.source.partitions)]
+                if self._takes_files
+                else self.source.runs(layout.partitions)
+            )
             nodes = [StageNode(index=1, tasks=len(self._pieces))]
         self._graph = StageGraph(nodes)
 
@@ -139,12 +150,26 @@ class TableLoader:
         """Whether rows are partitioned by hash; else each piece is a partition."""
         return bool(self.layout.partition_by) and self.layout.partitions > 1
 
+    @property
+    def _takes_files(self) -> bool:
+        """Whether the source's files become the partitions, where they are."""
+        return not self._is_divided and len(self.source.partitions) == self.layout.partitions
+
     def load(self) -> LoadedTable:
         self.renew()
+        self._tell_stages()
         StageJobs(
             graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
         ).run()
         return stored_table([output.outcome for output in self._graph.outputs(1)])
+
+    def _tell_stages(self) -> None:
+        pieces, store = len(self._pieces), "store partitions"
+        if self._is_divided:
+            divide = f"divide rows by hash of {', '.join(self.layout.partition_by)}"
+            self.observer.divided({0: (divide, pieces), 1: (store, self.layout.partitions)})
+        else:
+            self.observer.divided({1: (store, pieces)})
 
     # The protocol that `StageJobs` drives
 
@@ -162,8 +187,16 @@ class TableLoader:
             TaskSpec(p.index, encode(p), tuple(map(NodeName, nodes)), self._placed.wait_s)
             for p, nodes in zip(payloads, preferred, strict=True)
         )
+        stage = submission.stage
+        self._began_s.setdefault(stage, time.perf_counter())
+        self.observer.submitted(stage, len(tasks), self._graph.rerun(stage))
         # Data placement must not depend on the placement policy, which experiments compare.
-        return JobSpec(tasks=tasks, shared=encode(shared), user=self._placed.user)
+        return JobSpec(
+            tasks=tasks,
+            shared=encode(shared),
+            user=self._placed.user,
+            tag=self.observer.tag(stage),
+        )
 
     def _dividing(self) -> StageTask:
         schema = self.source.schema
@@ -184,7 +217,9 @@ class TableLoader:
     def _storing(self) -> StageTask:
         schema = self.source.schema
         return StageTask(
-            sql="" if self._is_divided else f"SELECT {_columns(schema)} FROM in0",
+            sql=""
+            if self._is_divided or self._takes_files
+            else f"SELECT {_columns(schema)} FROM in0",
             types=tuple(column.type for column in schema),
             output=OutputKind.PARTITION,
             folder=self.folder,
@@ -193,7 +228,10 @@ class TableLoader:
         )
 
     def _partition(self, index: int) -> TaskPayload:
-        nodes = replica_locations(self._placed.nodes, index, self.layout.replicas)
+        first, live = index, self._placed.nodes
+        if self._takes_files and (home := self.source.partitions[index].locations[0]) in live:
+            first = live.index(home)
+        nodes = replica_locations(live, first, self.layout.replicas)
         if not self._is_divided:
             return msgspec.structs.replace(self._pieces[index], replicas=nodes)
         divided = self._graph.outputs(0)
@@ -206,12 +244,18 @@ class TableLoader:
         return TaskOutput(outcome, event.node, outcome.locations or (event.node,))
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
-        if isinstance(event, TaskCompleted) and self.on_progress is not None:
-            total = len(self._pieces) + self._is_divided * self.layout.partitions
-            self._done = min(total, self._done + 1)  # lost outputs are computed twice
-            self.on_progress(self._done, total)
+        stage = submission.stage
+        if isinstance(event, TaskCompleted):
+            self.observer.completed(stage, event.task_id, _figures(event))
+            if self.on_progress is not None:
+                total = len(self._pieces) + self._is_divided * self.layout.partitions
+                self._done = min(total, self._done + 1)  # lost outputs are computed twice
+                self.on_progress(self._done, total)
+        elif isinstance(event, JobFinished):
+            self.observer.finished(stage, time.perf_counter() - self._began_s[stage], None, event)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
+        self.observer.failed(submission.stage, event)
         error = task_error(event)
         if isinstance(error, FragmentRejectedError | TaskFailedError):
             return DataError(f"The data can't be read: {error}")
@@ -224,7 +268,24 @@ class TableLoader:
         self._placed = self.site.placement()
 
     def waiting(self) -> None:
-        """Progress is reported by completed tasks only."""
+        """End the load if it was cancelled; progress is reported by completed tasks only."""
+        self.observer.check()
+
+
+def _figures(event: TaskCompleted) -> TaskMetrics:
+    outcome = decode_outcome(event.result)
+    return TaskMetrics(
+        node=event.node,
+        executor=event.executor,
+        attempt=event.attempt,
+        rows=outcome.rows,
+        bytes=outcome.nbytes,
+        disk_bytes=outcome.nbytes if outcome.on_disk else 0,
+        received=outcome.received,
+        run_s=event.run_s,
+        queue_s=event.queue_s,
+        local=None,
+    )
 
 
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
-from minishark.worker.outputs import BATCH_ROWS
-from minishark.worker.protocol import FileSlice
+from minishark.errors import DataError
+from minishark.worker.outputs import Outputs
+from minishark.worker.protocol import FileSlice, OutputKind, StageTask, TaskPayload
+from minishark.worker.writing import mapped
 
 
 class StoredPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece in a node's store.
+    """A piece in a node's store, as one file.
 
     Attributes:
         file: relative to the node's storage folder.
@@ -28,8 +30,22 @@ class StoredPiece(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
     def slices(self) -> list[FileSlice]:
-        """Each record batch."""
-        return [FileSlice(self.file, (self.node,), i, i + 1) for i in range(len(self.batches))]
+        """Each record batch; of an empty file none, for its schema."""
+        count = len(self.batches)
+        whole = [FileSlice(self.file, (self.node,), i, i + 1) for i in range(count)]
+        return whole or [FileSlice(self.file, (self.node,), 0, 0)]
+
+    def counts(self) -> tuple[int, ...]:
+        """The number of rows of each of the slices."""
+        return self.batches or (0,)
+
+
+class PieceFile(msgspec.Struct, frozen=True):
+    """Where a piece is to be written: its number in a folder; and its Arrow schema."""
+
+    folder: str
+    number: int
+    schema: pa.Schema
 
 
 @runtime_checkable
@@ -38,15 +54,39 @@ class Pieces(Protocol):
 
     schema: pa.Schema
 
-    def store(self, folder: str) -> Sequence[StoredPiece]:
-        """Write the pieces to the stores of nodes that are near them, into an existing folder.
+    def store(self, folder: str, schema: pa.Schema, count: int) -> Sequence[StoredPiece]:
+        """Write about `count` pieces to the stores of nodes near them, into an existing folder.
+
+        They are written as the partitions of a table with this Arrow schema would be, which has
+        the names of `self.schema`.
 
         Raises:
-            DataError: a piece can't be had.
+            DataError: a piece can't be had, or has other columns.
+            OSError: the disk is full.
         """
 
 
-def split(table: pa.Table) -> list[pa.RecordBatch]:
-    """A table as record batches of a size that tasks read well; at least one."""
-    batches = table.combine_chunks().to_batches(BATCH_ROWS)
-    return batches or [pa.RecordBatch.from_pylist([], table.schema)]
+def write_piece(
+    outputs: Outputs, file: PieceFile, batches: Iterable[pa.RecordBatch]
+) -> StoredPiece:
+    """Write a piece to a node's store.
+
+    Raises:
+        DataError: the rows have other columns.
+    """
+    names = file.schema.names
+    stage = StageTask(
+        sql="",
+        types=(),
+        output=OutputKind.PARTITION,
+        folder=file.folder,
+        columns=tuple((name, "") for name in names),
+    )
+    try:
+        conforming = (batch.select(names).cast(file.schema) for batch in batches)
+        task = TaskPayload(file.number, {})
+        name, stored = outputs.partition(stage, task, file.schema, conforming)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError) as error:
+        raise DataError(f"A block does not have the dataset's columns: {error}") from error
+    rows = tuple(batch.num_rows for batch in mapped(stored).to_batches())
+    return StoredPiece(file=name, node=outputs.store.node, batches=rows, bytes=stored.bytes)

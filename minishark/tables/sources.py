@@ -11,14 +11,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.planning import REMOTE_FILES, PlanningDatabase
 from minishark.errors import DataError, ResourceError
 from minishark.expressions import Column, Schema, quote_text
 from minishark.query.files import ROW_NUMBER, row_ranges
 from minishark.tables.load import TableSource
 from minishark.tables.pieces import Pieces
+from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.outputs import BATCH_ROWS
-from minishark.worker.protocol import FileSlice
+from minishark.worker.protocol import FileSlice, OutputKind, StageTask
 from minishark.worker.store import Store
 from minishark.worker.writing import FULL, disk_full
 
@@ -61,10 +62,12 @@ def files_source(
     size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
     if counts and not any(column.name.lower() == ROW_NUMBER for column in schemas[0]):
         relations = row_ranges(files, counts, -(-pieces // len(files)))
-    return TableSource(schemas[0], relations=tuple(relations), files=tuple(files)), size
+    return TableSource(schema=schemas[0], relations=tuple(relations), files=tuple(files)), size
 
 
 def _files(pattern: str) -> list[str]:
+    if "://" in pattern:
+        raise DataError(REMOTE_FILES)
     path = Path(pattern)
     if path.is_dir():
         found = sorted(
@@ -74,8 +77,13 @@ def _files(pattern: str) -> list[str]:
         found = [pattern]
     else:
         found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
+    if not found and path.is_dir():
+        raise DataError(f"There are no files in {pattern} that end in {', '.join(_READERS)}.")
     if not found:
         raise DataError(f"There is no file {pattern}.")
+    for file in found:
+        if not Path(file).is_file():  # a pipe or device could give rows for ever, or none
+            raise DataError(f"{file} is no regular file; copy what it gives to one first.")
     return [str(Path(file).absolute()) for file in found]
 
 
@@ -153,19 +161,47 @@ def memory_source(
             raise ResourceError(disk_full(error)) from error
         raise
     slices = tuple(FileSlice(file, (store_name,), i, i + 1) for i in range(len(batches)))
-    source = TableSource(schema, slices=slices or (FileSlice(file, (store_name,)),))
+    source = TableSource(schema=schema, slices=slices or (FileSlice(file, (store_name,)),))
     return source, SourceSize(stored.bytes, stored.rows)
 
 
 def pieces_source(
-    pieces: Pieces, folder: str, planning: PlanningDatabase
+    pieces: Pieces, folder: str, planning: PlanningDatabase, count: int
 ) -> tuple[TableSource, SourceSize]:
+    """A source of about `count` files; they may become partitions if Arrow keeps their types."""
     schema = table_schema(pieces.schema.empty_table(), planning)
-    stored = pieces.store(folder)
+    layout = _kept_layout(pieces.schema, schema)
+    try:
+        stored = pieces.store(folder, layout or pieces.schema.remove_metadata(), count)
+    except OSError as error:
+        if error.errno in FULL:
+            raise ResourceError(disk_full(error)) from error
+        raise
     slices = tuple(item for piece in stored for item in piece.slices())
-    rows = tuple(count for piece in stored for count in piece.batches)
+    rows = tuple(count for piece in stored for count in piece.counts())
+    whole = tuple(FileSlice(piece.file, (piece.node,)) for piece in stored) if layout else ()
     size = SourceSize(sum(piece.bytes for piece in stored), sum(rows))
-    return TableSource(schema, slices=slices, rows=rows), size
+    return TableSource(schema=schema, slices=slices, rows=rows, partitions=whole), size
+
+
+def _kept_layout(given: pa.Schema, schema: Schema) -> pa.Schema | None:
+    """The Arrow types in which tasks would store these columns; None if a cast can't give them."""
+    types = tuple(column.type for column in schema)
+    stage = StageTask(sql="", types=types, output=OutputKind.PARTITION, folder="")
+    with duckdb.connect(config={"threads": 1}) as connection:
+        for name, value in stored_types(stage, types).items():
+            connection.execute(f"SET {name} = {value}")
+        found = connection.from_arrow(given.empty_table()).to_arrow_table().schema
+    same = found.names == given.names and all(map(_alike, given.types, found.types))
+    return found if same else None
+
+
+def _alike(given: pa.DataType, stored: pa.DataType) -> bool:
+    if pa.types.is_large_string(given):
+        return bool(pa.types.is_string(stored))
+    if pa.types.is_decimal(given) and pa.types.is_decimal(stored):
+        return (given.precision, given.scale) == (stored.precision, stored.scale)
+    return bool(given == stored)
 
 
 def table_schema(table: pa.Table, planning: PlanningDatabase) -> Schema:

@@ -52,8 +52,8 @@ class StoreAsTable(Sink[Table]):
         return self.function is not None or bool(self.layout.ranges)
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
-        """With a function, several tasks even for few rows."""
-        return options.in_stages() if self.function else options
+        """With a function or partitions that the user made, several tasks even for few rows."""
+        return options.in_stages() if self.function or self.layout.kept else options
 
     def shape(self, plan: PhysicalPlan) -> PhysicalPlan:
         """Rows with equal keys in one partition, if there are keys."""
@@ -85,6 +85,8 @@ class StoreAsTable(Sink[Table]):
             return None if self.layout.partition_by else ()
         found = hash_columns(plan) if count > 1 else None
         names = tuple(self.schema[i].name for i in found) if found is not None else None
+        if names is None and self.layout.kept:
+            return ()
         return names if self.layout.partition_by in ((), names) else None
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
@@ -124,8 +126,9 @@ class StoreAsTable(Sink[Table]):
     def _loaded(self, run: QueryRun) -> Table:
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
-        with self.tables.temporary_folders(self.folder):
-            return self.tables.load(self.name, self.folder, source, layout)
+        tables = self.tables
+        with tables.temporary_folders(self.folder), tables.loading(self.name) as observer:
+            return tables.load(self.name, self.folder, source, layout, observer)
 
 
 def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
@@ -143,7 +146,7 @@ def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
         outcome, node = run.outcomes()[0]
         assert outcome.file is not None, "pieces are stored in files"
         slices, counts = [FileSlice(outcome.file, (node,))], [0]
-    return TableSource(schema, slices=tuple(slices), rows=tuple(counts)), size
+    return TableSource(schema=schema, slices=tuple(slices), rows=tuple(counts)), size
 
 
 def table_schema(schema: Schema) -> Schema:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -20,6 +22,7 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import CatalogError, OptionError, PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.inputs import lost_partitions
+from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.tables.load import LoadedTable, TableLayout, TableLoader, TableSource
@@ -40,6 +43,8 @@ _SMALL_TABLE_ROWS = 20_000
 _SMALL_TABLE_BYTES = 1 << 20
 _READS_MAX = 5
 
+Observed: TypeAlias = Callable[[str], AbstractContextManager[QueryObserver]]
+
 
 @dataclass(frozen=True, slots=True)
 class _Files:
@@ -59,6 +64,7 @@ class Tables:
     placement: Callable[[], Placement]  # gives the placement for loading tasks
     partitions: int  # the default number of partitions
     warn: Callable[[str], None]  # takes warnings for the user
+    observed: Observed  # gives the observer of a load, by what it is called
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -83,16 +89,18 @@ class Tables:
         *,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
-        with self.temporary_folders(folder) as (rows_folder, _):
+        with self.temporary_folders(folder) as (rows_folder, _), self.loading(name) as observer:
             pieces = layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
             columns = [column.name for column in source.schema]
             keys = named_columns(name, layout.partition_by, columns)
             wanted = self.layout(replace_fields(layout, partition_by=keys), size)
             stamps = _stamps(source.files)
-            table = self.load(name, folder, source, wanted, on_progress)
+            table = self.load(name, folder, source, wanted, observer, on_progress=on_progress)
             if source.files:
-                again = Layout(keys, len(table.partitions), wanted.replicas)
+                again = Layout(
+                    partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
+                )
                 self._origins[folder] = _Files(data, stamps, again)
             return table
 
@@ -209,7 +217,7 @@ class Tables:
         if isinstance(data, str | Path):
             return files_source(data, self.planning, pieces)
         if isinstance(data, Pieces):
-            return pieces_source(data, folder, self.planning)
+            return pieces_source(data, folder, self.planning, pieces)
         return memory_source(
             arrow_table(data),
             self.cluster.store(),
@@ -231,18 +239,33 @@ class Tables:
         nodes = len(self.cluster.nodes)
         return max(nodes, replicas) if partitions == 1 else replicas
 
+    @contextlib.contextmanager
+    def loading(self, name: str) -> Iterator[QueryObserver]:
+        """The observer of a load, which is told when it is over."""
+        began_s = time.perf_counter()
+        with self.observed(f"load {name}") as observer:
+            yield observer
+            observer.loaded(time.perf_counter() - began_s)
+
     def load(
         self,
         name: str,
         folder: str,
         source: TableSource,
         layout: TableLayout,
+        observer: QueryObserver,
+        *,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
         """Load a source into a folder, as a table that is not published yet."""
         site = Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes)
         loader = TableLoader(
-            site=site, folder=folder, source=source, layout=layout, on_progress=on_progress
+            site=site,
+            folder=folder,
+            source=source,
+            layout=layout,
+            observer=observer,
+            on_progress=on_progress,
         )
         return self.described(
             name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas

@@ -100,6 +100,7 @@ class _State:
     def __init__(self, fn: object) -> None:
         self.fn = fn
         self.is_lasting = True
+        # With their parts, which are kept: others could get their ids.
         self._functions: list[tuple[types.FunctionType, tuple[object, ...]]] = []
         self._cells: list[tuple[types.CellType, object]] = []
         self._globals: list[tuple[dict[str, Any], str, object]] = []
@@ -110,7 +111,10 @@ class _State:
         """Whether the function still is what it was."""
         try:
             return (
-                all(_own_parts(fn) == parts for fn, parts in self._functions)
+                all(
+                    fn.__code__ is code and fn.__defaults__ is defaults
+                    for fn, (code, defaults) in self._functions
+                )
                 and all(cell.cell_contents is value for cell, value in self._cells)
                 and all(names[name] is value for names, name, value in self._globals)
             )
@@ -124,8 +128,7 @@ class _State:
         if not isinstance(part, types.FunctionType) or part.__dict__ or part.__kwdefaults__:
             self.is_lasting = False
             return
-        own = _own_parts(part)
-        self._functions.append((part, own))
+        self._functions.append((part, (part.__code__, part.__defaults__)))
         for default in part.__defaults__ or ():
             self._look_at(default)
         for cell in part.__closure__ or ():
@@ -143,10 +146,6 @@ class _State:
                 self._look_at(value)
             elif not hasattr(builtins, name):
                 self.is_lasting = False  # it may be defined later
-
-
-def _own_parts(fn: types.FunctionType) -> tuple[object, ...]:
-    return id(fn.__code__), id(fn.__defaults__)
 
 
 @lru_cache(_KEPT)

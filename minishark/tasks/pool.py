@@ -68,6 +68,7 @@ from sparrow_core import (
 _SENT_MAX = 16_384
 _SENT_BYTES = 64 << 20
 _JOB_MAX = 4_096
+_STOPPED = "The session was stopped before the call was done."
 _UNKNOWN_S = 1.0  # what Sparrow takes for the time of a task of which nothing is known
 
 
@@ -259,6 +260,7 @@ class CallPool:
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
             options=JobOptions(task_s=min(task_s, _UNKNOWN_S), independent=True),
+            tag=function.label,
         )
 
     # Events, on the IO thread
@@ -355,10 +357,15 @@ class CallPool:
     def put_back(self, call: Call) -> None:
         """Run a call again that was sent, unless it was cancelled meanwhile."""
         with self._lock:
-            if call.is_over or self._closed:
+            if call.is_over:
                 return
-            call.is_pending = True
-            self._pending.appendleft(call)
+            closed = self._closed
+            if not closed:
+                call.is_pending = True
+                self._pending.appendleft(call)
+        if closed:  # `close` did not see it
+            self.fail(call, ClusterError(_STOPPED))
+            return
         if call.family is not None:
             call.family.add((call,))
         self._wake()
@@ -500,14 +507,14 @@ class CallPool:
             if self._closed:
                 return
             self._closed = True
-        self._fail_all(ClusterError("The session was stopped before the call was done."))
+        self._fail_all(ClusterError(_STOPPED))
         self._callbacks.close()
 
 
 def _job_error(event: JobFailed) -> Exception:
     story = "".join(f"\n  {line}" for line in event.story)
     if event.kind == "cancelled":
-        return ClusterError("The session was stopped before the call was done.")
+        return ClusterError(_STOPPED)
     if event.kind in ("no_nodes", "no_scheduler"):
         return ClusterError(f"The cluster can't run calls: {event.message}{story}")
     return ExecutionError(f"The cluster can't run calls: {event.message}{story}")

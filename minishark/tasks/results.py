@@ -213,6 +213,8 @@ class Results(Iterator[T], Generic[T]):
                 self._check_input()
                 return False
             chunk = self._take()
+            if chunk is None:
+                return False
             self._ahead -= 1
             self._ahead_bytes -= chunk.nbytes
             self._values = iter(self._values_of(chunk))
@@ -221,10 +223,10 @@ class Results(Iterator[T], Generic[T]):
             raise
         return True
 
-    def _take(self) -> _Chunk:
-        """The next chunk that is done; waits for it."""
+    def _take(self) -> _Chunk | None:
+        """The next chunk that is done; waits for it. None if another thread has closed this."""
         with self._arrived:
-            while True:
+            while self._chunks:
                 if self._plan.ordered and self._chunks[0].is_done:
                     return self._chunks.popleft()
                 if self._ready:
@@ -234,6 +236,7 @@ class Results(Iterator[T], Generic[T]):
                 self._awaited = self._chunks[0]
                 self._help()
                 self._arrived.wait(self._left_s())
+            return None
 
     def _help(self) -> None:
         call = self._chunks[0].call
@@ -267,6 +270,7 @@ class Results(Iterator[T], Generic[T]):
             self._exhausted = True
             self._failure = None
             self._values = iter(())
+            self._arrived.notify_all()  # a thread may wait for what will not come
         self._pool.cancel([chunk.call for chunk in chunks if chunk.call is not None])
         for chunk in chunks:
             if chunk.outcome is not None:

@@ -58,8 +58,8 @@ class FunctionFailedError(Exception):
     """
 
     def __init__(self, message: str, trace: str = "", pickled: bytes = b"") -> None:
-        super().__init__(message)
-        self.traceback = trace
+        super().__init__(_sendable(message))
+        self.traceback = _sendable(trace)
         self.pickled = pickled
 
     @classmethod
@@ -74,6 +74,11 @@ class FunctionFailedError(Exception):
         trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
         message = traceback.format_exception_only(error)[-1].strip()
         return cls(message, trace, _pickled(error))
+
+
+def _sendable(text: str) -> str:
+    """Text without lone surrogates, as in names of files that are no UTF-8: messages are UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _pickled(error: BaseException) -> bytes:
@@ -166,7 +171,9 @@ class ForEach:
 
 
 def _iterable(value: object) -> Iterable[Any]:
-    if isinstance(value, Iterable) and not hasattr(value, "__arrow_c_stream__"):
+    # A reader is an iterator of batches, and a stream: functions may return what they were given.
+    is_table = hasattr(value, "__arrow_c_stream__") and not isinstance(value, pa.RecordBatchReader)
+    if isinstance(value, Iterable) and not is_table:
         return value
     raise FunctionFailedError(
         f"The function returned a {type(value).__name__}; it must return an iterator: use yield."

@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.worker.dictionaries import Part, Parts
-from minishark.worker.protocol import BucketSlice, StageTask, TaskOutcome, TaskPayload
+from minishark.worker.protocol import BucketSlice, FileSlice, StageTask, TaskOutcome, TaskPayload
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches, grouped
 from minishark.worker.writing import StoredFile, mapped
@@ -115,6 +115,16 @@ class Outputs:
         finally:
             for _, stored in written:
                 stored.path.unlink(missing_ok=True)
+
+    def taken(
+        self, stage: StageTask, task: TaskPayload, slices: Sequence[FileSlice]
+    ) -> tuple[str, StoredFile] | None:
+        """A file that this node has, as a partition without a copy; None if it is no such file."""
+        if len(slices) != 1:
+            return None
+        file = _file(stage, task)
+        stored = self.store.linked(slices[0], file)
+        return None if stored is None else (file, stored)
 
     def replicated(
         self, task: TaskPayload, file: str, stored: StoredFile, measured: Callable[[], bytes]

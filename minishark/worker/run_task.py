@@ -47,7 +47,7 @@ from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
 from minishark.worker.task_errors import TaskError, is_full, task_errors
-from minishark.worker.writing import mapped
+from minishark.worker.writing import StoredFile, mapped
 
 _FUNCTIONS_MAX = 16
 
@@ -160,9 +160,7 @@ class TaskRunner:
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         if not stage.sql:
             with task_errors():
-                table = self._store.read(task.inputs["in0"])
-                batches = even_batches(table, BATCH_ROWS)
-                return self._store_partition(stage, task, table.schema, batches, table)
+                return self._stored_unchanged(stage, task, task.inputs["in0"])
         scalars = self._scalars.known_to(self._duckdb.con, stage.scalars)
         with task_errors(), self._inputs(stage, task) as variables, scalars:
             if stage.target is not None:
@@ -305,6 +303,16 @@ class TaskRunner:
         with self._duckdb.views(views, task.relations):
             yield tables
 
+    def _stored_unchanged(
+        self, stage: StageTask, task: TaskPayload, slices: tuple[FileSlice, ...]
+    ) -> TaskOutcome:
+        table = self._store.read(slices)
+        taken = self._outputs.taken(stage, task, slices)
+        if taken is not None:
+            return self._measured(stage, task, taken, table)
+        batches = even_batches(table, BATCH_ROWS)
+        return self._store_partition(stage, task, table.schema, batches, table)
+
     def _store_partition(
         self,
         stage: StageTask,
@@ -314,8 +322,19 @@ class TaskRunner:
         table: pa.Table | None = None,
     ) -> TaskOutcome:
         """Store and measure a partition; its rows in `table`, if they are in memory already."""
+        partition = self._outputs.partition(stage, task, schema, batches)
+        return self._measured(stage, task, partition, table)
+
+    def _measured(
+        self,
+        stage: StageTask,
+        task: TaskPayload,
+        partition: tuple[str, StoredFile],
+        table: pa.Table | None,
+    ) -> TaskOutcome:
+        """Measure a partition, and give away its replicas meanwhile."""
         columns = output_columns(stage)
-        file, stored = self._outputs.partition(stage, task, schema, batches)
+        file, stored = partition
 
         def measured() -> bytes:
             rows = mapped(stored) if table is None else table

@@ -274,13 +274,10 @@ class Store:
         """Slices that only other hosts have; whole files are copied for the node's executors."""
         whole = [item for item in items if _is_whole(item)]
         parts = [item for item in items if not _is_whole(item)]
-        if len(whole) > 1:
-            with ThreadPoolExecutor(_COPIES_AT_ONCE, "minishark-copy") as pool:
-                yield from zip(whole, pool.map(self._copied, whole), strict=True)
-        else:
-            yield from ((item, self._copied(item)) for item in whole)
-        if parts:
-            yield from self._fetched(parts).items()
+        with ThreadPoolExecutor(_COPIES_AT_ONCE, "minishark-copy") as pool:
+            copied = pool.map(self._copied, whole)
+            fetched = self._fetched(parts) if parts else {}
+            return [*zip(whole, copied, strict=True), *fetched.items()]
 
     def _copied(self, item: FileSlice) -> pa.Table | InputMissingError:
         """A whole file, copied to this node unless another of its executors was faster."""
@@ -327,6 +324,28 @@ class Store:
         assert self._fetcher is not None, "there are other hosts"
         with self._raw(file) as sink:
             self._fetcher.copy(source, file, sink)
+
+    def linked(self, item: FileSlice, file: str) -> StoredFile | None:
+        """A whole file of this node under another name; None if the node does not have it."""
+        path = self._find(item.file, self.node) if _is_whole(item) else None
+        if path is None or self.node not in item.locations:
+            return None
+        if self._stores:
+            self._make_folder_of_stranger(file)
+        try:
+            self._paths.take(path, self.node, file)
+        except OSError:  # whoever copies it is told why
+            return None
+        copy = self._paths.find(file, (self.node,))
+        if copy is None:
+            return None
+        batches = self.read((item,)).to_batches()
+        return StoredFile(
+            copy,
+            bytes=sum(batch.nbytes for batch in batches),
+            rows=sum(batch.num_rows for batch in batches),
+            on_disk=not copy.is_relative_to(self._paths.memory),
+        )
 
     @contextlib.contextmanager
     def _alone(self, file: str) -> Iterator[None]:

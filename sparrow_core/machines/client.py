@@ -309,12 +309,12 @@ class Client:
         if job is None:
             return []  # about an earlier submission
         job.heard_at = now
-        heard = self._heard(job.scheduler, now)
-        if job.accepted:
-            return heard
-        job.accepted = True
+        was_accepted, job.accepted = job.accepted, True
         job.unanswered = 0
-        return [*heard, self._timer(job, self._config.ping_s)]
+        # Only now: the first sign of life after a silence has jobs without an answer submitted
+        # anew, and this one has been answered.
+        heard = self._heard(job.scheduler, now)
+        return heard if was_accepted else [*heard, self._timer(job, self._config.ping_s)]
 
     # --- silent schedulers ---------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ class Client:
         return [*heard, *rerun]
 
     def _on_task_results(self, msg: TaskResults, now: float) -> list[Envelope]:
-        job = self._jobs.get(_job_of(msg.job_id))
+        job = self._jobs.get(job_of(msg.job_id))
         if job is None:
             return []
         took_s = now - job.started_at
@@ -456,7 +456,7 @@ class Client:
         return [*out, *self._expect_stragglers(job, len(events), now)]
 
     def _on_job_placed(self, msg: JobPlaced) -> list[Envelope]:
-        job = self._jobs.get(_job_of(msg.job_id))
+        job = self._jobs.get(job_of(msg.job_id))
         if job is None:
             return []
         job.placement = (*(job.placement or ()), *msg.steps)
@@ -493,7 +493,7 @@ class Client:
         return [Envelope(scheduler, self._submission(job, wire_id))]
 
     def _on_task_error(self, msg: TaskError) -> list[Envelope]:
-        job = self._jobs.get(_job_of(msg.key.job_id))
+        job = self._jobs.get(job_of(msg.key.job_id))
         if job is None or msg.key.task_id not in job.missing:
             return []
         event = TaskFailed(msg.key.task_id, msg.message, msg.detail, msg.node, msg.executor)
@@ -576,7 +576,7 @@ class Client:
         return Envelope(self._sink, Notify(job_id, events))
 
     def _current(self, wire_id: JobId) -> _Job | None:
-        job = self._jobs.get(_job_of(wire_id))
+        job = self._jobs.get(job_of(wire_id))
         return job if job is not None and job.wire_id == wire_id else None
 
     def _on_scheduler_lost(self, msg: SchedulerLost, now: float) -> list[Envelope]:
@@ -624,5 +624,6 @@ class Client:
         assert self._watched_at is not None or not self._jobs
 
 
-def _job_of(wire_id: JobId) -> JobId:
+def job_of(wire_id: JobId) -> JobId:
+    """The job of one of its submissions."""
     return JobId(wire_id.partition("~")[0])

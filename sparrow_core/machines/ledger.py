@@ -22,6 +22,7 @@ from sparrow_core.protocol.types import (
     JobOptions,
     NodeInfo,
     PlacementStep,
+    RunningTask,
     StepKind,
     TaskSpec,
     claim_of,
@@ -68,19 +69,23 @@ class Node:
     """A live node.
 
     Attributes:
+        joined_at: When it was heard first.
         frameworks: Of all executors that it ever had: one that has died is being restarted.
         load: Queued reservations and running tasks, of all schedulers.
+        longest: Of these tasks, those that run the longest.
         jobs: That may hold something there.
     """
 
     address: Address
     heard_at: float
+    joined_at: float
     executors: tuple[ExecutorInfo, ...] = ()
     attributes: tuple[str, ...] = ()
     draining: bool = False
     load: tuple[int, int] = (0, 0)
     deaths: int = 0
     last_death: str = ""
+    longest: tuple[RunningTask, ...] = ()
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)
 
@@ -185,6 +190,17 @@ class Ledger:
             ]
         return self._eligible[key]
 
+    def starting(self, options: JobOptions, since: float) -> list[NodeName]:
+        """Nodes that have joined since then, and whose executors are still to come."""
+        return [
+            name
+            for name, node in self.nodes.items()
+            if node.joined_at >= since
+            and not node.frameworks
+            and not node.draining
+            and all(attribute in node.attributes for attribute in options.requires)
+        ]
+
     def is_empty(self) -> bool:
         """Whether no node that stays has, or had, an executor; one about to be removed drains."""
         return not any(node.frameworks and not node.draining for node in self.nodes.values())
@@ -195,7 +211,7 @@ class Ledger:
                 name=name, monitor=node.address, executors=node.executors,
                 attributes=node.attributes, draining=node.draining,
                 queued=node.load[0], running=node.load[1],
-                deaths=node.deaths, last_death=node.last_death,
+                deaths=node.deaths, last_death=node.last_death, longest=node.longest,
             )
             for name, node in self.nodes.items()
         )  # fmt: skip

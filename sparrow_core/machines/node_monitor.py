@@ -34,6 +34,7 @@ queue by `queue_max`; remembered dead executors by `_GONE_MAX`.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, assert_never
@@ -85,9 +86,10 @@ from sparrow_core.protocol.messages import (
     TasksWithdrawn,
     Tick,
 )
-from sparrow_core.protocol.types import ExecutorInfo, HeldJob, TaskKey
+from sparrow_core.protocol.types import ExecutorInfo, HeldJob, RunningTask, TaskKey
 
 _GONE_MAX = 1024
+_LONGEST_MAX = 50  # of how many running tasks heartbeats tell
 
 
 class NodeMonitorConfig(Struct, frozen=True, kw_only=True):
@@ -195,21 +197,22 @@ class NodeMonitor:
             case ExecutorStatus():
                 return self._on_executor_status(msg, now)
             case ExecutorLost():
-                return self._on_executor_lost(msg)
+                return self._on_executor_lost(msg, now)
             case GetShared():
                 return self._on_get_shared(msg)
             case SetWeights():
                 return self._on_set_weights(msg)
             case SetSchedulers():
-                for gone in set(self._schedulers) - set(msg.schedulers):
-                    self._unreported.take(gone)
+                for known in self._schedulers:
+                    if known not in msg.schedulers:
+                        self._unreported.take(known)
                 self._schedulers = msg.schedulers
-                return self._register()
+                return self._register(now)
             case Drain():
                 # Once it may leave, a late Drain with `hold` does not keep it.
                 self._held = msg.hold and (self._held or not self._draining)
                 self._draining = True
-                return [*self._register(), *self._wake()]
+                return [*self._register(now), *self._wake()]
             case NodeRefused():
                 return [Envelope(self._supervisor, msg)] if self._supervisor else []
             case Tick():
@@ -534,7 +537,7 @@ class NodeMonitor:
         ]
         if address not in self._pool.executors:
             self._pool.add(msg.info, now)
-            return [*out, *self._register(), *self._wake()]
+            return [*out, *self._register(now), *self._wake()]
         executor = self._pool.executors[address]
         executor.heard_at = now
         known = dict.fromkeys(msg.running)
@@ -546,7 +549,7 @@ class NodeMonitor:
             out.append(Envelope(address, EndJobs(over)))
         return [*out, *self._wake()]
 
-    def _on_executor_lost(self, msg: ExecutorLost) -> list[Envelope]:
+    def _on_executor_lost(self, msg: ExecutorLost, now: float) -> list[Envelope]:
         if msg.executor in self._gone:
             return []  # a duplicate
         self._gone[msg.executor] = None
@@ -554,7 +557,7 @@ class NodeMonitor:
             del self._gone[next(iter(self._gone))]
         self._deaths += 1
         self._last_death = f"{name_of(msg.executor)}: {msg.reason}{self._at_work(msg.executor)}"
-        return self._lose_executor(msg.executor, msg.reason)
+        return self._lose_executor(msg.executor, msg.reason, now)
 
     def _at_work(self, address: Address) -> str:
         """What an executor has been running, for the message about its death."""
@@ -562,7 +565,7 @@ class NodeMonitor:
         tasks = [str(key.task_id) for key in executor.running] if executor is not None else []
         return f", while it had task {', '.join(tasks)}" if tasks else ""
 
-    def _lose_executor(self, address: Address, reason: str) -> list[Envelope]:
+    def _lose_executor(self, address: Address, reason: str, now: float) -> list[Envelope]:
         executor = self._pool.remove(address)
         if executor is None:
             return []  # died before it registered, or was silent for long before
@@ -571,7 +574,7 @@ class NodeMonitor:
         for job in self._jobs.values():
             job.shared_with.pop(address, None)
         # Schedulers learn at once that there are fewer slots, or none.
-        return [*self._register(), *self._wake()]
+        return [*self._register(now), *self._wake()]
 
     # --- the node ------------------------------------------------------------------------------
 
@@ -613,17 +616,35 @@ class NodeMonitor:
         out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
         timeout_s = self._config.executor_timeout_s
         for executor in self._pool.silent(now, timeout_s, self._config.heartbeat_s):
-            out += self._lose_executor(executor, f"silent for {timeout_s:g} s")
-        return [*out, *self._register(), *self._wake()]
+            out += self._lose_executor(executor, f"silent for {timeout_s:g} s", now)
+        return [*out, *self._register(now), *self._wake()]
 
-    def _register(self) -> list[Envelope]:
+    def _register(self, now: float) -> list[Envelope]:
         """Heartbeats: to each scheduler, what the node has of its jobs."""
         if self._left:
             return []  # a heartbeat would register the node again
         infos = tuple(executor.info for executor in self._pool.executors.values())
-        return [self._heartbeat(scheduler, infos) for scheduler in self._schedulers]
+        longest = tuple(self._longest(now))
+        return [self._heartbeat(scheduler, infos, longest) for scheduler in self._schedulers]
 
-    def _heartbeat(self, scheduler: Address, infos: tuple[ExecutorInfo, ...]) -> Envelope:
+    def _longest(self, now: float) -> Iterator[RunningTask]:
+        """Those that run the longest, for whoever wonders what a node is doing.
+
+        Most tasks that run for less than a heartbeat would be over before anybody hears of them.
+        """
+        for key, task in itertools.islice(self._running.items(), _LONGEST_MAX):  # oldest first
+            for_s = now - task.at
+            if for_s < self._config.heartbeat_s:
+                break
+            assert task.executor is not None, "a running task has one"
+            yield RunningTask(key, name_of(task.executor), for_s)
+
+    def _heartbeat(
+        self,
+        scheduler: Address,
+        infos: tuple[ExecutorInfo, ...],
+        longest: tuple[RunningTask, ...],
+    ) -> Envelope:
         # A job without reservations is named, too: the scheduler says if it is over.
         held: Counter[JobId] = Counter()
         for job_id, job in self._jobs.items():
@@ -647,6 +668,7 @@ class NodeMonitor:
             reports=self._unreported.take(scheduler),
             deaths=self._deaths,
             last_death=self._last_death,
+            longest=longest,
         )
         return Envelope(scheduler, msg)
 

@@ -114,12 +114,13 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_attempts: Attempts at a task before its job fails.
-        accept_wait_s: How long a job may be open before its client is told that it has come. A
-            result says so, too, and short jobs are over by then.
+        accept_wait_s: How long a job may be open before its client is told that it has come:
+            short jobs are over by then.
         tick_s: Interval at which silent nodes and clients are looked for.
         node_timeout_s: A node that is silent for this long is dead.
         nodes_wait_s: How long a job waits for the first node of the cluster.
-        executors_wait_s: How long a job waits for a new executor when all of them have died.
+        executors_wait_s: How long a job waits for a new executor when all of them have died, also
+            for the first one of a node that has just joined.
         settle_s: How long a new scheduler waits for nodes before it calls a job unsatisfiable.
         lease_s: A job whose client is silent for this long is ended.
         grace_s: How long a message may take before a heartbeat that contradicts it is believed.
@@ -310,6 +311,16 @@ class Scheduler:
         needs = [*options.requires, *([f"framework {options.framework}"] * bool(options.framework))]
         raise Unsatisfiable(f"no live node has {' and '.join(needs) or 'what the job needs'}")
 
+    def _left_for(self, job: Job, now: float) -> Sequence[NodeName]:
+        """The nodes on which an open job may be placed again; perhaps none.
+
+        If there is no other, those that have just joined: `_abort_deserted` ends the job if they
+        get no executors for it.
+        """
+        options = job.submit.options
+        starting_since = now - self._config.executors_wait_s
+        return self._ledger.eligible(options) or self._ledger.starting(options, starting_since)
+
     def _probe(self, probing: _Admitted, now: float) -> list[Envelope]:
         job_id = probing.submit.job_id
         self._probing[job_id] = probing
@@ -379,7 +390,8 @@ class Scheduler:
     ) -> list[Envelope]:
         """Place tasks of an open job again; the job fails if that is impossible."""
         try:
-            reservations = job.placer.place(tasks, self._eligible(job.submit.options), avoid)
+            nodes = self._left_for(job, now) or self._eligible(job.submit.options)
+            reservations = job.placer.place(tasks, nodes, avoid)
         except (Unsatisfiable, NoNodes) as error:
             return self._abort(job, _kind_of(error), str(error), job.story)
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, tasks)]
@@ -666,10 +678,11 @@ class Scheduler:
         if msg.name in nodes and nodes[msg.name].address != msg.address:
             # A new process under the same name has nothing of what the old one had.
             out += self._node_lost(msg.name, "the node was restarted", now)
-        node = nodes.setdefault(msg.name, Node(address=msg.address, heard_at=now))
+        node = nodes.setdefault(msg.name, Node(address=msg.address, heard_at=now, joined_at=now))
         node.heard_at = now
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
+        node.longest = msg.longest
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
             out += self._admit_parked(now)
@@ -755,7 +768,7 @@ class Scheduler:
     def _move_reservations(self, job: Job, name: NodeName, now: float) -> list[Envelope]:
         job.shared_on.pop(name, None)
         held = job.reserved.pop(name, None)
-        nodes = self._ledger.eligible(job.submit.options)
+        nodes = self._left_for(job, now)
         try:
             reservations = job.placer.node_lost(name, held.count if held else 0, nodes)
         except (Unsatisfiable, NoNodes) as error:

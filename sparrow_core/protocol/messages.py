@@ -34,6 +34,7 @@ from sparrow_core.protocol.types import (
     NodeInfo,
     PlacementStep,
     Result,
+    RunningTask,
     Seconds,
     SlotOutcome,
     TaskKey,
@@ -316,6 +317,7 @@ class RegisterNode(Message, frozen=True, kw_only=True):
     reports: tuple[JobReport, ...] = ()
     deaths: int = 0  # of its executors
     last_death: str = ""
+    longest: tuple[RunningTask, ...] = ()  # of the running tasks
 
 
 class NodeLeft(Message, frozen=True):

@@ -173,11 +173,20 @@ class HeldJob(Struct, frozen=True, array_like=True, gc=False):
     reservations: Count
 
 
+class RunningTask(Struct, frozen=True, array_like=True, gc=False):
+    """An attempt that has been with an executor for `for_s` seconds."""
+
+    key: TaskKey
+    executor: str
+    for_s: Seconds
+
+
 class NodeInfo(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """A live node as a scheduler knows it.
 
     `queued` reservations and `running` tasks are those of all schedulers; `deaths` counts its
-    executors' deaths, of which `last_death` describes the last.
+    executors' deaths, of which `last_death` describes the last; `longest` are those of the tasks
+    that run the longest.
     """
 
     name: NodeName
@@ -189,3 +198,4 @@ class NodeInfo(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     monitor: Address = Address("")
     deaths: int = 0
     last_death: str = ""
+    longest: tuple[RunningTask, ...] = ()

@@ -13,13 +13,13 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, assert_never
 
-from sparrow_core.machines.client import Client, ClientConfig
+from sparrow_core.machines.client import Client, ClientConfig, job_of
 from sparrow_core.policy.placement import check_placement
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
@@ -37,8 +37,14 @@ from sparrow_core.protocol.messages import (
     Tick,
     WithdrawTasks,
 )
-from sparrow_core.protocol.types import NodeInfo
-from sparrow_core.runtime.specs import ExecutorStatus, JobSpec, NodeStatus, start_of
+from sparrow_core.protocol.types import NodeInfo, RunningTask
+from sparrow_core.runtime.specs import (
+    ExecutorStatus,
+    JobSpec,
+    NodeStatus,
+    TaskStatus,
+    start_of,
+)
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.observe import observed
 
@@ -71,6 +77,7 @@ class ClientActor(Machine[_ActorIn]):
         self.on_scheduler_silent: OnSilent | None = None
         self.changed = threading.Condition()
         self._callbacks: dict[JobId, OnEvent] = {}
+        self._tags: dict[JobId, Any] = {}  # of open jobs that have one
         self.address = address
         self._client = client
         self._generation = 0
@@ -102,11 +109,15 @@ class ClientActor(Machine[_ActorIn]):
     def gauges(self) -> dict[str, float]:
         return {"client_jobs": len(self._callbacks)}
 
-    def expect(self, job_id: JobId, on_event: OnEvent) -> None:
+    def expect(self, job_id: JobId, on_event: OnEvent, tag: Any = None) -> None:
         self._callbacks[job_id] = on_event
+        if tag is not None:
+            self._tags[job_id] = tag
 
     def _notify(self, job_id: JobId, events: Sequence[JobEvent]) -> None:
         over = isinstance(events[-1], JobFinished | JobFailed)
+        if over:
+            self._tags.pop(job_id, None)
         callback = self._callbacks.pop(job_id, None) if over else self._callbacks.get(job_id)
         if callback is None:
             return
@@ -152,7 +163,23 @@ class ClientActor(Machine[_ActorIn]):
             running=info.running,
             deaths=info.deaths,
             last_death=info.last_death,
+            longest=tuple(self._own(info.longest)),
         )
+
+    def _own(self, tasks: Sequence[RunningTask]) -> Iterator[TaskStatus]:
+        """Those of this client's tagged jobs."""
+        for task in tasks:
+            job_id = job_of(task.key.job_id)
+            tag = self._tags.get(job_id)
+            if tag is not None:
+                yield TaskStatus(
+                    tag=tag,
+                    job_id=job_id,
+                    task_id=task.key.task_id,
+                    attempt=task.key.attempt,
+                    executor=task.executor,
+                    for_s=task.for_s,
+                )
 
 
 def _guard(callback: Callable[[], None]) -> None:
@@ -235,7 +262,7 @@ class Cluster(ABC):
         if not self._is_running():
             raise ClusterClosed("the cluster is not running")
         job_id = JobId(f"{self._session}.{next(self._ids)}")
-        self._actor.expect(job_id, on_event)
+        self._actor.expect(job_id, on_event, job.tag)
         try:
             self._driver.post(self._client, start_of(job, job_id))
             if not self._is_running():  # closed meanwhile: nobody else would call back

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -130,6 +131,7 @@ class LocalCluster(_OwnCluster):
         self._restarts = restarts
         self._leaving: dict[NodeName, None] = {}  # nodes that drain: their ends are no deaths
         self._respawns = {NodeName(node.name): Respawns(restarts) for node in nodes}
+        self._starts: Counter[NodeName] = Counter()  # also of nodes that have left
         homes = [nodes[number % len(nodes)].name for number in range(schedulers)]
         self._schedulers = tuple(
             address(self._endpoint(home), f"scheduler-{number}")
@@ -214,7 +216,7 @@ class LocalCluster(_OwnCluster):
         self.call_soon(partial(self._add, NodeName(config.name)))
 
     def _add(self, name: NodeName) -> None:
-        self._respawns.setdefault(name, Respawns(self._restarts))
+        self._respawns[name] = Respawns(self._restarts)
         self._restart(name)
 
     def drain_node(self, node: str) -> None:
@@ -232,20 +234,24 @@ class LocalCluster(_OwnCluster):
         self.call_soon(partial(self._drain, name))
 
     def _drain(self, name: NodeName) -> None:
-        if name in self._children:
-            self._leaving[name] = None
+        if name not in self._children:
+            return
+        self._leaving[name] = None
+        if name in self._dead:  # and will not come back
+            self._remove(name)
+        else:
             self._driver.post(address(self._endpoint(name), f"monitor-{name}"), Drain())
 
     def _remove(self, name: NodeName) -> None:
-        """A node that was drained has ended."""
-        del self._leaving[name], self._children[name]
+        """A node that was drained has ended; another one may have its name."""
+        del self._leaving[name], self._children[name], self._respawns[name]
         self._configs = tuple(config for config in self._configs if config.name != name)
         for table in (self._dead, self._last_deaths, self._given_up):
             table.pop(name, None)
 
     def failed_nodes(self) -> dict[str, str]:
         """The nodes that died too often to be restarted, each with how it died."""
-        return {str(name): self._last_deaths[name] for name in tuple(self._given_up)}
+        return {str(name): self._last_deaths.get(name, "") for name in tuple(self._given_up)}
 
     def _spawn(self, config: NodeConfig) -> None:
         name = NodeName(config.name)
@@ -262,8 +268,9 @@ class LocalCluster(_OwnCluster):
             limits=config.limits,
             audit_dir=self._audit_dir,
             orphaned_folders=config.orphaned_folders,
-            restarts=self._respawns[name].count,
+            restarts=self._starts[name],
         )
+        self._starts[name] += 1
         child = Child(settings, self._run_dir / f"{name}.log", new_session=True)
         self._children[name] = child
         self._dead.pop(name, None)
@@ -271,8 +278,11 @@ class LocalCluster(_OwnCluster):
         self._driver.watch(child.alive_fd, lambda: self._on_node_death(name))
 
     def _restart(self, name: NodeName) -> None:
+        config = next((config for config in self._configs if config.name == name), None)
+        if config is None or (name in self._children and name not in self._dead):
+            return  # drained before it could be restarted; there may be another by now
         try:
-            self._spawn(next(config for config in self._configs if config.name == name))
+            self._spawn(config)
         except OSError as error:  # for instance no memory to fork: as if it had died at once
             self._dead[name] = self._last_deaths[name] = str(error)
             self._plan_restart(name)
@@ -334,8 +344,9 @@ class LocalCluster(_OwnCluster):
     def _status(self, name: NodeName, pid: int) -> NodeStatus:
         """A node, its own deaths added to those of its executors."""
         status = self._actor.status_of(name, pid, alive=name not in self._dead)
-        own = self._respawns[name].count
-        last = status.last_death or (f"{name}: {self._last_deaths[name]}" if own else "")
+        respawns, how = self._respawns.get(name), self._last_deaths.get(name, "")
+        own = respawns.count if respawns else 0  # none if it has left meanwhile
+        last = status.last_death or (f"{name}: {how}" if own else "")
         return msgspec.structs.replace(status, deaths=status.deaths + own, last_death=last)
 
     def _end(self) -> None:

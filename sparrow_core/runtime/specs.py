@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.placement import DEFAULT_PLACEMENT
 from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.ids import JobId, TaskId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 
@@ -25,6 +26,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         placement: A name of `placement.PLACEMENTS`.
         probe_ratio: Reservations or probes per task (d in the paper), at least 1.
         options: Priority, required attributes of nodes, framework, straggler mitigation.
+        tag: By what the caller knows the job again in `NodeStatus.longest`; it is sent nowhere.
     """
 
     tasks: tuple[TaskSpec, ...]
@@ -33,6 +35,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     placement: str = DEFAULT_PLACEMENT
     probe_ratio: float = 2.0
     options: JobOptions = JobOptions()
+    tag: Any = None
 
 
 def start_of(job: JobSpec, job_id: JobId) -> StartJob:
@@ -106,6 +109,23 @@ class ExecutorStatus(Struct, frozen=True):
     slots: int
 
 
+class TaskStatus(Struct, frozen=True, kw_only=True):
+    """A running task of a tagged job of this client.
+
+    Attributes:
+        tag: That of its job.
+        executor: Its name.
+        for_s: How long it had been there when its node last reported.
+    """
+
+    tag: Any
+    job_id: JobId
+    task_id: TaskId
+    attempt: int
+    executor: str
+    for_s: float
+
+
 class NodeStatus(Struct, frozen=True, kw_only=True):
     """A node, as last reported.
 
@@ -114,6 +134,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
         running: Tasks of all schedulers.
         deaths: Of the node's process and its executors.
         last_death: How the last of them ended.
+        longest: Of the tasks that run the longest there, those of this client's tagged jobs.
     """
 
     name: str
@@ -126,6 +147,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     running: int = 0
     deaths: int = 0
     last_death: str = ""
+    longest: tuple[TaskStatus, ...] = ()
 
 
 def check_nodes(nodes: Sequence[NodeConfig], schedulers: int) -> None:

@@ -85,6 +85,28 @@ def test_answers_are_shown_and_kept(magics: SqlMagics, capsys: pytest.CaptureFix
     assert 5 == magics.shell.user_ns["asia"].to_arrow().num_rows
 
 
+def test_parameters_are_variables_of_the_notebook(magics: SqlMagics) -> None:
+    """Only what is no text or comment is a parameter; without a variable it is DuckDB's error."""
+    magics.shell.user_ns |= {"region": 3, "other": object()}
+    sql = "SELECT count(*) AS n, '$other' AS t FROM nation WHERE n_regionkey = $region -- $other"
+    answer = magics.sql(sql)
+    assert answer is not None
+    assert [{"n": 5, "t": "$other"}] == answer.table.to_pylist()
+    with pytest.raises(UsageError, match="nowhere"):
+        magics.sql("SELECT $nowhere")
+
+
+def test_an_answer_is_the_only_output_of_its_cell(
+    magics: SqlMagics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is not displayed beside its HTML, although the console finds a notebook."""
+    shown: list[object] = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *found: shown.append(found))
+    assert [" a", "──", "42", "1 row"] == repr(magics.sql("SELECT 42 AS a")).splitlines()
+    assert [] == shown
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -86,7 +86,7 @@ def _one(run: Run, op: Op, env: list[Value], task_s: float) -> Value | None:
             return run.reduce(_reducer(a, task_s), some)
         case "scatter":
             target = _size(run, b)
-            scattered = run.scatter(_scatterer(c, target), some, other, partitions=target)
+            scattered = _scattered(run, (some, other), c, target)
             fits = [each for each in env if each.partitions == target]
             return run.gather(_mixer(d, task_s), scattered, *fits[:1])
         case "state":
@@ -166,6 +166,25 @@ def _reducer(constant: int, task_s: float) -> Any:
         return (number_of(left) * 41 + number_of(right) * 3 + constant) % PRIME
 
     return combine
+
+
+def _scattered(run: Run, parts: tuple[Value, ...], constant: int, targets: int) -> Value:
+    """To all, or along routes; some targets have no source, and some sources no target."""
+    send, step, sources = _scatterer(constant, targets), constant % 4, parts[0].partitions
+    if not step:
+        return run.scatter(send, *parts, partitions=targets)
+
+    def targets_of(index: int) -> range:
+        return range(index % 3, targets, 1 + step)
+
+    def scatter(index: int, *parts: Any) -> dict[int, Any]:
+        sent = send(*parts)
+        pieces = sent if isinstance(sent, dict) else dict(enumerate(sent))
+        return {each: pieces[each] for each in targets_of(index) if each in pieces}
+
+    routes = run.routes(targets_of, sources, targets)
+    numbers = run.load(int, partitions=sources)
+    return run.scatter(scatter, numbers, *parts, partitions=targets, along=routes)
 
 
 def _scatterer(constant: int, targets: int) -> Any:

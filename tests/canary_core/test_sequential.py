@@ -70,6 +70,36 @@ def test_scatter_delivers_pieces_in_order_of_their_sources() -> None:
     assert ([[0, 2], [1, 3]], [6, 0, -6]) == run(driver)
 
 
+def test_a_scatter_along_routes_goes_where_they_lead() -> None:
+    """A target without sources gets an empty list."""
+
+    def driver(r: Run) -> Any:
+        routes = r.routes(lambda index: (index // 2,), targets=3)
+        return r.scatter(lambda x: {x // 2: x}, r.load(int), partitions=3, along=routes)
+
+    assert [[0, 1], [2, 3], []] == run(driver)
+
+
+def test_a_piece_for_a_target_that_the_routes_lack_is_refused() -> None:
+    def driver(r: Run) -> Any:
+        routes = r.routes(lambda index: (index, 3))
+        return r.scatter(lambda x: {2: x}, r.load(int), along=routes)
+
+    with pytest.raises(TaskFailed, match="target 2; the routes of partition 0 lead to 0, 3"):
+        run(driver)
+
+
+def test_routes_lead_from_the_operands_to_the_targets() -> None:
+    with pytest.raises(InvalidCall, match="from partition 1 to 4 to 4; there are 4 partitions"):
+        run(lambda r: r.routes(lambda index: [4] if index else ()))
+    with pytest.raises(InvalidCall, match="from 4 partitions to 4, but it sends from 4 to 3"):
+        run(
+            lambda r: r.scatter(
+                lambda x: {}, r.load(int), partitions=3, along=r.routes(lambda _: (0,))
+            )
+        )
+
+
 def test_a_state_is_changed_in_place_and_read_as_a_value() -> None:
     def driver(r: Run) -> Any:
         state = r.state(lambda x: [x], r.load(int))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import sys
 import threading
@@ -343,6 +344,7 @@ def _stubborn(x: int) -> int:
         lambda r: r.reduce(lambda a, b: 1 // 0, r.load(int)),
         lambda r: r.signal(lambda v: 1 // 0, r.single(1)),
         lambda r: r.scatter(lambda v: {99: 1}, r.load(int)),
+        lambda r: r.scatter(lambda v: {0: 1}, r.load(int), along=r.routes(lambda n: [n])),
         lambda r: r.state(lambda v: 1 // 0, r.load(int)),
         lambda r: r.load(lambda index: 1 // 0),
         lambda r: r.table("nowhere"),
@@ -478,6 +480,48 @@ def test_the_last_worker_cannot_be_drained() -> None:
     assert same(run.result(LIMIT_S), EXPECTED)
 
 
+# --- what is held ------------------------------------------------------------------------------
+
+
+class _Counted:
+    """An object that knows how many there are, copies included."""
+
+    alive = most = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        _Counted.alive += 1
+        _Counted.most = max(_Counted.most, _Counted.alive)
+
+    def __del__(self) -> None:
+        _Counted.alive -= 1
+
+    def __reduce__(self) -> Any:
+        return _Counted, (self.number,)
+
+
+def test_values_are_freed_though_something_waits_at_all_times() -> None:
+    """Partitions that hear from their neighbours alone never have all that they could read."""
+
+    def driver(run: Run) -> Any:
+        numbers = run.load(int)
+        to_next = run.routes(lambda index: [(index + 1) % 8])
+        values = run.map(_Counted, numbers)
+        for _ in range(100):
+            sent = run.scatter(
+                lambda index, v: {(index + 1) % 8: v}, numbers, values, along=to_next
+            )
+            values = run.gather(lambda pieces: _Counted(pieces[0].number + 1), sent)
+        return run.map(lambda v: v.number, values)
+
+    gc.collect()
+    _Counted.alive = _Counted.most = 0
+    assert [100 + (index - 100) % 8 for index in range(8)] == simulated(driver, workers=2).result(
+        LIMIT_S
+    )
+    assert _Counted.most < 200
+
+
 # --- drivers that are not deterministic --------------------------------------------------------
 
 
@@ -495,6 +539,8 @@ def _diverging(how: str) -> Any:
             v = run.map(lambda x: x + 3, v)
         if how == "closure":
             v = run.map(lambda x: x + mine, v)
+        if how == "routes":
+            run.scatter(lambda x: {}, v, along=run.routes(lambda index: [mine % 2]))
         if how == "constant":
             total = run.map(max, total, run.single(mine))
         if how == "signal instead" and mine % 2:
@@ -520,6 +566,7 @@ def _diverging(how: str) -> Any:
     [
         ("function", 3),
         ("closure", 3),
+        ("routes", 3),
         ("constant", 3),
         ("signal instead", 3),
         ("more stages", 3),

@@ -16,7 +16,7 @@ from rich.console import Console
 import minishark
 from minishark.cli.formats import format_of, write_text
 from minishark.cli.output import Output
-from minishark.cli.shell.interpreter import Interpreter
+from minishark.cli.shell.interpreter import Interpreter, is_complete
 from minishark.cli.shell.prompt import history_file, print_error
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError, DataError, MinisharkError, OptionError, QueryError
@@ -311,3 +311,23 @@ def test_the_history_lies_in_the_state_folder(monkeypatch: pytest.MonkeyPatch) -
     assert Path("/state/minishark/history") == history_file()
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     assert Path.home() / ".local/state/minishark/history" == history_file()
+
+
+def test_commands_of_other_shells(shell: Interpreter) -> None:
+    """`help` and `exit` need neither dot nor semicolon; a statement may begin so."""
+    shell.run_text("help;", "")
+    assert ".load PATH [AS TABLE]" in written(shell)
+    assert is_complete("exit")
+    assert not is_complete("exit now")
+    shell.run_text(" exit \n", "")
+    assert shell.is_over
+
+
+def test_a_table_that_is_there_is_not_loaded_again(shell: Interpreter, tmp_path: Path) -> None:
+    """The message says what to enter."""
+    (tmp_path / "twice.csv").write_text("a\n1\n")
+    load = f".load {tmp_path / 'twice.csv'}"
+    shell.run_text(load, "")
+    with pytest.raises(OptionError, match="DROP TABLE twice; first"):
+        shell.run_text(load, "")
+    shell.run_text(f"{load} AS other", "")

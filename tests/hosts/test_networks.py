@@ -86,7 +86,7 @@ with minishark.connect(sys.argv[1], single_task_rows=0) as session:
     first = shuffled.to_arrow().to_pandas().query("r == 1")
     found["shuffled"] = int(first.x.sum())
     found["received"] = [stage.received for stage in shuffled.metrics().by_stage]
-    found["explained"] = str(session.sql(window).explain("analyze"))
+    found["explained"] = str(session.sql(window).plan_text("analyze"))
     session.sql(f"COPY (FROM t) TO '{sys.argv[2]}/copied.parquet'").to_arrow()
     copied = session.sql(f"SELECT count(*) AS n FROM '{sys.argv[2]}/copied.parquet'")
     found["copied"] = copied.to_arrow().to_pylist()

@@ -110,7 +110,7 @@ def test_revised_answers_are_duckdbs(
     assert rule == found.rule
     assert found.reason[-1] != "."
     assert () == frame.metrics().plans
-    text = frame.explain("analyze")
+    text = frame.plan_text("analyze")
     assert f"  {rule}: {found.reason}" in text
     planned, ran = text.partition("Planned\n")[2].split("As it ran\n")
     assert planned != ran

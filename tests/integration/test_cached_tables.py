@@ -73,7 +73,7 @@ def test_a_query_that_lies_hashed_is_kept_as_it_lies(session: Session) -> None:
     session.sql("CREATE TABLE kept AS SELECT k, a AS b FROM by_a WHERE a % 2 = 0")
     assert ("b",) == _table(session, "kept").partition_by
     joined = session.sql("SELECT count(*) AS n FROM kept JOIN by_a ON b = a")
-    assert "Shuffle" not in joined.explain("physical")
+    assert "Shuffle" not in joined.plan_text("physical")
     assert [ROWS // 2] == joined.to_arrow().column("n").to_pylist()
 
 
@@ -82,7 +82,7 @@ def test_partition_by_divides_by_the_hash_that_shuffles_use(session: Session) ->
     session.create_table("left", session.sql("SELECT k, a FROM t"), partition_by="A", partitions=5)
     session.create_table("right", session.sql("FROM by_a"), partition_by="a", partitions=5)
     joined = session.sql('SELECT count(*) AS n FROM "left" JOIN "right" USING (a)')
-    assert "Shuffle" not in joined.explain("physical")
+    assert "Shuffle" not in joined.plan_text("physical")
     assert [ROWS] == joined.to_arrow().column("n").to_pylist()
 
 

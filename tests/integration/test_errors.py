@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -187,7 +188,7 @@ def files(tmp_path: Path) -> Path:
     [
         ("missing.parquet", "There is no file"),
         ("missing*.csv", "There is no file"),
-        ("empty", "There is no file"),
+        ("empty", r"no files in .*empty that end in \.parquet"),
         ("bad.parquet", "Can't read"),
         ("bad.json", "Can't read"),
         ("notes.txt", "Can't tell how to read"),
@@ -415,7 +416,7 @@ def test_a_stopped_session(tmp_path: Path) -> None:
 def test_bad_frame_options(session: Session) -> None:
     """An unknown EXPLAIN mode and figures of a query that has not run are refused."""
     with pytest.raises(OptionError, match="Unknown mode"):
-        session.sql("SELECT 1").explain("everything")
+        session.sql("SELECT 1").plan_text("everything")
     with pytest.raises(OptionError, match="not run to its end"):
         session.sql("SELECT 1").metrics()
 
@@ -465,3 +466,39 @@ def test_a_program_explains_itself() -> None:
     assert (1, "") == (done.returncode, done.stdout)
     assert "Could not convert string" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_python_variable_is_no_table(session: Session) -> None:
+    """The message says how it becomes one; DuckDB's guess at internal tables is left out."""
+    mine, derived, number = pa.table({"a": [1]}), session.range(3), 7
+    with pytest.raises(QueryError, match=r'session\.create_table\("mine", mine\)') as raised:
+        session.sql("SELECT * FROM mine")
+    assert "LINE 1" in str(raised.value)
+    assert "Did you mean" not in str(raised.value)
+    with pytest.raises(QueryError, match=r'derived\.create_temp_view\("derived"\)'):
+        session.sql("SELECT * FROM derived")
+    with pytest.raises(QueryError, match="number does not exist") as raised:
+        session.sql("SELECT * FROM number")
+    assert "variable" not in str(raised.value)
+    del mine, derived, number
+
+
+@pytest.mark.parametrize("address", ["https://localhost/x.parquet", "s3://bucket/x.parquet"])
+def test_addresses_that_are_not_read(session: Session, address: str) -> None:
+    """No advice to install what is refused; what to do instead."""
+    for read in (
+        lambda: session.sql(f"FROM '{address}'"),
+        lambda: session.read.parquet(address),
+        lambda: session.create_table("remote", address),
+    ):
+        with pytest.raises(MinisharkError, match=r"pass what it gives to session\.create_table"):
+            read()
+
+
+def test_what_gives_rows_for_ever_is_no_file(session: Session, tmp_path: Path) -> None:
+    """Pipes and devices are refused at once."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    for path in (tmp_path / "pipe.csv", "/dev/zero", tmp_path / "*.csv"):
+        with pytest.raises(DataError, match="no regular file"):
+            session.create_table("endless", path)
+    assert [(42,)] == session.sql("SELECT 42").collect()

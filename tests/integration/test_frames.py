@@ -221,8 +221,45 @@ def test_samples(toy_session: Session) -> None:
     assert drawn <= set(range(1000))
     parts = numbers.random_split([1, 3], seed=2)
     assert list(range(1000)) == sorted(row.id for part in parts for row in part.collect())
+    for made in (
+        numbers.sample(0.5, 1),
+        numbers.sample(False, 0.5, 1),
+        numbers.sample(None, 0.5, seed=1),
+        numbers.sample(withReplacement=False, fraction=0.5, seed=1),
+    ):
+        assert drawn == {row.id for row in made.collect()}
     with pytest.raises(MinisharkError, match="with replacement"):
-        numbers.sample(0.5, with_replacement=True)
+        numbers.sample(True, 0.5)
+
+
+def test_pyspark_keywords(toy_session: Session) -> None:
+    """Methods in camelCase take their keywords so, too."""
+    few, more = toy_session.sql("SELECT 1 AS a"), toy_session.sql("SELECT 2 AS a, 3 AS b")
+    found = few.unionByName(more, allowMissingColumns=True).collect()
+    assert [(1, None), (2, 3)] == found
+    with pytest.raises(TypeError, match="allowMissing"):
+        few.unionByName(more, allowMissing=True)
+
+
+def test_json_and_maps_as_in_pyspark(toy_session: Session) -> None:
+    """A malformed text is NULL, schemas are text, and a map explodes to keys and values."""
+    texts = ['{"a": 1, "b": ["x"]}', '{"a": "no"}', "{a", None]
+    frame = toy_session.create_dataframe([(text,) for text in texts], ["j"])
+    got = frame.select(F.get_json_object("j", "$.a").alias("a")).collect()
+    assert [("1",), ("no",), (None,), (None,)] == got
+    parsed = frame.select(F.from_json("j", "a INT, b VARCHAR[]").alias("s"))
+    assert [(1, ["x"]), (None, None), (None, None), None] == [row.s for row in parsed.collect()]
+    assert [("s", "STRUCT(a INTEGER, b VARCHAR[])")] == parsed.dtypes
+    maps = toy_session.sql("SELECT 1 AS id, MAP {'x': 2, 'y': 3} AS m UNION ALL SELECT 4, MAP {}")
+    assert [(1, "x", 2), (1, "y", 3)] == maps.select("id", F.explode("m")).collect()
+    assert ["id", "key", "value"] == maps.select("id", F.explode(maps.m)).columns
+
+
+def test_explain_prints(toy_session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    """As PySpark's does; `plan_text` returns it."""
+    frame = toy_session.range(3)
+    frame.explain("physical")
+    assert capsys.readouterr().out == frame.plan_text("physical") + "\n"
 
 
 def test_odd_keys_and_names(t: DataFrame, toy_session: Session) -> None:

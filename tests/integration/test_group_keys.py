@@ -84,7 +84,7 @@ PLAIN = [
 def test_text_of_few_values_is_grouped_by_its_numbers(stages: Session, sql: str) -> None:
     """Whatever lies between the table and the groups, and where partitions number them anew."""
     frame = stages.sql(sql, verify=True)
-    assert "#code" in frame.explain("physical")
+    assert "#code" in frame.plan_text("physical")
     frame.to_arrow()
 
 
@@ -93,7 +93,7 @@ def test_the_same_in_one_task(one_task: Session, sql: str) -> None:
     """Of many rows; again when the fragment is prepared."""
     frame = one_task.sql(sql, verify=True)
     if "WHERE" not in sql and "JOIN" not in sql:
-        assert "#code" in frame.explain("physical")
+        assert "#code" in frame.plan_text("physical")
     first, again = frame.to_arrow(), one_task.sql(sql)
     for _ in range(3):  # the second time prepares the fragment, later ones use it
         assert [] == differences(first, again.to_arrow())
@@ -103,7 +103,7 @@ def test_the_same_in_one_task(one_task: Session, sql: str) -> None:
 def test_text_that_is_grouped_as_it_is(stages: Session, sql: str) -> None:
     """DuckDB does it well for one column; else there are many values, or none that are stored."""
     frame = stages.sql(sql, verify=True)
-    assert "#code" not in frame.explain("physical")
+    assert "#code" not in frame.plan_text("physical")
     frame.to_arrow()
 
 
@@ -114,7 +114,7 @@ def test_group_keys_can_be_left_as_they_are() -> None:
     ) as session:
         session.create_table("t", pa.table({"a": ["x", "y"] * 9, "b": ["x", "y"] * 9}))
         frame = session.sql("SELECT a, b, count(*) FROM t GROUP BY ALL", verify=True)
-        assert "#code" not in frame.explain("physical")
+        assert "#code" not in frame.plan_text("physical")
         frame.to_arrow()
 
 
@@ -122,7 +122,7 @@ def test_files_are_written_by_tasks_that_group_by_numbers(stages: Session, tmp_p
     """One file a task, as there is one: the statement did not have to run as a whole instead."""
     sql = "SELECT same, kind, count(*) AS n FROM divided GROUP BY ALL"
     frame = stages.sql(sql)
-    assert "#code" in frame.explain("physical")
+    assert "#code" in frame.plan_text("physical")
     frame.write.parquet(str(tmp_path / "out"))
     assert 2 == len(list((tmp_path / "out").glob("*.parquet")))
     written = stages.sql(f"FROM '{tmp_path}/out/*.parquet' ORDER BY ALL").to_arrow()

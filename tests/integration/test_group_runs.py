@@ -107,7 +107,7 @@ def test_groups_are_those_of_a_hash_table(session: Session, sql: str, table: str
     """Whether rows lie together, or in several places, or anywhere."""
     frame = session.sql(sql.format(table), verify=True)
     if table in ("lines", "keyed"):
-        assert PLANNED in frame.explain("physical")
+        assert PLANNED in frame.plan_text("physical")
     first = frame.to_arrow()
     if table in ("lines", "shuffled"):
         again = session.sql(sql.format(table))
@@ -119,7 +119,7 @@ def test_groups_are_those_of_a_hash_table(session: Session, sql: str, table: str
 def test_other_groups(session: Session, sql: str) -> None:
     """Not looked for."""
     frame = session.sql(sql, verify=True)
-    assert PLANNED not in frame.explain("physical")
+    assert PLANNED not in frame.plan_text("physical")
     frame.to_arrow()
 
 
@@ -136,7 +136,7 @@ def test_where_runs_are_found(session: Session, found: list[Runs | None]) -> Non
         session.sql(sql.format(table), verify=True).to_arrow()
         assert found
         assert has_runs == all(runs is not None for runs in found)
-        if session.sql(sql.format(table)).explain("physical").count("Aggregate") == 1:
+        if session.sql(sql.format(table)).plan_text("physical").count("Aggregate") == 1:
             assert are_groups == all(runs is not None and runs.are_groups for runs in found)
 
 
@@ -150,7 +150,7 @@ def test_nulls_are_left_to_duckdb(session: Session, found: list[Runs | None]) ->
 
 def test_what_is_looked_for_can_be_seen(session: Session) -> None:
     """With the SQL of the groups, if they are none."""
-    text = session.sql(IN_RUNS[0].format("lines")).explain("sql")
+    text = session.sql(IN_RUNS[0].format("lines")).plan_text("sql")
     assert "  checks whether groups0 are runs of k in in0" in text
     assert "groups0: SELECT" in text
 
@@ -173,7 +173,7 @@ def test_runs_can_be_switched_off() -> None:
     ) as session:
         session.create_table("t", pa.table({"a": [1, 1, 1, 2, 2, 2]}))
         frame = session.sql("SELECT a, count(*) FROM t GROUP BY a", verify=True)
-        assert PLANNED not in frame.explain("physical")
+        assert PLANNED not in frame.plan_text("physical")
         assert 2 == frame.to_arrow().num_rows
 
 
@@ -184,5 +184,5 @@ def test_few_groups_are_not_looked_for() -> None:
             table = pa.table({"a": [i // 4 for i in range(rows)]})
             session.create_table("t", table, replace=True)
             frame = session.sql("SELECT a, count(*) AS n FROM t GROUP BY a")
-            assert planned == (PLANNED in frame.explain("physical"))
+            assert planned == (PLANNED in frame.plan_text("physical"))
             assert {4} == set(frame.to_arrow().column("n").to_pylist())

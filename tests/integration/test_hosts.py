@@ -126,6 +126,15 @@ def _partitions(record: ClusterRecord) -> list[str]:
     return sorted(path.name.partition("-")[0] for path in memory.rglob("tables/0/*.arrow"))
 
 
+def test_nodes_elsewhere_tell_what_they_use(hosts: tuple[ClusterRecord, ...], keys: Path) -> None:
+    """The memory of their executors, and the size of what they store."""
+    with _connected(hosts, keys) as session:
+        for node in session.nodes():
+            assert all(executor.memory_bytes > 1e6 for executor in node.executors)
+            assert node.stored_bytes + node.disk_bytes > 0
+            assert [0] == list({executor.pid for executor in node.executors}), "not this host's"
+
+
 def test_other_keys_are_refused(
     hosts: tuple[ClusterRecord, ...], keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

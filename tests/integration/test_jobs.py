@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import minishark
-from minishark.dataframe import DataFrame
+from minishark.dataframe import DataFrame, Row
 from minishark.errors import (
     CatalogError,
     ColumnError,
@@ -90,7 +90,7 @@ def test_nothing_runs_before_an_action(t: DataFrame, tmp_path: Path) -> None:
 
     frame = t.map_partitions(counting, {"a": "BIGINT", "k": "BIGINT"})
     later = frame.filter("a < 500").group_by("k").count()
-    later.explain()
+    later.plan_text()
     assert not calls.exists()
     assert 3 == later.count()
     assert ROWS == frame.count()
@@ -130,13 +130,24 @@ def test_map_in_pandas(t: DataFrame) -> None:
 
 
 def test_foreach_partition(t: DataFrame, tmp_path: Path) -> None:
-    """It runs at once, once for each partition."""
+    """It runs at once, once for each partition, over Rows."""
 
-    def write(rows: pa.Table) -> None:
-        (tmp_path / str(rows["a"][0].as_py())).write_text(str(rows.num_rows))
+    def write(rows: Iterator[Row]) -> None:
+        first = next(rows)
+        (tmp_path / f"{first.a}").write_text(f"{sum(1 for _ in rows)} {type(first.big).__name__}")
 
-    t.foreach_partition(write)
+    t.with_column("big", t.a.cast("HUGEINT")).foreach_partition(write)
     assert ["0", "250", "500", "750"] == sorted(path.name for path in tmp_path.iterdir())
+    assert {"249 int"} == {path.read_text() for path in tmp_path.iterdir()}
+    t.filter("a < 3").foreach(lambda row: (tmp_path / f"row {row.a}").touch())
+    assert 3 == len(list(tmp_path.glob("row *")))
+
+
+def test_a_function_may_return_the_iterator_that_it_got(t: DataFrame) -> None:
+    """The identity of `map_in_arrow` and `map_in_pandas`."""
+    schema = "a BIGINT, k BIGINT"
+    assert t.to_arrow() == t.map_in_arrow(lambda batches: batches, schema).to_arrow()
+    assert t.to_arrow() == t.map_in_pandas(lambda frames: frames, schema).to_arrow()
 
 
 # Groups
@@ -457,6 +468,29 @@ def test_repartition(t: DataFrame) -> None:
     assert 2 == t.coalesce(2).num_partitions
     assert 4 == t.coalesce(9).num_partitions
     assert list(range(ROWS)) == _column(t.coalesce(2), "a")
+
+
+def test_what_is_stored_of_repartitioned_rows_keeps_their_partitions(
+    session: Session, t: DataFrame, tmp_path: Path
+) -> None:
+    """Cached, as tables and as files, and after other verbs; but not if another number is asked."""
+    frame = t.repartition(7)
+    mapped = frame.map_partitions(lambda rows: rows, "a BIGINT, k BIGINT")
+    for kept in (frame, frame.filter("a > 3"), mapped, t.repartition(7, "k")):
+        assert 7 == kept.checkpoint().num_partitions
+        assert 7 == kept.select("a").persist().num_partitions
+    assert 2 == frame.select("a").persist(partitions=2).num_partitions
+    assert 7 == t.repartition(7).persist().num_partitions
+    session.create_table("created", frame)
+    frame.write.save_as_table("saved")
+    assert [7, 7] == [session.table(name).num_partitions for name in ("created", "saved")]
+    assert t.to_arrow() == session.table("created").to_arrow()
+    frame.write.parquet(tmp_path / "files")
+    frame.checkpoint(str(tmp_path / "checkpoint"))
+    for folder in ("files", "checkpoint"):
+        assert 7 == len(list((tmp_path / folder).iterdir()))
+    session.drop_table("created")
+    session.drop_table("saved")
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import os
 import signal
 import sys
@@ -136,3 +137,11 @@ def test_nothing_is_left_of_derived_rows() -> None:
         memory = session._runtime.cluster.store()._paths.memory
         assert list(memory.glob("*/tables/*/0-*.arrow"))
     assert not memory.exists()
+
+
+def test_user_code_that_asks_is_told_at_once_that_nobody_answers(session: Session) -> None:
+    """Stdin is empty in executors: input() and a debugger do not wait for ever."""
+    with pytest.raises(EOFError):
+        session.submit(input).result(timeout=30)
+    with pytest.raises(bdb.BdbQuit):
+        session.submit(lambda: breakpoint()).result(timeout=30)  # noqa: T100, PLW0108

@@ -72,7 +72,7 @@ def test_queries_larger_than_memory(
 
 def test_shuffles_on_disk_are_told(session: Session) -> None:
     """EXPLAIN ANALYZE tells what a stage has put on disk."""
-    text = session.sql("SELECT text, id FROM t ORDER BY text").explain("analyze")
+    text = session.sql("SELECT text, id FROM t ORDER BY text").plan_text("analyze")
     assert " on disk)" in str(text)
 
 

@@ -88,7 +88,7 @@ def test_answers_over_files_are_duckdbs(session: Session, sql: str) -> None:
     if " JOIN " in sql:
         expected, found = expected.sort_by("i"), found.sort_by("i")
     assert expected == found
-    assert ("Statement" in frame.explain("physical")) == (sql in WHOLE)
+    assert ("Statement" in frame.plan_text("physical")) == (sql in WHOLE)
 
 
 def test_large_files_are_cut(session: Session) -> None:

@@ -82,7 +82,7 @@ def test_variables_hold_values_of_real_rows(session: Session) -> None:
     """SET VARIABLE computes over the data; distributed and whole statements know the value."""
     ask(session, "SET VARIABLE top = (SELECT max(a) FROM big)")
     distributed = session.sql("SELECT count(*) AS n FROM big WHERE a < getvariable('top')")
-    assert "Statement" not in distributed.explain("logical")
+    assert "Statement" not in distributed.plan_text("logical")
     assert [{"n": 999}] == distributed.to_arrow().to_pylist()
     assert [(999, 3)] == ask(session, "SELECT getvariable('top'), i FROM range(3, 4) r(i)")
     ask(session, "SET VARIABLE names = ['a', 'b''c']; RESET VARIABLE top")

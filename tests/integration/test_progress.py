@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 
 import pytest
 
+import minishark
+from minishark.errors import QueryCancelledError
 from minishark.query.progress import QueryProgress
 from minishark.session.session import Session
 
@@ -85,3 +89,59 @@ def test_nodes_tell_their_processes_slots_and_memory(toy_session: Session) -> No
     assert all(node.alive and node.pid == os.getpid() for node in nodes)
     assert toy_session.total_slots == sum(node.slots for node in nodes)
     assert all(node.memory_bytes > 1 << 20 for node in nodes)
+
+
+def _cancelled_soon(session: Session, run: Callable[[], object]) -> None:
+    """Cancels the first query as soon as it runs; it must end by that."""
+    engine = session._runtime.engine
+
+    def cancel() -> None:
+        while not over.wait(0.05):
+            for number in sorted(engine.running)[:1]:
+                engine.cancel(number)
+
+    over = threading.Event()
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(QueryCancelledError):
+            run()
+    finally:
+        over.set()
+        thread.join()
+
+
+_ENDLESS = "SELECT sum(a.range * b.range) AS s FROM range(1000000) a, range(1000000) b"
+
+
+def test_cancelling_a_query_cancels_the_rows_that_it_computes(toy_session: Session) -> None:
+    """Rows of `cache` are computed by a query of their own, which the user has not asked for."""
+    cached = toy_session.sql(_ENDLESS).cache()
+    _cancelled_soon(toy_session, cached.collect)
+
+
+def test_a_query_in_the_front_end_can_be_cancelled(toy_session: Session) -> None:
+    """The page offers it for all that runs."""
+    engine = toy_session._runtime.engine
+
+    def run() -> None:
+        with engine.observed(_ENDLESS) as observer:
+            engine.query_in_front_end(_ENDLESS, observer=observer)
+
+    _cancelled_soon(toy_session, run)
+    assert [(1,)] == [tuple(row) for row in toy_session.sql("SELECT 1").collect()]
+
+
+def test_ctrl_c_while_a_session_stops_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Programs may take seconds to end; whoever does not wait for them gives up their nodes."""
+    session = minishark.connect(nodes=1, in_process=True)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session._runtime.engine.programs, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.stop()
+    assert not session._runtime.cluster.paths.memory.exists()

@@ -93,7 +93,7 @@ def test_functions_are_called_where_rows_lie(session: Session) -> None:
     )
     joined = "SELECT count(*) FROM t JOIN t u ON plus(t.a, 1) = u.a"
     assert [(98,)] == _rows(session, joined)
-    assert "single task" not in session.sql(joined).explain("stages")
+    assert "single task" not in session.sql(joined).plan_text("stages")
 
 
 def test_nulls(session: Session) -> None:
@@ -134,7 +134,7 @@ def test_functions_are_not_called_while_planning(session: Session) -> None:
     calls: list[int] = []
     session.udf.register("noted", lambda x: calls.append(x) or x, "BIGINT", ["BIGINT"])
     frame = session.sql("SELECT noted(1) AS a WHERE noted(2) = 2")
-    frame.explain()
+    frame.plan_text()
     session.sql("EXPLAIN SELECT noted(3)").collect()
     assert [] == calls
     assert [(1,)] == [tuple(row) for row in frame.collect()]
@@ -145,7 +145,7 @@ def test_functions_that_are_not_deterministic(session: Session) -> None:
     numbers = random.Random(1)
     session.udf.register("dice", lambda _: numbers.random(), float, [int], deterministic=False)
     frame = session.sql("SELECT count(DISTINCT dice(1)) AS n FROM t")
-    assert "dice is not deterministic" in frame.explain("stages")
+    assert "dice is not deterministic" in frame.plan_text("stages")
     assert [(100,)] == [tuple(row) for row in frame.collect()]
 
 

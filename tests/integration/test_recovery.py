@@ -91,7 +91,7 @@ def test_a_lost_shuffle_output_is_made_again_by_its_task(
     assert 1 == len(lost)
     assert {0: 1} == _remade(frame)
     lost.clear()
-    assert "1 recomputed" in session.sql(_JOIN).explain("analyze")
+    assert "1 recomputed" in session.sql(_JOIN).plan_text("analyze")
 
 
 def test_all_outputs_of_a_node_are_made_again(

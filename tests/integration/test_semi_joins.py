@@ -104,7 +104,7 @@ def test_rows_that_no_join_wants_are_dropped(
     one_task = "one task" in request.node.name
     frame = session.sql(sql, verify="LIMIT 7" not in sql)
     if one_task:
-        assert FILTERED in frame.explain("physical")
+        assert FILTERED in frame.plan_text("physical")
     for _ in range(3 if one_task else 1):
         frame.to_arrow()
 
@@ -113,17 +113,17 @@ def test_rows_that_no_join_wants_are_dropped(
 def test_joins_that_need_all_rows(session: Session, sql: str) -> None:
     """They have no filter."""
     frame = session.sql(sql, verify=True)
-    assert FILTERED not in frame.explain("physical")
+    assert FILTERED not in frame.plan_text("physical")
     frame.to_arrow()
 
 
 def test_the_steps_can_be_seen(session: Session) -> None:
     """What is computed first, and what it is for."""
-    text = session.sql(WITH_FILTERS[0]).explain("stages")
+    text = session.sql(WITH_FILTERS[0]).plan_text("stages")
     assert re.search(r"  drops rows of in\d whose key is not in (cte|in)\d", text)
     alone = session.sql("SELECT id FROM facts JOIN facts AS g USING (id) WHERE g.small < 2")
     assert re.search(
-        r"computes cte(\d+) first\n  .* whose id is not in cte\1", alone.explain("stages")
+        r"computes cte(\d+) first\n  .* whose id is not in cte\1", alone.plan_text("stages")
     )
 
 
@@ -151,7 +151,7 @@ def test_fragments_without_filters_need_no_steps() -> None:
             verify=True,
         )
         frame.to_arrow()
-        assert FILTERED in frame.explain("physical")
+        assert FILTERED in frame.plan_text("physical")
         assert frame.metrics().stages > 1  # or the statement ran as a whole
 
 
@@ -169,7 +169,7 @@ def test_steps_may_call_functions_of_the_user(session: Session) -> None:
     frame = session.sql(
         "SELECT f.id, p.name FROM facts f JOIN places p ON f.key = p.key WHERE is_odd(p.key)"
     )
-    assert FILTERED in frame.explain("physical")
+    assert FILTERED in frame.plan_text("physical")
     assert {
         i for i in range(ROWS) if i % 11 and (i % 90 - 20) % 2 and i % 90 - 20 in range(-10, 30)
     } == {row[0] for row in frame.collect()}
@@ -184,7 +184,7 @@ def test_files_that_a_query_names_are_not_filtered(session: Session, tmp_path: P
         "JOIN (SELECT key * 2 AS key FROM places) p USING (key)",
         verify=True,
     )
-    assert FILTERED not in frame.explain("physical")
+    assert FILTERED not in frame.plan_text("physical")
     frame.to_arrow()
 
 
@@ -195,7 +195,7 @@ def test_filters_can_be_switched_off() -> None:
     ) as session:
         session.create_table("t", pa.table({"a": [1, 2, 3]}))
         frame = session.sql("SELECT t.a FROM t JOIN t AS u ON t.a = u.a", verify=True)
-        assert FILTERED not in frame.explain("physical")
+        assert FILTERED not in frame.plan_text("physical")
         assert 3 == frame.to_arrow().num_rows
 
 
@@ -204,4 +204,4 @@ def test_small_tables_are_read_as_they_are() -> None:
     with minishark.connect(in_process=True, nodes=1) as session:
         session.create_table("t", pa.table({"a": range(300_000), "b": range(300_000)}))
         frame = session.sql("SELECT sum(t.b) FROM t JOIN t AS u ON t.a = u.a WHERE u.b < 9")
-        assert FILTERED not in frame.explain("physical")
+        assert FILTERED not in frame.plan_text("physical")

@@ -44,7 +44,7 @@ def test_every_type_sorts(
         f"ORDER BY 1 {way}, 2"
     )
     if column != "st":  # a plan's structs have no names that compare
-        assert "range shuffle" in toy_session.sql(sql).explain("physical")
+        assert "range shuffle" in toy_session.sql(sql).plan_text("physical")
     assert [] == divergences(toy_session, plain, sql)
 
 

@@ -112,8 +112,9 @@ def test_files_are_written_and_read(session: Session, people: DataFrame, tmp_pat
     for kind in ("parquet", "csv", "json"):
         for name in (f"out.{kind}", f"{kind} folder"):
             target = tmp_path / name
-            people.write.format(kind).save(target)
-            back = session.read.format(kind).load(target)
+            options = {"header": True} if kind == "csv" else {}
+            people.write.format(kind).options(**options).save(target)
+            back = session.read.format(kind).options(**options).load(target)
             assert [] == differences(people.to_arrow(), back.to_arrow()), name
 
 
@@ -152,6 +153,23 @@ def test_options_of_readers(session: Session, people: DataFrame, tmp_path: Path)
         session.read.format("cvs")
     with pytest.raises(OptionError, match=r"Call format\(\)"):
         session.read.load(target)
+
+
+def test_headers_of_csv_as_in_pyspark(session: Session, tmp_path: Path) -> None:
+    """No line is a header unless asked for, in both directions; types are DuckDB's guess."""
+    rows = session.sql("SELECT 7 AS a, 'x' AS b")
+    rows.write.csv(tmp_path / "bare.csv")
+    assert "7,x\n" == (tmp_path / "bare.csv").read_text()
+    bare = session.read.csv(tmp_path / "bare.csv")
+    assert [("_c0", "BIGINT"), ("_c1", "VARCHAR")] == bare.dtypes
+    assert [(7, "x")] == bare.collect()
+    rows.write.option("header", True).csv(tmp_path / "named.csv")
+    assert [("a", "b"), ("7", "x")] == session.read.csv(tmp_path / "named.csv").collect()
+    for header in (True, "true", "auto"):
+        named = session.read.csv(tmp_path / "named.csv", header=header)
+        assert (["a", "b"], [(7, "x")]) == (named.columns, named.collect())
+    typed = session.read.schema("a INT, b VARCHAR").csv(tmp_path / "bare.csv")
+    assert [("a", "INTEGER"), ("b", "VARCHAR")] == typed.dtypes
 
 
 # Tables, views, settings
@@ -206,10 +224,15 @@ def test_builders_make_a_session_once() -> None:
     )
     with builder.getOrCreate() as first:
         assert first is builder.get_or_create()
+    assert "<minishark session, stopped>" == repr(first)
     with builder.getOrCreate() as second:
         assert [(1,)] == second.sql("SELECT 1").collect()
+        second.create_table("mine", second.range(3))
+        assert "<minishark session: nodes: 1, slots: 1, tables: mine>" == repr(second)
     with pytest.raises(OptionError, match="Did you mean partitions"):
         builder.config("partition", 3)
+    with pytest.warns(UserWarning, match="ignores the setting spark.sql.shuffle.partitions"):
+        builder.config("spark.sql.shuffle.partitions", 8)
     with pytest.raises(OptionError, match=r"local\[4\]"):
         builder.master("yarn")
 

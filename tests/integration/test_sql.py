@@ -39,7 +39,7 @@ def check(
         for way in ways:
             with rows_moved_by(session, way):
                 frame = session.sql(sql)
-                planned = str(frame.explain("sql"))
+                planned = str(frame.plan_text("sql"))
                 if planned in compared:
                     continue
                 compared.add(planned)
@@ -68,14 +68,14 @@ def test_corpus_by_broadcasts(
 def test_most_of_the_corpus_is_distributed(toy_session: Session) -> None:
     """At most a quarter of the statements runs as a whole in one task, so the rest is tested."""
     statements = list(itertools.chain.from_iterable(CORPUS.values()))[::3]
-    whole = [s for s in statements if "Statement" in toy_session.sql(s).explain("logical")]
+    whole = [s for s in statements if "Statement" in toy_session.sql(s).plan_text("logical")]
     assert len(whole) < len(statements) / 4
 
 
 @pytest.mark.parametrize("sql", [s for s in CORPUS["structs"] if "struct_" not in s])
 def test_structs_are_distributed(toy_session: Session, sql: str) -> None:
     """Columns and values of STRUCTs do not make a statement run as a whole in one task."""
-    assert "Statement" not in toy_session.sql(sql).explain("logical")
+    assert "Statement" not in toy_session.sql(sql).plan_text("logical")
 
 
 @pytest.mark.parametrize(

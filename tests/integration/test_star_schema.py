@@ -39,6 +39,6 @@ def session(request: pytest.FixtureRequest, judge: duckdb.DuckDBPyConnection) ->
 def test_report(session: Session, judge: duckdb.DuckDBPyConnection, question: str) -> None:
     """A report runs distributed, and its answer is DuckDB's and not empty."""
     sql = QUESTIONS[question]
-    assert "Statement" not in session.sql(sql).explain("logical")
+    assert "Statement" not in session.sql(sql).plan_text("logical")
     assert judge.sql(sql).fetchall()
     assert [] == divergences(session, judge, sql)

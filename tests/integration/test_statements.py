@@ -125,7 +125,7 @@ def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     """A plan keeps the tables that it was made for; it answers for them, or fails."""
     session.create_table("t", ROWS, partitions=2)
     engine = session._runtime.engine
-    observer = QueryObserver(0, engine.events)
+    observer = QueryObserver(number=0, emit=engine.events.emit)
     sql = "SELECT count(*) FROM t"
     query = _Query(engine=engine, sql=sql, sink=CollectRows(), observer=observer)
     plan = query.plan(whole=False)
@@ -321,7 +321,7 @@ def test_the_catalog_answers(session: Session) -> None:
     frame = session.sql("SHOW TABLES")
     assert frame.columns == [name for name, _ in frame.dtypes]
     with pytest.raises(OptionError):
-        frame.explain()
+        frame.plan_text()
 
 
 def test_rows_of_dataframes_are_not_listed(session: Session) -> None:

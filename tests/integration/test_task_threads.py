@@ -41,7 +41,7 @@ def _load(session: Session) -> None:
 def test_a_query_runs_in_one_task_on_all_cores(session: Session, sql: str) -> None:
     """Its plan says so, and its answer is DuckDB's."""
     frame = session.sql(sql, verify=True)
-    assert "Stage 0: 1 task with 2 threads\n" in frame.explain("stages")
+    assert "Stage 0: 1 task with 2 threads\n" in frame.plan_text("stages")
     frame.to_arrow()
     assert (1, 1) == (frame.metrics().stages, frame.metrics().tasks)
 
@@ -80,13 +80,13 @@ def test_a_large_result_is_put_out_by_several_tasks(session: Session) -> None:
     """One thread would write it all."""
     frame = session.sql("SELECT * FROM t, range(20)", verify=True)
     assert 20 * _ROWS == frame.count()
-    assert "Stage 0: 2 tasks\n" in session.sql("SELECT *, x + y FROM t").explain("stages")
+    assert "Stage 0: 2 tasks\n" in session.sql("SELECT *, x + y FROM t").plan_text("stages")
 
 
 def test_small_queries_keep_one_thread(session: Session) -> None:
     """There is no work for a second one."""
     session.sql("CREATE OR REPLACE TABLE few AS SELECT * FROM t LIMIT 1000")
-    assert "Stage 0: 1 task\n" in session.sql("SELECT sum(x) FROM few").explain("stages")
+    assert "Stage 0: 1 task\n" in session.sql("SELECT sum(x) FROM few").plan_text("stages")
 
 
 def test_one_thread_a_task_leaves_it_to_stages() -> None:
@@ -96,7 +96,7 @@ def test_one_thread_a_task_leaves_it_to_stages() -> None:
     ) as session:
         _load(session)
         frame = session.sql(_ONE_TASK[0], verify=True)
-        assert "threads" not in frame.explain("stages")
+        assert "threads" not in frame.plan_text("stages")
         frame.to_arrow()
 
 
@@ -110,7 +110,7 @@ def test_partitions_that_are_asked_for_are_used() -> None:
     """Who wants partitions wants tasks."""
     with minishark.connect(in_process=True, nodes=2, partitions=4) as session:
         _load(session)
-        assert "threads" not in session.sql(_ONE_TASK[0]).explain("stages")
+        assert "threads" not in session.sql(_ONE_TASK[0]).plan_text("stages")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_partitions_that_are_asked_for_are_used() -> None:
 )
 def test_what_depends_on_the_order_of_rows_keeps_one_thread(session: Session, sql: str) -> None:
     """So that it answers the same each time, as far as it ever did."""
-    assert "threads" not in session.sql(sql).explain("stages")
+    assert "threads" not in session.sql(sql).plan_text("stages")
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_optimizations_can_be_switched_off(disabled: str, shown: str) -> None:
     ) as session:
         _load(session)
         frame = session.sql(sql, verify=True)
-        assert shown in frame.explain("stages")
-        assert "PartialAggregate" not in frame.explain("physical") or disabled == "one_task"
+        assert shown in frame.plan_text("stages")
+        assert "PartialAggregate" not in frame.plan_text("physical") or disabled == "one_task"
         frame.to_arrow()
 
 

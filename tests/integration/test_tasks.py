@@ -114,6 +114,24 @@ def test_an_exception_comes_back_with_its_traceback(session: Session) -> None:
     assert 1.0 == session.submit(broken, 1).result(WAIT_S), "others go on"
 
 
+def test_an_exception_may_contain_what_utf_8_can_not_encode(session: Session) -> None:
+    """As the names of files may; the exception is the user's, and the executor lives."""
+
+    def missing() -> None:
+        raise FileNotFoundError("no \udc80")
+
+    with pytest.raises(FileNotFoundError) as caught:
+        session.submit(missing).result(WAIT_S)
+    assert "no \udc80" == str(caught.value)
+    assert "no \\udc80" in caught.value.__notes__[0]
+
+    def driver(run: Any) -> Any:
+        return run.map(lambda _: missing(), run.load(int, 2))
+
+    with pytest.raises(FileNotFoundError):
+        session.program(driver).result(WAIT_S)
+
+
 def test_what_can_not_be_sent_is_said_at_once(session: Session) -> None:
     """Functions, arguments, futures; and options that make no sense."""
     lock = threading.Lock()

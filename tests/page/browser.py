@@ -51,6 +51,7 @@ class Tab:
     def __init__(self, context: BrowserContext) -> None:
         self.page: Page = context.new_page()
         self.complaints: list[str] = []
+        self._developer: Any = None  # a connection to the browser's developer tools
         self.page.set_default_timeout(10_000)
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -96,3 +97,11 @@ class Tab:
                 canvas,
             )
         )
+
+    def busy_s(self) -> float:
+        """The CPU time of the page's main thread until now; the first call begins to count it."""
+        if self._developer is None:
+            self._developer = self.page.context.new_cdp_session(self.page)
+            self._developer.send("Performance.enable")
+        metrics = self._developer.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "ThreadTime"))

@@ -46,6 +46,62 @@ def test_a_query_is_shown_from_its_start_to_its_end() -> None:
     assert {"done": 1, "failed": 0, "cancelled": 0, "lost": 0} == board.counts
 
 
+def _running(began_s: float, task: int, **fields: Any) -> kinds.RunningTask:
+    return kinds.RunningTask(executor="node-0-e0", began_s=began_s, task=task, **fields)
+
+
+def test_tasks_that_run_are_shown_until_they_end() -> None:
+    """Of a query on its page, and of all queries and functions for the cluster; longest first."""
+    tasks = (
+        _running(1001.5, 1, query=1),
+        _running(1001.3, 0, query=1),
+        _running(990.0, 4, what="f"),
+    )
+    board = _board(
+        *query_events(1, state="running")[:3], kinds.TasksRunning(at=1004.0, tasks=tasks)
+    )
+
+    def shown() -> list[tuple[str, int]]:
+        return [(t["what"], t["task"]) for t in views.cluster(board)["running_tasks"]]
+
+    assert [("f", 4), ("SELECT 1", 0), ("SELECT 1", 1)] == shown()
+    assert [0, 1] == [t["task"] for t in _query(board)["running_tasks"]]
+    board.apply(task(1, 0, 0), "abc")
+    assert [("f", 4), ("SELECT 1", 1)] == shown()
+    for event in query_events(1)[4:]:
+        board.apply(event, "abc")
+    assert [("f", 4)] == shown(), "although nothing was heard of it since"
+    board.apply(kinds.TasksRunning(at=1005.0), "abc")
+    assert [] == shown()
+
+
+def test_a_task_that_runs_again_is_shown_although_it_had_ended() -> None:
+    """Its output was lost."""
+    again = kinds.TasksRunning(at=1004.0, tasks=(_running(1003.0, 0, query=1),))
+    board = _board(*query_events(1, state="running"), again)
+    assert [0] == [t["task"] for t in _query(board)["running_tasks"]]
+
+
+def test_a_lost_query_shows_what_ran_last() -> None:
+    """Perhaps that is why it was lost; the cluster runs it no more."""
+    last = kinds.TasksRunning(at=1004.0, tasks=(_running(1001.3, 1, query=1),))
+    board = _board(*query_events(1, state="running"), last)
+    board.end("abc")
+    assert [1] == [t["task"] for t in _query(board)["running_tasks"]]
+    assert [] == views.cluster(board)["running_tasks"]
+
+
+def test_loads_are_listed_but_not_counted_as_queries() -> None:
+    """With their progress, and as loads."""
+    load = kinds.QueryStarted(at=1001.0, query=1, sql="load t", kind="load")
+    board = _board(load)
+    (line,) = views.listing(board)["queries"]
+    assert ("load", "load t", "running") == (line["kind"], line["sql"], line["state"])
+    assert 0 == views.listing(board)["counts"]["running"]
+    board.apply(kinds.QueryEnded(at=2.0, query=1, state="done", elapsed_s=1, kind="load"), "abc")
+    assert 0 == board.counts["done"]
+
+
 def test_a_task_that_runs_again_replaces_its_figures() -> None:
     board = _board(*query_events(1), task(1, 0, 1, rows=70, attempt=3))
     (stage,) = _query(board)["stage_list"]
@@ -279,3 +335,22 @@ def test_binding_compares_with_tasks_that_go_to_a_reservation_at_random() -> Non
     assert (3.0, (1 + 5 + 5 + 5) / 4) == (found["late_s"], found["random_s"])
     assert [["a", 1, 2, 1], ["b", 0, 1, 1], ["c", 0, 1, 0]] == found["nodes"]
     assert binding(()) is None
+
+
+def test_queries_whose_end_was_dropped_do_not_stay_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(board_module, "QUERIES_MAX", 100)
+    board = _board(*(kinds.QueryStarted(at=1.0, query=i, sql="x") for i in range(300)))
+    assert 100 == len(board.queries)
+
+
+def test_a_query_that_ends_after_its_session_counts_once() -> None:
+    """A session tells its end first, while its queries are being cancelled."""
+    events = query_events(1)
+    *rest, end = events
+    board = _board(*rest, kinds.SessionEnded(at=end.at), end)
+    once = _board(*events)
+    assert once.counts == board.counts
+    assert once._weight == board._weight
+    assert "done" == views.listing(board)["queries"][0]["state"]

@@ -7,9 +7,10 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = 7"
 _GROUPED = "SELECT g, count(DISTINCT i) AS n FROM numbers GROUP BY g ORDER BY g"
 _MARKUP = "<script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
+_LOOK_S = 5
 _VIEWS = ("cluster", "queries", "tables", "placement", "python")
 
 
@@ -117,6 +119,31 @@ def test_every_view_is_drawn(tab: Tab, address: str) -> None:
 
     tab.show(address, "python")
     tab.shows("pow")
+
+
+def test_the_longest_running_tasks_are_shown(
+    tab: Tab, server: PageServer, emit: Callable[..., None]
+) -> None:
+    """In all views that have some, with their time, which goes on."""
+    began = {"executor": "node-0-e0", "task": 1}
+    emit(
+        *query_events(1, "SELECT slow", state="running"),
+        kinds.TasksRunning(
+            at=time.time(),
+            tasks=(
+                kinds.RunningTask(began_s=time.time() - 3_700, what="train<i>", **began),
+                kinds.RunningTask(began_s=time.time() - 61, query=1, **began),
+            ),
+        ),
+    )
+    tab.show(server.address, "cluster")
+    tab.shows("train<i>", "#tasks-now")
+    tab.shows("1 h 1 min", "#tasks-now")
+    tab.page.locator("#tasks-now a").click()
+    tab.shows("1 min 2 s", "#tasks-now")
+    tab.shows("1 min 3 s", "#tasks-now")
+    tab.show(server.address, "python")
+    tab.shows("train<i>", "#tasks-now")
 
 
 def test_views_without_data_say_what_to_do(tab: Tab, server: PageServer) -> None:
@@ -335,14 +362,12 @@ def test_a_page_finds_back_by_itself(tab: Tab) -> None:
 
 
 _FRAMES = """(seconds) => new Promise((resolve) => {
-  const frames = [], tasks = [], began = performance.now();
-  new PerformanceObserver((all) => tasks.push(...all.getEntries().map((e) => e.duration)))
-    .observe({ entryTypes: ["longtask"] });
+  const frames = [], began = performance.now();
   let last = began;
   const next = (now) => {
     frames.push(now - last);
     last = now;
-    if (now - began < 1000 * seconds) requestAnimationFrame(next); else resolve([frames, tasks]);
+    if (now - began < 1000 * seconds) requestAnimationFrame(next); else resolve(frames);
   };
   requestAnimationFrame(next);
 })"""
@@ -379,14 +404,14 @@ def test_many_tasks_on_many_nodes_stay_fluid(tab: Tab, view: str) -> None:
         tab.page.locator("main section:not(:empty)").first.wait_for()
         thread = threading.Thread(target=run)
         thread.start()
-        frames, tasks = tab.page.evaluate(_FRAMES, 5)
+        before_s = tab.busy_s()
+        frames = tab.page.evaluate(_FRAMES, _LOOK_S)
+        busy = (tab.busy_s() - before_s) / _LOOK_S
         stopped.set()
         thread.join()
     finally:
         served.stop()
-    frames.sort()
-    shown = f"{len(frames)} frames, 95 % within {frames[len(frames) * 95 // 100]:.0f} ms, "
-    shown += f"longest {frames[-1]:.0f} ms; long tasks {[round(each) for each in tasks]}"
-    assert frames[len(frames) * 95 // 100] < 50, shown
-    assert max(tasks, default=0) < 200, shown
-    print(shown)  # noqa: T201 - tmp
+    # Its CPU time says the same on a busy machine, where frames wait for other processes.
+    shown = f"{busy:.0%} busy; frames {median(frames):.0f} ms, at most {max(frames):.0f} ms"
+    assert busy < 0.5, shown
+    assert median(frames) < 50, shown

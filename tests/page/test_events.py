@@ -132,3 +132,30 @@ def test_a_folder_without_events_says_what_to_do(tmp_path: Path) -> None:
         HistoryReader(tmp_path)
     with pytest.raises(DataError, match="can't be written"):
         HistoryWriter("/proc/nothing", BEGAN)
+
+
+def test_plans_count_for_more_than_tasks() -> None:
+    """The ring is bounded in memory, also if each query has thousands of operators."""
+    stream = EventStream(1_000)
+    node = kinds.PlanNode(parent=None, name="Scan", label="Scan", where="", rows=1.0, stage=0)
+    stages = (kinds.StagePlan(stage=0, tasks=1, sql="x" * 4_000),)
+    planned = kinds.QueryPlanned(at=1.0, query=1, plan=(node,) * 200, stages=stages)
+    for _ in range(50):
+        stream.emit(planned)
+        stream.emit(_died(1))
+    batch = stream.since(0)
+    assert (100, 100 - len(batch.events)) == (batch.last, batch.dropped)
+    assert 900 < sum(event.weight for event in batch.events) <= 1_000
+    stream.emit(kinds.QueryPlanned(at=1.0, query=1, plan=(node,) * 9_000))
+    assert 1 == len(stream.since(100).events)
+
+
+def test_text_that_is_no_unicode_is_written(tmp_path: Path) -> None:
+    """Lone surrogates, as in names of files that are no UTF-8, must not end the writing."""
+    writer = HistoryWriter(tmp_path, BEGAN)
+    text = kinds.shortened("SELECT '\udc80é'")
+    writer.write([kinds.QueryStarted(at=1.0, query=1, sql=text)])
+    writer.close()
+    _, read = read_history(tmp_path)
+    assert isinstance(read, kinds.QueryStarted)
+    assert "SELECT '\\udc80é'" == read.sql

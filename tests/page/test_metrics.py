@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from page_events import BEGAN, query_events, task
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -144,3 +145,14 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
         place = panel["gridPos"]
         assert panel["title"]
         assert place["x"] + place["w"] <= 24, panel["title"]
+
+
+def test_nodes_of_several_clusters_are_told_apart() -> None:
+    """A folder of histories has a node-0 of each session; a sample must not come twice."""
+    board = Board(is_history=True)
+    for session in ("abc", "def"):
+        board.apply(structs.replace(BEGAN, session=session), session)
+        board.apply(_report("node-0"), session)
+    found = _samples(exposition(Totals(), board))
+    for session in ("abc", "def"):
+        assert 1 == found["minishark_node_up", (("cluster", session), ("node", "node-0"))]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import shutil
 import socket
+import ssl
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +24,11 @@ from page_events import BEGAN, query_events
 from minishark.errors import OptionError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
+from minishark.events.stream import EventStream
 from minishark.page.export import STATIC, export_query, newest_query
-from minishark.page.server import CONNECTIONS_MAX, PageServer
+from minishark.page.server import CONNECTIONS_MAX, PageServer, pause_s
 from minishark.page.site import Site
-from minishark.page.sources import HistorySource
+from minishark.page.sources import HistorySource, SessionSource
 from sparrow_core import PlacementStep
 
 Emit = Callable[..., None]
@@ -190,6 +196,39 @@ def test_a_stream_sends_a_view_when_it_has_changed(server: PageServer, emit: Emi
     other.close()
 
 
+def test_time_and_nodes_change_only_what_shows_them(server: PageServer, emit: Emit) -> None:
+    """Else every page would be sent the same again each second."""
+    site = server.site
+    emit(*query_events(3))
+    site.poll()
+    others = {name: site.await_change(name, -1, 0.0) for name in ("queries", "placement")}
+    cluster = site.await_change("cluster", -1, 0.0)
+    site.look(lambda board: board.tick(board.now_s + 1.0))
+    later = site.await_change("cluster", cluster, 0.0)
+    assert later > cluster
+    emit(kinds.NodeReport(at=2.0, node="node-0", alive=True))
+    site.poll()
+    assert site.await_change("cluster", later, 0.0) > later
+    assert others == {name: site.await_change(name, before, 0.0) for name, before in others.items()}
+
+
+def test_who_looks_after_a_while_sees_what_is_new(stream: EventStream) -> None:
+    """A page without readers takes events rarely."""
+    site = Site([SessionSource(BEGAN, stream, lambda _: False)])
+    assert not site.is_read
+    for event in query_events(3):
+        stream.emit(event)
+    shown = json.loads(site.view("queries", {}) or b"")
+    assert ["abc-3"] == [each["key"] for each in shown["data"]["queries"]]
+    assert site.is_read
+
+
+def test_updates_that_take_long_come_rarely() -> None:
+    assert 0.3 == pause_s(0.0) == pause_s(0.0006)
+    assert 0.5 == pytest.approx(pause_s(0.001))
+    assert 1.0 == pause_s(0.5)
+
+
 def test_streams_end_with_the_server(server: PageServer) -> None:
     messages = _messages(server, "view=queries")
     next(messages)
@@ -202,7 +241,8 @@ def test_connections_are_bounded(server: PageServer) -> None:
     """One that is too many is closed at once; when others end, there is room again."""
     many = [http.client.HTTPConnection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)]
     for each in many:
-        each.connect()
+        each.request("GET", f"/{server.token}/icon.svg")
+        assert each.getresponse().read()
     deadline = time.monotonic() + 5
     refused = False
     while not refused and time.monotonic() < deadline:
@@ -241,6 +281,66 @@ def test_why_a_task_ran_there_is_told(server: PageServer, emit: Emit) -> None:
 def test_pages_elsewhere_need_a_certificate() -> None:
     with pytest.raises(OptionError, match="certificate"):
         PageServer(Site([]), host="0.0.0.0")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for 127.0.0.1 and page.example that nobody has signed, and its key."""
+    folder = tmp_path_factory.mktemp("certificate")
+    files = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        " -subj /CN=page.example -addext subjectAltName=IP:127.0.0.1,DNS:page.example"
+    )
+    made = [*command.split(), "-out", files[0], "-keyout", files[1]]
+    subprocess.run(made, check=True, capture_output=True)
+    return files
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+def test_a_page_with_a_certificate_speaks_https(certificate: tuple[str, str]) -> None:
+    """To whoever trusts it, under each of its names; silence and plain http hold nobody up."""
+    served = PageServer(Site([]), certificate=certificate)
+    served.start()
+    silent = socket.create_connection(("127.0.0.1", served.port), timeout=5)
+    plain = socket.create_connection(("127.0.0.1", served.port), timeout=5)
+    plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    trusting = ssl.create_default_context(cafile=certificate[0])
+
+    def ask(method: str = "GET", path: str = "", **headers: str) -> int:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", served.port, timeout=5, context=trusting
+        )
+        with contextlib.closing(connection):
+            connection.request(method, f"/{served.token}/{path}", None, headers)
+            return connection.getresponse().status
+
+    try:
+        assert f"https://127.0.0.1:{served.port}/{served.token}/" == served.address
+        assert (200, 200) == (ask(), ask(Host="page.example:443"))
+        cancel = {"Host": "page.example", "X-Minishark-Token": served.token}
+        assert 400 == ask("POST", "cancel", Origin="https://page.example", **cancel), "no body"
+        assert 403 == ask("POST", "cancel", Origin="https://evil.example", **cancel)
+        with pytest.raises(urllib.error.URLError, match="self-signed"):
+            urllib.request.urlopen(served.address, timeout=5)
+        assert b"HTTP" not in _answer(plain)
+    finally:
+        served.stop()
+        silent.close()
+        plain.close()
+
+
+def _answer(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1_000)
+    except ConnectionResetError:
+        return b""
+
+
+def test_files_that_are_no_certificate_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "no.pem").write_text("no")
+    with pytest.raises(OptionError, match="certificate can't be used"):
+        PageServer(Site([]), certificate=(str(tmp_path / "no.pem"), str(tmp_path / "no.pem")))
 
 
 def test_a_port_that_is_taken_is_an_error_with_a_reason(server: PageServer) -> None:
@@ -305,3 +405,29 @@ def test_an_exported_query_is_one_file_without_connections(server: PageServer, e
     assert "abc-1" == server.site.look(newest_query)
     assert server.site.look(lambda board: export_query(board, "none")) is None
     assert 404 == _ask(server, "export?key=none")[0]
+
+
+@pytest.mark.parametrize("path", ["http://[", "/?" + "a=1&" * 20], ids=["host", "options"])
+def test_malformed_addresses_are_refused(server: PageServer, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.recv(1_000).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_port_that_does_not_exist() -> None:
+    with pytest.raises(OptionError, match="between 0 and 65535"):
+        PageServer(Site([]), port=70_000)
+
+
+def test_connections_without_a_token_keep_nobody_out(server: PageServer) -> None:
+    """Anybody on this machine can open as many as there may be, and be silent."""
+    silent = [
+        socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(CONNECTIONS_MAX)
+    ]
+    try:
+        assert 200 == _ask(server)[0]
+        silent[0].settimeout(5)
+        assert b"" == silent[0].recv(1)
+    finally:
+        for each in silent:
+            each.close()

@@ -21,6 +21,7 @@ import minishark
 from minishark.errors import ClusterError, DataError, MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import read_history
+from minishark.page.site import READER_S
 from minishark.query.metrics import StageMetrics
 from minishark.session.session import Session
 
@@ -189,6 +190,11 @@ def test_a_running_query_is_seen_and_cancelled(session: Session, page: Page) -> 
     thread.start()
     shown = await_(lambda: page.newest(state="running", sql=_ENDLESS), 5.0)
     await_(lambda: page.newest(state="running")["done"] == 0)
+    task = await_(lambda: page.newest(state="running")["running_tasks"])[0]
+    assert (0, 0, 1) == (task["stage"], task["task"], task["attempt"])
+    assert task["executor"] in {"node-0-e0", "node-1-e0"}
+    assert shown["began_s"] - 0.5 < task["began_s"] < time.time() - 0.5
+    assert [_ENDLESS] == [each["what"] for each in page.view("cluster")["running_tasks"]]
     assert page.cancel(shown["key"])
     thread.join(10.0)
     assert not thread.is_alive()
@@ -198,11 +204,54 @@ def test_a_running_query_is_seen_and_cancelled(session: Session, page: Page) -> 
     assert not page.cancel(shown["key"])
 
 
+def test_calls_that_run_are_shown(session: Session, page: Page) -> None:
+    """By their function's name."""
+    future = session.submit(time.sleep, 3.0)
+    found = await_(lambda: page.view("cluster")["running_tasks"])
+    future.result()
+    assert ["sleep"] == [task["what"] for task in found]
+
+
+def test_loads_are_listed_with_their_progress(session: Session, page: Page) -> None:
+    """As work in two stages, whose rows are those of the table."""
+    shown = await_(lambda: page.newest(sql="load numbers", state="done"))
+    assert ("load", 8, 8) == (shown["kind"], shown["done"], shown["tasks"])
+    divide, store = shown["stage_list"]
+    assert ("divide rows by hash of i", "store partitions") == (divide["does"], store["does"])
+    assert (100_000, 4) == (store["rows"], store["done"])
+    with pytest.raises(DataError):
+        session.create_table("no", "/nowhere/*.parquet")
+    failed = await_(lambda: page.newest(sql="load no"))
+    assert ("failed", True) == (failed["state"], "/nowhere" in failed["error"])
+
+
+@pytest.mark.parametrize("sql", ["SELECT nope FROM numbers", "SELEC 1", "FROM nowhere"])
+def test_what_does_not_bind_is_listed_as_failed(session: Session, page: Page, sql: str) -> None:
+    with pytest.raises(MinisharkError) as raised:
+        session.sql(sql)
+    shown = await_(lambda: page.newest(sql=sql))
+    assert ("failed", str(raised.value)) == (shown["state"], shown["error"])
+
+
+def test_placements_are_explained_while_somebody_looks(session: Session, page: Page) -> None:
+    """Soon after the last one has looked, events are as small as before."""
+    page.view("queries")
+    engine = session._runtime.engine
+    await_(lambda: engine.explains_all)
+    assert session._page is not None
+    site = session._page.site
+    site._read_s -= READER_S
+    assert not site.is_read
+    await_(lambda: not engine.explains_all)
+    page.view("queries")
+    await_(lambda: engine.explains_all)
+
+
 def test_a_failed_query_tells_why(session: Session, page: Page) -> None:
     sql = "SELECT error('<script>no</script>' || i) FROM numbers"
     with pytest.raises(MinisharkError):
         session.sql(sql).collect()
-    shown = await_(lambda: page.newest(state="failed"))
+    shown = await_(lambda: page.newest(sql=sql, state="failed"))
     assert "<script>no</script>" in shown["error"]
     assert sql == shown["sql"]
     assert shown["failed"]

@@ -133,6 +133,21 @@ def test_an_unanswered_submission_goes_to_the_next_scheduler() -> None:
     assert [timer(3, 1.0)] == client(JobAccepted(AGAIN), 0.2)
 
 
+def test_an_answer_after_a_silence_is_one() -> None:
+    """The job that it is about goes on; only others are submitted anew."""
+    client = Driven(S0)
+    client(structs.replace(START, job_id=JobId("other")))
+    for step in range(1, 6):
+        client(WatchTimer(step), 0.025 * step)
+    for job in (JOB, JobId("other")):
+        client(JobTimer(job, 1), 0.13)
+    silent, end, again = client(JobAccepted(JOB), 6.0)[:3]
+    assert Envelope(SINK, SchedulerSilent(S0, False)) == silent
+    assert Envelope(S0, EndJob(JobId("other"))) == end
+    assert isinstance(again.msg, SubmitJob)
+    assert "other~1" == again.msg.job_id
+
+
 def test_the_only_scheduler_gets_the_same_submission_again_then_the_job_fails() -> None:
     """Seven times, doubling; then "no_scheduler"."""
     client = Driven(S0)

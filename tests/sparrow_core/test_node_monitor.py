@@ -44,6 +44,7 @@ from sparrow_core.protocol.types import (
     HeldJob,
     JobReport,
     Loss,
+    RunningTask,
     TaskKey,
 )
 
@@ -611,3 +612,17 @@ def test_memory_of_a_lost_executor_is_free_again() -> None:
     assert [0] == started(node(needing(1, {0: 100, 1: 100})))
     (lost,) = [a for a, e in node.machine._pool.executors.items() if e.running]
     assert [1] == started(node(ExecutorLost(lost, "killed")))
+
+
+def test_heartbeats_tell_the_tasks_that_run_the_longest() -> None:
+    """Those that have run for a heartbeat or more, the oldest first, and no more than fifty."""
+    node = Driven(e0=60)
+    node(Reserve(JOB, S, 60))
+    node(assign(1, *range(59)), now=0.0)
+    node(Reserve(OTHER, S, 1), assign(2, 59), now=1.0)
+    beat = next(e.msg for e in node(Tick(0), now=1.2) if isinstance(e.msg, RegisterNode))
+    assert 50 == len(beat.longest)
+    assert RunningTask(key(0), "n-e0", 1.2) == beat.longest[0]
+    node(*(ended(i) for i in range(58)), now=1.2)
+    beat = next(e.msg for e in node(Tick(1), now=1.4) if isinstance(e.msg, RegisterNode))
+    assert [RunningTask(key(58), "n-e0", 1.4)] == list(beat.longest), "task 59 is too young"

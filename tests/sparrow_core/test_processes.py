@@ -131,6 +131,30 @@ def test_jobs_go_on_when_a_node_dies(run_dir: Path) -> None:
     assert [] == list(run_dir.glob("*.sock"))
 
 
+def test_a_node_that_has_died_may_leave_and_come_again(run_dir: Path) -> None:
+    """It leaves also while it waits to be restarted; who comes under its name starts anew."""
+    first, second = configs(2)
+    with LocalCluster([first], run_dir=run_dir, restarts=5) as cluster:
+        pids: set[int] = set()
+
+        def found() -> set[int]:
+            nodes = {node.name: node.executors for node in cluster.nodes()}
+            return {executor.pid for executor in nodes.get("n1", ())} - pids
+
+        for _ in range(2):
+            cluster.add_node(second)
+            until(found, "the node")
+            pids |= found()
+            assert {0: b"up"} == run(cluster, task(0, "echo up", "n1")).results()
+            assert (0, "") == (cluster.nodes()[1].deaths, cluster.nodes()[1].last_death)
+            os.kill(cluster.nodes()[1].pid, signal.SIGKILL)
+            until(lambda: cluster.nodes()[1].deaths, "its death")
+            cluster.drain_node("n1")
+            until(lambda: ["n0"] == [node.name for node in cluster.nodes()], "its end")
+    assert [] == processes(run_dir)
+    assert [] == list(run_dir.glob("*.sock"))
+
+
 def test_jobs_fail_when_no_node_is_left(run_dir: Path) -> None:
     """Open jobs and later ones fail with a kind; closing still leaves nothing."""
     with LocalCluster(configs(2), run_dir=run_dir) as cluster:

@@ -375,6 +375,27 @@ def test_losing_the_last_node_fails_the_job() -> None:
     assert [] == scheduler(NodeLost(A, "told twice"))
 
 
+def test_a_node_that_is_coming_up_gets_what_the_last_one_had() -> None:
+    """Its executors are awaited; one that has been without any for long is no help."""
+    for joined_s, ends in ((2.0, False), (-20.0, True)):
+        scheduler = Driven("a")
+        bare = structs.replace(register("b"), executors=())
+        scheduler(bare, joined_s)
+        scheduler(submit(task(0), task(1)), 2.0)
+        scheduler(get("a", 1), 2.0)
+        out = scheduler(NodeLost(A, "its process died"), 2.5)
+        aborted = [each.msg.kind for each in out if isinstance(each.msg, JobAborted)]
+        assert ["no_nodes"] * ends == aborted
+        if ends:
+            continue
+        scheduler(register("b", held=(HeldJob(JOB, 4),)), 3.0)
+        (answer,) = scheduler(get("b", 4), 3.0)
+        assert [(0, 2), (1, 1)] == sorted(
+            (each.task_id, each.attempt)
+            for each in answer.msg.tasks  # type: ignore[union-attr]
+        )
+
+
 def test_losing_the_only_preferred_node_fails_the_job() -> None:
     """A constraint that can no longer be satisfied is an error, not a wait."""
     scheduler = Driven("a", "b")

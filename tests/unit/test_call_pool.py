@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,13 +12,14 @@ import pytest
 
 from minishark.cluster.backend import JobEvent, Placement
 from minishark.errors import ClusterError
+from minishark.tasks import functions
 from minishark.tasks.call import CallOptions
-from minishark.tasks.executor import submit
+from minishark.tasks.executor import mapped, submit
 from minishark.tasks.files import Files
 from minishark.tasks.future import Future
 from minishark.tasks.pool import CallPool
 from minishark.worker.paths import StorePaths
-from minishark.worker.protocol import PythonOutcome, Value, encode
+from minishark.worker.protocol import ProblemDetail, PythonOutcome, TaskProblem, Value, encode
 from minishark.worker.store import Store
 from minishark.worker.values import write_file
 from sparrow_core import ClusterClosed, JobId, JobSpec, TaskCompleted, TaskId
@@ -150,3 +153,50 @@ def test_large_results_of_cancelled_calls_are_removed(cluster: Cluster, tmp_path
     )
     cluster.tell[0](ended)
     assert not pool.files.store().has_copy(stored)
+
+
+def test_a_call_that_would_be_tried_again_fails_if_the_pool_is_closed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """`close` fails what is pending or sent; this call is neither when its event comes."""
+    pool = _pool(cluster, tmp_path)
+    future = submit(pool, CallOptions(retries=1), (abs, (1,), {}))
+    call = future.call
+    cluster.turn()
+    assert call is not None
+    call.task = None
+    for sent in pool._open:
+        sent.calls.clear()  # as `_ended` does, on the IO thread
+    pool.close()
+    problem = ProblemDetail(problem=TaskProblem.FUNCTION, message="no")
+    pool.completed(call, encode(PythonOutcome(None, problem)), "node-1", 0.1)
+    with pytest.raises(ClusterError, match="stopped"):
+        future.result(0)
+
+
+def test_defaults_that_are_replaced_are_sent() -> None:
+    """Also if the new ones lie where the old ones were."""
+
+    def with_default(x: int = 0) -> int:
+        return x
+
+    with_default.__defaults__ = (int("1000"),)
+    state = functions._State(with_default)
+    assert state.is_current()
+    for number in range(1_001, 1_010):
+        with_default.__defaults__ = (number,)
+        assert not state.is_current()
+
+
+def test_results_closed_by_another_thread_end(cluster: Cluster, tmp_path: Path) -> None:
+    """Nobody tells of cancelled calls: who waits for one would wait forever."""
+    pool = _pool(cluster, tmp_path)
+    results = mapped(pool, CallOptions(), abs, ([1, 2],), chunksize=1, slots=1)
+    found: list[list[int]] = []
+    waiting = threading.Thread(target=lambda: found.append(list(results)), daemon=True)
+    waiting.start()
+    while results._awaited is None:
+        time.sleep(0.001)
+    results.close()
+    waiting.join(5.0)
+    assert [[]] == found

@@ -17,9 +17,11 @@ from minishark.cluster.wire import (
     Done,
     DrainNode,
     EndSession,
+    GetReport,
     KeepSession,
     Kept,
     RemoveFile,
+    Report,
 )
 from minishark.worker.memory import NodeMemory
 from minishark.worker.protocol import StoreLocation
@@ -125,6 +127,17 @@ def test_a_node_learns_of_schedulers(node: NodeService) -> None:
         node.answer(Announce((str(number),)))
     assert len(told[-1]) == 8
     assert told[-1][0] == "19"
+
+
+def test_a_report_counts_what_is_there(node: NodeService) -> None:
+    """Files go while they are counted."""
+    node.answer(kept("s-1"))
+    folder = Path(node.node.memory) / "n0" / "s-1"
+    (folder / "0.arrow").write_bytes(b"12345")
+    (folder / "1.arrow").symlink_to(folder / "gone")
+    report = node.answer(GetReport())
+    assert isinstance(report, Report)
+    assert [(1, 5)] == [(each.files, each.bytes) for each in report.sessions]
 
 
 def test_a_moved_replica_is_deleted(node: NodeService) -> None:

@@ -273,6 +273,23 @@ def test_partition_is_named_measured_and_replicated(
     assert {"rows": 10, "minimum_0": 0, "maximum_0": 9} == found
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_partition_from_a_stored_file(
+    runner: TaskRunner, store: Store, tmp_path: Path, whole: bool
+) -> None:
+    """A whole file of the node becomes the partition as it is; slices of it are copied."""
+    item = put(store, "a.arrow", "SELECT range AS id FROM range(10)")
+    if not whole:
+        item = FileSlice(item.file, item.locations, 0, 1)
+    stage = stage_task("", (), OutputKind.PARTITION, columns=(("id", "BIGINT"),))
+    outcome = runner.run(stage, TaskPayload(0, {"in0": (item,)}, replicas=("n0",)))
+    assert (outcome.rows, outcome.nbytes, outcome.locations) == (10, 80, ("n0",))
+    assert outcome.statistics is not None
+    source, stored = (tmp_path / "n0" / str(file) for file in (item.file, outcome.file))
+    assert stored.samefile(source) == whole
+    assert source.exists()
+
+
 # Inputs
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import minishark
 from minishark.cluster.scaling import (
     Autoscaler,
     Decision,
@@ -110,7 +112,10 @@ def test_a_constant_load_ends_all_changes(demands: list[int], constant: int, nod
 
 @given(nodes=st.integers(0, 12), demand=st.integers(0, 50), starting=st.integers(0, 3))
 def test_nothing_is_started_and_drained_at_once(nodes: int, demand: int, starting: int) -> None:
-    """Nor anything while nodes are on their way, unless there are too few with them."""
+    """Nor anything while nodes are on their way, unless there are too few with them.
+
+    That they were asked for begins a new `idle_s`.
+    """
     load = Load(spread(nodes, demand) if nodes else (), starting)
     _, decision = decide(OPTIONS, History(0.0, 0.0, nodes), load, 1000.0)
     assert not (decision.start and decision.drain)
@@ -138,6 +143,18 @@ def test_a_node_that_was_asked_for_is_not_drained_at_once() -> None:
     assert [2] * 10 + [1] == [(scaler.step(100.0 + now), fleet.nodes)[1] for now in range(11)]
 
 
+def test_nodes_that_never_come_do_not_keep_the_others() -> None:
+    """A platform may have no machine for them: what is idle goes all the same."""
+    options = ScalingOptions(min_nodes=2, max_nodes=8, idle_s=10.0)
+    history, nodes, drained = History(), 4, []
+    for now in range(100):
+        history, decision = decide(options, history, Load(spread(nodes, 0), 3), float(now))
+        assert not decision.start
+        nodes -= len(decision.drain)
+        drained += [now] * len(decision.drain)
+    assert [10, 20] == drained
+
+
 def test_one_node_drains_at_a_time() -> None:
     """Each moves its data to the rest, so the next waits."""
     busy = (*spread(3, 0), NodeLoad(name="n3", slots=SLOTS, draining=True))
@@ -163,3 +180,19 @@ def test_bounds_must_make_sense(options: ScalingOptions) -> None:
     """At least one node, not more than there may be."""
     with pytest.raises(OptionError):
         options.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_nodes": 2}, "goes with max_nodes"),
+        ({"min_nodes": 3, "max_nodes": 2}, "at most max_nodes"),
+        ({"max_nodes": 2, "idle_s": 0}, "above 0"),
+        ({"max_nodes": 2, "in_process": True}, "Threads"),
+        ({"cluster": "default", "max_nodes": 2}, "nodes that join it"),
+    ],
+)
+def test_connect_says_what_is_wrong(options: dict[str, Any], message: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(OptionError, match=message):
+        minishark.connect(**options)

@@ -151,12 +151,12 @@ def _node(*, running: int = 0, alive: bool = True, slots: int = 1) -> NodeState:
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
-        ([_node(running=1), _node(running=1)], "waiting for 3 s for slots: 2 of 2 are busy"),
+        ([_node(running=1), _node(running=1)], "no task has ended for 3 s: 2 of 2 slots are busy"),
         ([_node(running=1), _node()], "no progress for 3 s: 1 of 2 slots are busy"),
         ([_node(alive=False)], "waiting for 3 s: no executor is alive"),
         (
             [_node(running=1), _node(alive=False)],
-            "waiting for 3 s for slots: 1 of 1 are busy, lost: n",
+            "no task has ended for 3 s: 1 of 1 slots are busy, lost: n",
         ),
     ],
 )

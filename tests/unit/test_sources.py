@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError
 from minishark.expressions import Column
-from minishark.tables.sources import arrow_table, files_source, memory_source
+from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
+from minishark.tables.sources import arrow_table, files_source, memory_source, pieces_source
+from minishark.worker.outputs import Outputs
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
 
@@ -92,7 +96,7 @@ def test_column_that_is_called_as_the_row_number(
     [
         ({}, "missing.parquet", "There is no file"),
         ({}, "*.parquet", "There is no file"),
-        ({"empty/note.txt": b"x"}, "empty", "There is no file"),
+        ({"empty/note.txt": b"x"}, "empty", "There are no files in"),
         ({"x.txt": b"x"}, "x.txt", "Can't tell how to read"),
         ({"x.parquet": b"no parquet"}, "x.parquet", "Can't read"),
         ({"x.parquet": b""}, "x.parquet", "Can't read"),
@@ -186,3 +190,71 @@ def test_empty_table_has_one_slice(
     source, size = memory_source(table, store, "tables/1-source", "n0", planning, 4)
     assert (1, 0) == (len(source.slices), size.rows)
     assert table.schema.names == store.read(source.slices).schema.names
+
+
+def test_a_read_that_hangs_holds_nobody_else(tmp_path: Path, planning: PlanningDatabase) -> None:
+    """Other statements are bound while one waits for a file, as for a pipe that nobody writes."""
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    reading = threading.Thread(target=planning.relation_schema, args=(f"read_csv('{pipe}')",))
+    reading.start()
+    with pipe.open("w") as writer:  # opens when the reader has
+        assert 1 == len(planning.bind("SELECT 42").schema)
+        writer.write("a,b\n1,2\n")
+    reading.join()
+
+
+class _InPieces:
+    """Data of another system, stored as two files."""
+
+    def __init__(self, table: pa.Table, store: Store) -> None:
+        self.schema, self._table, self._store = table.schema, table, store
+
+    def store(self, folder: str, schema: pa.Schema, count: int) -> list[StoredPiece]:
+        assert count == 2
+        outputs, half = Outputs(self._store, 1 << 20), len(self._table) // 2
+        parts = (self._table.slice(0, half), self._table.slice(half))
+        return [
+            write_piece(outputs, PieceFile(folder, i, schema), part.to_batches())
+            for i, part in enumerate(parts)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "kept"),
+    [
+        ("int64", True),
+        (pa.large_string(), True),
+        (pa.decimal128(9, 2), True),
+        (pa.timestamp("us"), True),
+        (pa.dictionary(pa.int8(), pa.string()), False),
+        (pa.list_(pa.int64()), True),
+    ],
+)
+def test_pieces_may_become_partitions(
+    type_: pa.DataType, kept: bool, tmp_path: Path, planning: PlanningDatabase
+) -> None:
+    """If their types are those that DuckDB's rows are stored with, or a cast keeps the values."""
+    values = pa.array([None, None], type_)
+    table = pa.table({"a": values}, metadata={"pandas": "{}"})
+    store = Store(StorePaths(tmp_path, tmp_path), "n0")
+    (tmp_path / "n0" / "s").mkdir(parents=True)
+    source, size = pieces_source(_InPieces(table, store), "s", planning, 2)
+    assert (size.rows, source.rows) == (2, (1, 1))
+    assert len(source.partitions) == (2 if kept else 0)
+    stored = store.read(source.slices)
+    assert stored.num_rows == 2
+    assert duckdb.from_arrow(stored).types == duckdb.from_arrow(table).types
+
+
+def test_pieces_without_rows_have_columns(tmp_path: Path, planning: PlanningDatabase) -> None:
+    """An empty dataset is an empty table; one with other columns than it says is refused."""
+    store = Store(StorePaths(tmp_path, tmp_path), "n0")
+    (tmp_path / "n0" / "s").mkdir(parents=True)
+    empty = pa.table({"a": pa.array([], "int64")})
+    source, _ = pieces_source(_InPieces(empty, store), "s", planning, 2)
+    assert store.read(source.slices).schema.names == ["a"]
+    pieces = _InPieces(pa.table({"b": ["x", "y"]}), store)
+    pieces.schema = empty.schema
+    with pytest.raises(DataError, match="dataset's columns"):
+        pieces_source(pieces, "s", planning, 2)

@@ -135,6 +135,7 @@ def test_several_statements(con: duckdb.DuckDBPyConnection) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("SELECT '\udc80'", "no valid Unicode"),
         ("SELEC 1", "syntax error at or near"),
         ("SELECT 'open", "unterminated"),
         ("", "There is no statement"),

@@ -417,3 +417,20 @@ def test_another_hosts_nodes_take_one_copy(paths: StorePaths) -> None:
     targets = ("n0", "a0", "b0", "a1", "b1")
     assert targets == store.replicate(stored, FILE, targets)
     assert [("a0", "a1"), ("b0", "b1"), ("n0", "a0"), ("n0", "b0")] == sorted(given)
+
+
+def test_a_file_takes_another_name_without_a_copy(paths: StorePaths) -> None:
+    """Only a whole one of this node: of others, and of slices, rows are copied."""
+    store = Store(paths, "n0")
+    stored = write(store, FILE, batch(1, 2), batch(3))
+    folder = FILE.rpartition("/")[0]
+    linked = store.linked(FileSlice(FILE, ("n0",)), f"{folder}/other.arrow")
+    assert linked is not None
+    assert linked.path.samefile(stored.path)
+    assert (linked.rows, linked.bytes, linked.on_disk) == (3, stored.bytes, False)
+    stored.path.unlink()
+    assert values(store.read((FileSlice(f"{folder}/other.arrow", ("n0",)),))) == [1, 2, 3]
+    write(store, FILE, batch(1))
+    assert store.linked(FileSlice(FILE, ("n0",), 0, 1), f"{folder}/slice.arrow") is None
+    assert store.linked(FileSlice(FILE, ("n1",)), f"{folder}/else.arrow") is None
+    assert store.linked(FileSlice(FILE, ("n0",)), "gone/other.arrow") is None

@@ -119,9 +119,9 @@ def _explain(shell: Interpreter, argument: str) -> None:
     first, _, rest = argument.partition(" ")
     mode, statement = (first, rest.strip()) if first in EXPLAIN_MODES else ("all", argument)
     if statement:
-        shell.output.print(shell.session.sql(statement).explain(mode))
+        shell.output.print(shell.session.sql(statement).plan_text(mode))
     else:
-        shell.run_last(lambda frame: frame.explain(mode))
+        shell.run_last(lambda frame: frame.plan_text(mode))
 
 
 def _profile(shell: Interpreter, argument: str) -> None:
@@ -206,6 +206,12 @@ def _load(shell: Interpreter, argument: str) -> None:
         if len(found) != 1:
             raise OptionError(f"{path} has {len(found)} tables; AS names a single one.")
         found = {name.strip(): next(iter(found.values()))}
+    present = {known.lower() for known in shell.session.tables}
+    if there := [known for known in found if known.lower() in present]:
+        raise OptionError(
+            f"There is a table {there[0]} already: enter DROP TABLE {_name(there[0])}; first, or "
+            "load a file under another name with .load PATH AS TABLE."
+        )
     _load_tables(shell, found)
 
 

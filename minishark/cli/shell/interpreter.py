@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _READ_DEPTH_MAX = 16
+_BARE = ("help", "exit", "quit")  # commands that are typed without their dot, as in other shells
 _PLACE = re.compile(r"\nLINE (\d+): ")
 _CHANGES_ROWS = re.compile(r"(INSERT|UPDATE|DELETE|MERGE|COPY)\b", re.IGNORECASE)
 
@@ -50,6 +51,9 @@ def is_complete(text: str) -> bool:
 
 
 def _entries(text: str) -> Iterator[Entry]:
+    if (word := text.strip().rstrip("; ").lower()) in _BARE:
+        yield Entry(f".{word}", 1, is_command=True)
+        return
     position = 0
     while True:
         start = next((position + offset for offset, _, _ in sql_tokens(text[position:])), None)

@@ -85,6 +85,11 @@ _FILE_ENDING = re.compile(
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
+_INTERNAL = re.compile(r'\nDid you mean "(?:pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*')
+REMOTE_FILES = (
+    "minishark reads files of its machines, not https:// or s3:// addresses: download them, or "
+    "read them with another library and pass what it gives to session.create_table()."
+)
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
@@ -169,8 +174,10 @@ class PlanningDatabase:
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`."""
-        with self._lock:
-            return _schema(self._con.sql(f"FROM {relation}"))
+        # On another connection, as are all reads of users' files: one that hangs, as of a network
+        # drive, must not hold other statements.
+        with self._reading() as connection:
+            return _schema(connection.sql(f"FROM {relation}"))
 
     def syntax(self, sql: str) -> str:
         """The syntax tree of a SELECT, as JSON; a QueryError for any other statement."""
@@ -196,11 +203,16 @@ class PlanningDatabase:
 
     def count_rows(self, relations: Sequence[str]) -> list[int]:
         """The number of rows of each SQL relation (duckdb.Error if one can't be read)."""
-        with self._lock:
+        with self._reading() as connection:
             return [
-                int(self._con.execute(f"SELECT count(*) FROM {relation}").fetchall()[0][0])
+                int(connection.execute(f"SELECT count(*) FROM {relation}").fetchall()[0][0])
                 for relation in relations
             ]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with contextlib.closing(self.connection()) as connection, ConnectionUse(connection):
+            yield connection
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """Another connection, for use by one thread; the caller closes it."""
@@ -273,8 +285,8 @@ class PlanningDatabase:
         try:
             self._con.execute(sql).fetchall()
         except duckdb.Error as same:
-            return str(same)
-        return str(error)
+            return message_of(same)
+        return message_of(error)
 
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a SELECT, in the types in which users get them."""
@@ -358,7 +370,16 @@ def _query_errors() -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise QueryError(str(error)) from error
+        raise QueryError(message_of(error)) from error
+
+
+def message_of(error: duckdb.Error) -> str:
+    """DuckDB's message without advice that helps nobody here."""
+    text = str(error)
+    if "'httpfs'" in text or "'httpfs:" in text:
+        place = text.partition("\n\nLINE ")
+        return f"{REMOTE_FILES}{''.join(place[1:])}"
+    return _INTERNAL.sub("", text)
 
 
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:

@@ -186,6 +186,10 @@ _MODIFIERS = ("TEMP", "TEMPORARY", "PERSISTENT", "RECURSIVE", "SECURE", "UNIQUE"
 def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedStatement]:
     """The statements in `text` (UnsupportedError if minishark does not run one of them)."""
     try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise QueryError(f"This text is no valid Unicode: {error}.") from error
+    try:
         found = con.extract_statements(text)
     except duckdb.Error as error:
         raise QueryError(str(error)) from error

@@ -28,7 +28,8 @@ const $ = (id) => document.getElementById(id);
 
 /* ---- numbers with units ---- */
 
-const whole = (n) => Math.round(n).toLocaleString("en");
+const grouped = new Intl.NumberFormat("en");
+const whole = (n) => grouped.format(Math.round(n));
 function scaled(n, units, base) {
   let i = 0;
   while (Math.abs(n) >= base && i < units.length - 1) { n /= base; i += 1; }
@@ -251,19 +252,20 @@ async function press(event) {
     button.disabled = true;
     button.textContent = "Cancelling…";
     const answer = await post("cancel", { key: button.dataset.cancel });
+    pointed = 0;  // the list need not hold still: this is what the pointer came for
     if (!answer.cancelled) button.textContent = "Was over";
   }
 }
 const kept = (all, key, make) => all.map((each) => ({ key: key(each), data: each, make }));
 const queryRow = (q) => ({ key: q.key, data: q, make: queryCells });
 const queryCells = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
-  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : "front end")), size(q.bytes), cancelButton(q) || ""];
+  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : q.state === "done" ? "front end" : "–")), size(q.bytes), cancelButton(q) || ""];
 const QUERY_HEADS = [["State"], ["Query", "sql"], ["Started", "wide"], ["Time", "n"], ["Tasks", "n"], ["Output", "n wide", "Bytes that tasks put out, for the answer and for other tasks"], ["", "n"]];
 
 const VIEWS = {
   cluster: {
     title: "Cluster", key: "1",
-    start: () => skeleton(h("div", { id: "totals" }), "nodes", "streaming", h("div", { class: "pair" }, h("section", { id: "rate" }), h("section", { id: "busy" })), "now", "deaths"),
+    start: () => skeleton(h("div", { id: "totals" }), "nodes", "now", "tasks-now", "streaming", h("div", { class: "pair" }, h("section", { id: "rate" }), h("section", { id: "busy" })), "deaths"),
     show(d) {
       const alive = d.nodes.filter((n) => n.alive), running = d.nodes.reduce((a, n) => a + n.running, 0);
       const sum = (name) => d.nodes.reduce((a, n) => a + n[name], 0);
@@ -284,7 +286,8 @@ const VIEWS = {
           h("details", { "data-key": `e${n.name}` }, h("summary", null, plural(n.executors.length, "executor")), n.executors.map(([name, pid, slots, memory]) => h("div", { class: "note" }, `${name}: ${plural(slots, "slot")}${pid ? `, process ${pid}` : ""}${memory ? `, ${size(memory)}` : ""}`)))]))
         : empty("No node has reported yet. A session that is open reports its nodes within a second; a history shows those of its time.")]);
       draw("deaths", d.deaths, () => d.deaths.length ? [h("h2", null, "Deaths of processes"), table([["When"], ["Node"], ["Reason", "wrap"]], d.deaths.map(([at, node, why]) => [h("span", { "data-ago": at }, ago(at)), node, why]))] : null);
-      draw("now", d.running, () => [h("h2", null, "Running now"), d.running.length ? table(QUERY_HEADS, d.running.map(queryRow)) : empty("Nothing runs.")]);
+      draw("now", d.running, () => [h("h2", null, "Running now"), d.running.length ? table(QUERY_HEADS, d.running.map(queryRow)) : empty("No query runs.")]);
+      draw("tasks-now", d.running_tasks, (all) => all.length ? [h("h2", null, "The longest running tasks", h("span", { class: "note" }, "of those that have run for a second")), runningTable(all, true)] : null);
       if (!$("stream-chart")) $("streaming").replaceChildren(h("h2", null, "Task stream", h("span", { class: "note" }, "what each executor ran in the last minute; a colour is a query or function")), h("div", { id: "stream-chart" }), h("div", { id: "stream-legend" }));
       const now = live.now_s;
       if (d.stream.marks.length) {
@@ -321,18 +324,18 @@ const VIEWS = {
   query: {
     title: "Query",
     options: (key) => ({ key }),
-    start: () => skeleton(h("div", { id: "title" }), h("div", { id: "numbers" }), h("div", { id: "problems" }), "sqltext", "plan", "graph", "stages", "line", "longest", "failures", "spread"),
+    start: () => skeleton(h("div", { id: "title" }), h("div", { id: "numbers" }), h("div", { id: "problems" }), "sqltext", "plan", "tasks-now", "graph", "stages", "line", "longest", "failures", "spread"),
     show(q) {
       if (!q) { draw("title", null, () => [h("h1", null, "This query is not known"), empty("It is too old, or of a session that this page does not show."), h("a", { href: "#/queries" }, "All queries")]); return; }
-      document.title = `${q.state} · query ${q.number} · minishark`;
-      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, q.session && `session ${q.session}, `, "started ", h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, "Cancel the query"),
+      document.title = `${q.state} · ${q.kind} ${q.number} · minishark`;
+      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, q.kind === "load" ? q.sql : `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, q.session && `session ${q.session}, `, "started ", h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, `Cancel the ${q.kind}`),
         !exported && h("a", { href: `export?${new URLSearchParams({ key: q.key })}`, download: true, title: "This page as one file, for others" }, "Save as a file")));
       const shuffled = q.stage_list.length ? q.bytes - (q.stage_list[q.stage_list.length - 1].bytes || 0) : 0;
       const last = q.stage_list[q.stage_list.length - 1];
       draw("numbers", [q.elapsed_s, q.planning_s, q.done, q.tasks, q.bytes, q.disk_bytes, q.state, q.table_bytes], () => tiles(
         tile(elapsed(q), "in all"), tile(time(q.planning_s), "of it planning"),
         tile(q.tasks ? `${count(q.done)} / ${count(q.tasks)}` : "0", `tasks in ${plural(q.stages, "stage")}`),
-        tile(last && !last.is_open && last.done ? count(last.rows) : "–", "rows in the answer"),
+        tile(last && !last.is_open && last.done ? count(last.rows) : "–", q.kind === "load" ? "rows stored" : "rows in the answer"),
         tile(size(q.table_bytes), "tables read", "The size of one replica of the tables that it scans, all columns"),
         tile(size(shuffled), "between stages", "What tasks put out for other tasks"), tile(size(q.disk_bytes), "of it on disk", "Outputs that did not fit into shared memory")));
       draw("problems", [q.error, q.warnings, q.in_front_end, q.is_reduced, q.revisions, q.state], () => [
@@ -340,8 +343,10 @@ const VIEWS = {
         q.in_front_end && q.state === "done" && !q.warnings.length && h("p", { class: "banner" }, "It ran in the front end, without tasks."),
         q.is_reduced && h("p", { class: "banner" }, "It is so old that its plan and tasks are not kept any more."),
         q.revisions.length > 0 && h("section", null, h("h2", null, "Changed while it ran"), table([["Rule"], ["Why", "wrap"]], q.revisions))]);
-      draw("sqltext", q.sql, () => q.sql ? [h("h2", null, "SQL"), h("pre", { tabindex: 0 }, q.sql)] : null);
+      draw("sqltext", q.sql, () => q.sql && q.kind !== "load" ? [h("h2", null, "SQL"), h("pre", { tabindex: 0 }, q.sql)] : null);
       draw("plan", q.plan, () => q.plan.length ? [h("h2", null, "Plan", h("span", { class: "note" }, "rows as estimated, and as counted")), planTree(q.plan)] : null);
+      draw("tasks-now", [q.running_tasks, q.state], () => q.running_tasks.length ? [h("h2", null, q.state === "running" ? "The longest running tasks" : "Tasks that ran when it was last heard of", h("span", { class: "note" }, "of those that have run for a second")),
+        runningTable(q.running_tasks, false, q.state === "running" ? null : q.began_s + q.elapsed_s)] : null);
       draw("graph", q.stage_list.map((t) => [t.index, t.reads, t.does, t.tables, t.done, t.tasks, t.is_open, t.rows, t.bytes, t.skew]), () => q.stage_list.length ? [h("h2", null, "Stages"), h("div", { class: "scroll" }, stageGraph(q.stage_list))] : null);
       draw("stages", q.stage_list, () => q.stage_list.length ? [h("h2", null, "Figures by stage", h("span", { class: "note" }, "as EXPLAIN ANALYZE prints them")), stageTable(q.stage_list)] : null);
       const line = q.timeline;
@@ -391,12 +396,13 @@ const VIEWS = {
   },
   python: {
     title: "Python", key: "5",
-    start: () => skeleton("functions", "programs"),
+    start: () => skeleton("functions", "tasks-now", "programs"),
     show(d) {
       draw("functions", d.functions, () => [h("h2", null, "Calls of functions"), d.functions.length ? table([["Function", "wrap"], ["Progress"], ["Sent", "n"], ["Done", "n"], ["Raised", "n"], ["Lost", "n"], ["Mean time", "n"], ["Longest", "n"], ["Nodes", "wide"]],
         d.functions.map((f) => [h("div", null, h("code", null, f.name), f.error && h("div", { class: "note" }, f.error.split("\n")[0])), bar(f.done + f.raised + f.lost, f.submitted), count(f.submitted), count(f.done), f.raised ? h("span", { class: "chip failed" }, count(f.raised)) : "0", f.lost ? h("span", { class: "chip failed" }, count(f.lost)) : "0", time(f.mean_s), time(f.longest_s),
           h("span", { class: "note" }, f.nodes.slice(0, 6).map(([n, c]) => `${n}: ${count(c)}`).join("   "))]))
         : empty("No function has been called. Call one for many items:", "list(session.map(pow, range(100), [2] * 100))")]);
+      draw("tasks-now", d.running_tasks, (all) => all.length ? [h("h2", null, "The longest running calls and workers"), runningTable(all, true)] : null);
       draw("programs", d.programs, () => [h("h2", null, "Iterative programs"), d.programs.length ? table([["Program", "wrap"], ["State"], ["Iterations", "n"], ["Stages", "n"], ["Tasks", "n"], ["Workers", "n"], ["Snapshot", "n", "The stage of the last complete snapshot"], ["Moved", "n", "Partitions that have moved to other workers"], ["Rollbacks", "n"], ["Time", "n"]],
         d.programs.map((p) => [h("div", null, h("code", null, p.name), p.error && h("div", { class: "note" }, p.error)), stateChip(p.state), count(p.iterations), count(p.stage), count(p.tasks), whole(p.workers), p.snapshot == null ? "–" : whole(p.snapshot), whole(p.migrations), whole(p.rollbacks), time(p.elapsed_s)]))
         : empty("No program has run. docs/canary.md has some to start with.")]);
@@ -429,7 +435,7 @@ function planTree(plan) {
       stageChip(stage), h("span", { title: exact(estimated, "rows, estimated") }, `~${count(estimated)}`),
       real == null ? h("span", { class: "dim", title: putsOut ? "Its stage is not complete" : timed ? "Not known: DuckDB ran it as part of others" : "Inside a stage: EXPLAIN ANALYZE and profile() count rows there" }, "–") : h("b", { title: exact(real, early ? "rows, when nobody needed more" : "rows") }, `${count(real)}${early ? " so far" : ""}`),
       ...(timed ? [cpu == null ? h("span", { class: "dim" }, "–") : h("span", { title: `${all ? Math.round(100 * cpu / all) : 0} % of the CPU time of all operators` }, time(cpu))] : []),
-      off == null ? "" : h("span", { class: far ? "chip warn" : "note", title: i === worst ? "The largest misestimate" : null }, off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`)]);
+      off == null ? "" : h("span", { class: far ? "chip warn" : "note", title: i === worst ? "The largest misestimate" : null }, `${i === worst ? "largest: " : ""}${off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`}`)]);
     children[i].forEach((c, k) => walk(c, `${below}${k === children[i].length - 1 ? "└─ " : "├─ "}`, `${below}${k === children[i].length - 1 ? "   " : "│  "}`));
   };
   if (plan.length) walk(0, "", "");
@@ -459,7 +465,7 @@ function stageGraph(stages) {
         s("text", { x: x + 25, y: y + 20 }, `Stage ${t.index}`), s("text", { class: "dim", x: x + W - 10, y: y + 20, "text-anchor": "end" }, `${count(t.done)} / ${count(t.tasks)}`),
         s("rect", { class: "track", x: x + 10, y: y + 27, width: W - 20, height: 5, rx: 2.5 }), s("rect", { class: "fill", x: x + 10, y: y + 27, width: (W - 20) * done, height: 5, rx: 2.5 }),
         s("text", { class: "dim", x: x + 10, y: y + 48 }, short(t.tables.length ? `${t.tables.join(", ")}: ${t.does}` : t.does, 33)),
-        s("text", { class: "dim", x: x + 10, y: y + 64 }, t.done ? `${count(t.rows)} rows, ${size(t.bytes)}` : t.is_open ? "waiting for its first task" : "not started"),
+        s("text", { class: "dim", x: x + 10, y: y + 64 }, t.done ? `${count(t.rows)} rows, ${size(t.bytes)}` : t.is_open ? "no task has ended yet" : "not started"),
         skewed ? s("text", { class: "warn", x: x + W - 10, y: y + 64, "text-anchor": "end" }, `skew ${t.skew.toFixed(1)}`) : null);
     }));
 }
@@ -478,6 +484,12 @@ const stageTable = (stages) => table(
     h("span", null, t.done === t.tasks ? whole(t.tasks) : `${count(t.done)} of ${count(t.tasks)}`, t.again ? h("div", { class: "note" }, `${t.again} again`) : null, t.beyond ? h("div", { class: "note", title: "Percentiles are of the first tasks" }, `details of ${whole(t.done - t.beyond)}`) : null),
     h("span", { title: exact(t.rows, "rows") }, count(t.rows)), t.rows_by_task.length > 1 ? spark(t.rows_by_task) : "", t.skew == null ? "–" : t.skew >= 3 ? h("span", { class: "chip warn" }, t.skew.toFixed(1)) : t.skew.toFixed(1),
     h("span", { title: exact(t.bytes, "bytes") }, size(t.bytes), t.disk_bytes ? h("div", { class: "note" }, `${size(t.disk_bytes)} on disk`) : null), time(t.elapsed_s), three(t.run_s), three(t.queue_s), t.constrained ? `${t.local}/${t.constrained}` : "–", whole(t.retries)]));
+/* Tasks that run, those first that run the longest; until `ended_s`, if nothing is heard since. */
+const runningTable = (tasks, isCluster, ended_s = null) => table([...(isCluster ? [["What", "sql"]] : []), ["Stage"], ["Task", "n"], ["Executor"], ["Running for", "n"], ["Attempt", "n wide"]],
+  kept(tasks, (t) => `r${t.key}.${t.what}.${t.stage}.${t.task}.${t.executor}`, (t) => [
+    ...(isCluster ? [t.key ? h("a", { href: `#/query/${t.key}`, title: t.what }, t.what.replace(/\s+/g, " ") || `query ${t.key}`) : h("code", null, t.what)] : []),
+    t.key ? stageChip(t.stage) : "–", t.key ? whole(t.task) : "–", t.executor,
+    h("b", ended_s == null ? { "data-since": t.began_s } : null, time(Math.max(0, (ended_s ?? serverNow()) - t.began_s))), t.attempt]));
 const taskTable = (key, tasks) => table([["Stage"], ["Task", "n"], ["Executor"], ["Run time", "n"], ["Queue time", "n"], ["Rows", "n"], ["Put out", "n"], ["Attempt", "n wide"], ["Local", "wide"], ["", "n"]],
   kept(tasks, (t) => `l${t.stage}.${t.task}`, (t) => [stageChip(t.stage), whole(t.task), t.executor, h("b", null, time(t.run_s)), time(t.queue_s), count(t.rows), size(t.bytes), t.attempt, t.local == null ? "–" : t.local ? "yes" : h("span", { class: "chip warn" }, "no"),
     h("button", { class: "link", "data-why": JSON.stringify([key, t.stage, t.task]) }, "Why there?")]));

@@ -226,9 +226,21 @@ def _log(text: object) -> None:
 
 def run_until_stdin_ends(driver: ZmqDriver, _: Address | None = None) -> None:
     """Run a driver until stdin ends, or SIGTERM."""
-    driver.watch(0, driver.stop)
+    driver.watch(_moved_stdin(), driver.stop)
     signal.signal(signal.SIGTERM, lambda *_: driver.stop())
     driver.run()
+
+
+def _moved_stdin() -> int:
+    """The pipe from the parent under another number; for others, stdin is empty from now on.
+
+    User code that reads stdin, as input() and breakpoint() do, would wait for the parent's death.
+    """
+    pipe = os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return pipe
 
 
 def main() -> None:

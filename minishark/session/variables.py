@@ -1,0 +1,49 @@
+"""Advice for a Python variable in FROM, which DuckDB's own Python API would read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import FrameType
+from typing import Any
+
+from minishark.dataframe import DataFrame
+
+_MISSING = re.compile(r"Table with name (\w+) does not exist")
+_FRAMES_MAX = 100
+
+
+def variable_advice(message: str) -> str:
+    """What to do if the table that a statement lacks is a variable of who runs it; or nothing.
+
+    Args:
+        message: why the statement did not bind.
+    """
+    missing = _MISSING.search(message)
+    if missing is None:
+        return ""
+    name = missing[1]
+    found = _variable(name)
+    if isinstance(found, DataFrame):
+        return f'\n\nThe variable {name} becomes a view by {name}.create_temp_view("{name}").'
+    if found is not None:
+        return f'\n\nThe variable {name} becomes a table by session.create_table("{name}", {name}).'
+    return ""
+
+
+def _variable(name: str) -> Any:
+    """The frame or table in a variable of that name, of the innermost caller who has one."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - documented, as inspect's is
+    for _ in range(_FRAMES_MAX):
+        if frame is None:
+            return None
+        if not str(frame.f_globals.get("__name__", "")).startswith("minishark."):
+            found = frame.f_locals.get(name, frame.f_globals.get(name))
+            if _has_rows(found):
+                return found
+        frame = frame.f_back
+    return None
+
+
+def _has_rows(item: Any) -> bool:
+    return any(hasattr(type(item), name) for name in ("__arrow_c_stream__", "__dataframe__"))
