@@ -100,6 +100,8 @@ def divergences(
     stages = {stage.index: stage for stage in plan.stages}
     wrong = []
     for figures in metrics.by_stage:
+        if stages[figures.index].enough_rows is not None:
+            continue  # how many of its tasks run depends on how fast they are
         nodes = own_operators(stages[figures.index])
         for (node, _), found in zip(nodes, figures.operators, strict=True):
             if isinstance(node.operator, Exchange | Statement):
@@ -146,7 +148,7 @@ def test_known_rows_are_right_in_the_whole_corpus(
 ) -> None:
     """Every statement of it."""
     seen = _checked(toy_session, _STATEMENTS[part::_PARTS], way, monkeypatch)
-    assert seen["known"] > 0.9 * seen["all"]
+    assert seen["known"] > 0.8 * seen["all"]
 
 
 @pytest.mark.slow
