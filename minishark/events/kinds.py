@@ -165,6 +165,7 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         puts_out: whether its rows are the stage's output, so that they are counted.
         keeps_rows: whether it passes on as many rows as it reads from its last input.
         stored_rows: for all rows of a table, their number.
+        place: its place among the operators of its stage (`StageEnded.operators`).
     """
 
     parent: int | None
@@ -176,6 +177,15 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     puts_out: bool = False
     keeps_rows: bool = False
     stored_rows: int | None = None
+    place: int | None = None
+
+
+class OperatorFigures(msgspec.Struct, frozen=True, array_like=True):
+    """What an operator did; as in `minishark.query.metrics.OperatorMetrics`."""
+
+    rows: int | None = None
+    run_s: float | None = None
+    ended_early: bool = False
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -304,11 +314,16 @@ class StagePlaced(Event, frozen=True, kw_only=True):
 
 
 class StageEnded(Event, frozen=True, kw_only=True):
-    """A stage's job has ended, `elapsed_s` after the stage's first was submitted."""
+    """A stage's job has ended, `elapsed_s` after the stage's first was submitted.
+
+    Attributes:
+        operators: what its operators did, if the query is explained.
+    """
 
     query: int
     stage: int
     elapsed_s: float
+    operators: tuple[OperatorFigures, ...] = ()
 
 
 class QueryEnded(Event, frozen=True, kw_only=True):

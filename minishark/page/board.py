@@ -21,6 +21,7 @@ from minishark.events.kinds import (
     NodeDied,
     NodeLeft,
     NodeReport,
+    OperatorFigures,
     PlanNode,
     ProgramReport,
     QueryEnded,
@@ -76,6 +77,7 @@ class Stage:
     failed: list[TaskFailed] = field(default_factory=list)
     placed: list[StagePlaced] = field(default_factory=list)
     binding: dict[str, Any] | None = None
+    operators: tuple[OperatorFigures, ...] = ()  # by their places, if the query was explained
 
     def ended(self, task: TaskEnded) -> None:
         """A task has completed; a later attempt replaces an earlier one."""
@@ -108,6 +110,7 @@ class Stage:
     @property
     def weight(self) -> int:
         fragment = 1 + len(self.plan.sql) // 500 if self.plan else 1
+        fragment += len(self.operators) // 4
         return fragment + len(self.tasks) + self.placed_weight + len(self.failed)
 
 
@@ -276,6 +279,7 @@ class Board:
             case StageEnded():
                 stage = self._stage(session, event.query, event.stage)
                 stage.is_open, stage.elapsed_s = False, event.elapsed_s
+                stage.operators = event.operators or stage.operators
             case StagePlaced():
                 self._stage_placed(event, session)
             case TaskFailed():

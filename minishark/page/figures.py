@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
 from typing import Any
 
-from minishark.events.kinds import PlanNode, TaskEnded
+from minishark.events.kinds import OperatorFigures, PlanNode, TaskEnded
 from sparrow_core import PlacementStep
 
 MARKS_MAX = 3_000
@@ -89,14 +89,20 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple(parts)
 
 
-def known_rows(plan: Sequence[PlanNode], put_out: dict[int, int]) -> list[int | None]:
+def known_rows(
+    plan: Sequence[PlanNode],
+    put_out: Mapping[int, int],
+    measured: Sequence[OperatorFigures] = (),
+) -> list[int | None]:
     """The true rows of a plan's operators, as far as they are known.
 
-    What a stage puts out is counted; operators that keep the number of rows pass it up and down.
+    What a stage puts out is counted, and in explained queries what its operators do; operators that
+    keep the number of rows pass it up and down.
 
     Args:
         plan: the operators, each after the one that reads it.
         put_out: by stage, the rows of its output, for stages that are complete.
+        measured: what each of the operators did, if that was measured.
     """
     children: list[list[int]] = [[] for _ in plan]
     for i, node in enumerate(plan):
@@ -105,6 +111,9 @@ def known_rows(plan: Sequence[PlanNode], put_out: dict[int, int]) -> list[int | 
     rows: list[int | None] = [
         put_out.get(node.stage) if node.puts_out else node.stored_rows for node in plan
     ]
+    for i, each in enumerate(measured):
+        if each.rows is not None and not plan[i].puts_out:
+            rows[i] = each.rows
     for i in reversed(range(len(plan))):
         if rows[i] is None and plan[i].keeps_rows and children[i]:
             rows[i] = rows[children[i][-1]]

@@ -7,7 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minishark.events.kinds import NodeReport, RunningTask, TableReport, TaskEnded
+from minishark.events.kinds import (
+    NodeReport,
+    OperatorFigures,
+    PlanNode,
+    RunningTask,
+    TableReport,
+    TaskEnded,
+)
 from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query, Stage
 from minishark.page.figures import known_rows, natural, skew, spread, timeline
 from minishark.page.placed import sentences
@@ -146,7 +153,8 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
         return None
     stages = list(query.stages.items())
     complete = {i: stage.rows for i, stage in stages if not stage.is_open and stage.done}
-    rows = known_rows(query.plan, complete)
+    measured = [_measured(node, query.stages.get(node.stage)) for node in query.plan]
+    rows = known_rows(query.plan, complete, measured)
     tasks = [task for _, stage in stages for task in stage.tasks.values()]
     began = min((task.at - task.run_s for task in tasks), default=query.began_s)
     longest = sorted(tasks, key=lambda task: -task.run_s)[:_LONGEST]
@@ -160,7 +168,10 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
         "is_live": query.session in board.sessions and board.sessions[query.session].is_live,
         "revisions": query.revisions,
         "plan": [
-            [n.parent, n.name, n.label, n.where, n.rows, rows[i], n.stage, n.puts_out]
+            [
+                *(n.parent, n.name, n.label, n.where, n.rows, rows[i], n.stage, n.puts_out),
+                *(measured[i].run_s, measured[i].ended_early),
+            ]
             for i, n in enumerate(query.plan)
         ],
         "stage_list": [_stage(index, stage) for index, stage in stages],
@@ -175,6 +186,13 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
         "by_node": _by_node(tasks),
         "table_bytes": sum(s.plan.table_bytes for _, s in stages if s.plan),
     }
+
+
+def _measured(node: PlanNode, stage: Stage | None) -> OperatorFigures:
+    """What an operator did; unknown unless its query was explained and its stage is complete."""
+    operators = stage.operators if stage is not None and not stage.is_open else ()
+    known = node.place is not None and node.place < len(operators)
+    return operators[node.place or 0] if known else OperatorFigures()
 
 
 def why(board: Board, key: str, stage: int, task: int) -> dict[str, Any] | None:

@@ -12,11 +12,13 @@ from minishark.errors import QueryCancelledError
 from minishark.events import kinds
 from minishark.events.traces import trace_parent
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
+from minishark.query.operators import Measure
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
 from sparrow_core import JobFinished, JobSpec, TaskFailed
 
 _STEPS_MAX = 20_000
+_OPERATORS_MAX = 2_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,9 +163,17 @@ class QueryObserver:
         )
 
     def finished(
-        self, stage: int, elapsed_s: float, job: JobSpec | None, event: JobFinished
+        self,
+        stage: int,
+        elapsed_s: float,
+        job: JobSpec | None,
+        event: JobFinished,
+        measures: Sequence[Measure] = (),
     ) -> None:
-        """A stage's job has ended; its placement is told of a `job`."""
+        """A stage's job has ended; its placement is told of a `job`.
+
+        `measures` say what the stage's operators did, if that was measured.
+        """
         if event.placement and job is not None:
             waits = (task.wait_s for task in job.tasks if task.preferred_nodes)
             self.emit(
@@ -183,7 +193,16 @@ class QueryObserver:
                 )
             )
         self.emit(
-            kinds.StageEnded(at=time.time(), query=self.number, stage=stage, elapsed_s=elapsed_s)
+            kinds.StageEnded(
+                at=time.time(),
+                query=self.number,
+                stage=stage,
+                elapsed_s=elapsed_s,
+                operators=tuple(
+                    kinds.OperatorFigures(each.rows, each.run_s, each.cut)
+                    for each in measures[:_OPERATORS_MAX]
+                ),
+            )
         )
 
     def loaded(self, elapsed_s: float) -> None:

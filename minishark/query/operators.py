@@ -83,6 +83,9 @@ _MIRRORED = {
 }
 """DuckDB's name for a join whose sides it has swapped."""
 
+_DECIDED = frozenset(("INNER", "SEMI", "RIGHT", "RIGHT_SEMI", "RIGHT_ANTI"))
+"""Joins that have no rows, or known ones, if the hash table is empty."""
+
 _CONSTANTS = frozenset(("COLUMN_DATA_SCAN", "DUMMY_SCAN", "EXPRESSION_SCAN"))
 _STAGED_COLUMN = re.compile(r"c(\d+)")
 
@@ -414,10 +417,23 @@ class _Overlay:
             self._filter_is_moved = False
             fit = self._inputs(plan.children, roots)
             if fit is not None:
+                if name in _DECIDED and not _rows(root.inputs[1]):
+                    # DuckDB leaves the probing side wherever it is, even between two operators.
+                    probing = self._probing(plan, is_swapped=is_swapped)
+                    fit |= {key: replace(fit[key], cut=True) for key in probing & fit.keys()}
                 fits.append(fit)
                 all_moved |= self._filter_is_moved
         self._filter_is_moved = moved or all_moved
         return _agreed(fits) if fits else None
+
+    def _probing(self, plan: PhysicalPlan, *, is_swapped: bool) -> set[int]:
+        """The nodes on the side of a join that DuckDB does not build a hash table from."""
+        waiting, found = [plan.children[is_swapped]], set()
+        while waiting:
+            node = waiting.pop()
+            found.add(id(node))
+            waiting += _inputs(self.stage, node)
+        return found
 
     def _windows(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         """Functions over other partitions or orders have operators of their own."""

@@ -261,7 +261,8 @@ class QueryRun:
             record.finished(submission.number, event)
             if self.observer is not None:
                 job = record.job(submission.number)
-                self.observer.finished(submission.stage, record.elapsed_s, job, event)
+                measures = record.measures() if self._graph.done(submission.stage) else []
+                self.observer.finished(submission.stage, record.elapsed_s, job, event, measures)
             self._adapt(submission.stage)
 
     def _adapt(self, stage: int) -> None:

@@ -11,6 +11,7 @@ from minishark.compiler.logical.operators import Cte, Limit, Project, Scan, Sort
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, StageOutput
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.events import kinds
+from minishark.query.operators import own_operators
 
 _KEEP_ROWS = (Exchange, Cte, Project, Sort, Window)  # those of their last input
 _LABEL_CHARS = 400
@@ -38,7 +39,11 @@ class _Nodes:
         self._tables = tables
         self._homes: dict[int, int] = {}
         self._outputs: dict[int, int] = {}
+        self._places: dict[tuple[int, int], int] = {}
         for stage in stages:
+            for place, (node, _) in enumerate(own_operators(stage)):
+                for known in (node, node.operator):
+                    self._places.setdefault((stage.index, id(known)), place)
             for node in stage.plan.own_nodes():
                 if not isinstance(node.operator, Exchange):
                     self._homes.setdefault(id(node), stage.index)
@@ -86,8 +91,13 @@ class _Nodes:
             stage=stage,
             puts_out=puts_out,
             keeps_rows=isinstance(operator, _KEEP_ROWS) and bool(node.children),
+            place=None if isinstance(operator, Exchange) else self._place(node, stage),
             stored_rows=stored.rows if stored is not None and is_whole else None,
         )
+
+    def _place(self, node: PhysicalPlan, stage: int) -> int | None:
+        known = self._places.get((stage, id(node)))
+        return self._places.get((stage, id(node.operator))) if known is None else known
 
 
 def estimated_rows(node: PhysicalPlan) -> float:

@@ -304,6 +304,8 @@ def test_known_rows_pass_operators_that_keep_them() -> None:
     )
     assert [7, 7, 30, 30, 50, 50, None] == known_rows(plan, {0: 30, 1: 7})
     assert [None, None, None, None, 50, 50, None] == known_rows(plan, {})
+    figures = [kinds.OperatorFigures(rows) for rows in (None, 8, None, 40, None, 49, 60)]
+    assert [7, 8, 30, 40, 49, 49, 60] == known_rows(plan, {0: 30, 1: 7}, figures)
 
 
 def test_a_timeline_merges_neighbours_only_if_there_are_many() -> None:

@@ -133,6 +133,25 @@ def test_the_plan_has_estimated_and_true_rows(session: Session, page: Page) -> N
     assert {0, 1} <= {node[6] for node in shown["plan"]}
 
 
+def test_the_plan_has_what_operators_did(session: Session, page: Page) -> None:
+    """Of an explained query, each operator's rows and time as the profile has them."""
+    sql = f"{_GROUPED} -- explained"
+    profile = session.sql(sql).profile()
+    shown = await_(lambda: page.newest(sql=sql, state="done"))
+    operators = [
+        each
+        for stage in profile.metrics.by_stage
+        for each in stage.operators
+        if each.run_s is not None and not each.label.startswith(("Exchange", "Output"))
+    ]
+    expected = {(each.label, each.rows, each.run_s) for each in operators}
+    found = {(label, rows, run_s) for _, _, label, _, _, rows, _, _, run_s, _ in shown["plan"]}
+    names = {each.name for each in operators}
+    assert {"Scan", "Sort"} <= names
+    assert expected <= found
+    assert not any(node[9] for node in shown["plan"])
+
+
 def test_nodes_and_tables_are_shown(session: Session, page: Page) -> None:
     cluster = await_(lambda: (found := page.view("cluster"))["nodes"] and found)
     assert ["node-0", "node-1"] == [node["name"] for node in cluster["nodes"]]

@@ -344,7 +344,7 @@ const VIEWS = {
         q.is_reduced && h("p", { class: "banner" }, "It is so old that its plan and tasks are not kept any more."),
         q.revisions.length > 0 && h("section", null, h("h2", null, "Changed while it ran"), table([["Rule"], ["Why", "wrap"]], q.revisions))]);
       draw("sqltext", q.sql, () => q.sql && q.kind !== "load" ? [h("h2", null, "SQL"), h("pre", { tabindex: 0 }, q.sql)] : null);
-      draw("plan", q.plan, () => q.plan.length ? [h("h2", null, "Plan", h("span", { class: "note" }, "rows as estimated, and as counted where a stage puts them out")), planTree(q.plan)] : null);
+      draw("plan", q.plan, () => q.plan.length ? [h("h2", null, "Plan", h("span", { class: "note" }, "rows as estimated, and as counted")), planTree(q.plan)] : null);
       draw("tasks-now", [q.running_tasks, q.state], () => q.running_tasks.length ? [h("h2", null, q.state === "running" ? "The longest running tasks" : "Tasks that ran when it was last heard of", h("span", { class: "note" }, "of those that have run for a second")),
         runningTable(q.running_tasks, false, q.state === "running" ? null : q.began_s + q.elapsed_s)] : null);
       draw("graph", q.stage_list.map((t) => [t.index, t.reads, t.does, t.tables, t.done, t.tasks, t.is_open, t.rows, t.bytes, t.skew]), () => q.stage_list.length ? [h("h2", null, "Stages"), h("div", { class: "scroll" }, stageGraph(q.stage_list))] : null);
@@ -422,19 +422,24 @@ function planTree(plan) {
   const children = plan.map(() => []);
   plan.forEach((n, i) => { if (n[0] != null) children[n[0]].push(i); });
   const rows = [];
+  const times = plan.map((n) => n[8]), all = times.reduce((sum, t) => sum + (t || 0), 0), timed = times.some((t) => t != null);
+  const ratio = (n) => (n[5] == null || n[9] ? null : Math.max(n[5], 1) / Math.max(n[4], 1));
+  const factor = (n) => { const off = ratio(n); return off == null ? 1 : Math.max(off, 1 / off); };
+  const worst = plan.reduce((found, n, i) => (factor(n) >= 2 && (found < 0 || factor(n) >= factor(plan[found])) ? i : found), -1);
   const walk = (i, own, below) => {
-    const [, name, label, where, estimated, real, stage, putsOut] = plan[i];
-    const off = real == null ? null : (Math.max(real, 1) / Math.max(estimated, 1));
-    const far = off != null && (off >= 10 || off <= 0.1);
+    const [, name, label, where, estimated, real, stage, putsOut, cpu, early] = plan[i];
+    const off = ratio(plan[i]);
+    const far = off != null && (i === worst || off >= 10 || off <= 0.1);
     const rest = label.startsWith(name) ? label.slice(name.length) : ` ${label}`;
     rows.push([h("div", null, h("span", { class: "twig" }, own), h("span", { class: "name" }, name), h("span", { title: `${name}${rest}\n${where}` }, rest.length > 160 ? `${rest.slice(0, 160)}…` : rest)),
       stageChip(stage), h("span", { title: exact(estimated, "rows, estimated") }, `~${count(estimated)}`),
-      real == null ? h("span", { class: "dim", title: putsOut ? "Its stage is not complete" : "Inside a stage, where rows are not counted" }, "–") : h("b", { title: exact(real, "rows") }, count(real)),
-      off == null ? "" : h("span", { class: far ? "chip warn" : "note" }, off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`)]);
+      real == null ? h("span", { class: "dim", title: putsOut ? "Its stage is not complete" : timed ? "Not known: DuckDB ran it as part of others" : "Inside a stage: EXPLAIN ANALYZE and profile() count rows there" }, "–") : h("b", { title: exact(real, early ? "rows, when nobody needed more" : "rows") }, `${count(real)}${early ? " so far" : ""}`),
+      ...(timed ? [cpu == null ? h("span", { class: "dim" }, "–") : h("span", { title: `${all ? Math.round(100 * cpu / all) : 0} % of the CPU time of all operators` }, time(cpu))] : []),
+      off == null ? "" : h("span", { class: far ? "chip warn" : "note", title: i === worst ? "The largest misestimate" : null }, `${i === worst ? "largest: " : ""}${off >= 1 ? `× ${off >= 100 ? count(off) : off.toFixed(1)}` : `÷ ${1 / off >= 100 ? count(1 / off) : (1 / off).toFixed(1)}`}`)]);
     children[i].forEach((c, k) => walk(c, `${below}${k === children[i].length - 1 ? "└─ " : "├─ "}`, `${below}${k === children[i].length - 1 ? "   " : "│  "}`));
   };
   if (plan.length) walk(0, "", "");
-  return table([["Operator"], ["Stage"], ["Estimated rows", "n"], ["Real rows", "n"], ["Real to estimated", "n"]], rows, { class: "tree" });
+  return table([["Operator"], ["Stage"], ["Estimated rows", "n"], ["Real rows", "n"], ...(timed ? [["CPU time", "n"]] : []), ["Real to estimated", "n"]], rows, { class: "tree" });
 }
 
 function stageGraph(stages) {

@@ -1,0 +1,79 @@
+"""What EXPLAIN ANALYZE says of operators."""
+
+from __future__ import annotations
+
+from minishark.query.metrics import (
+    OperatorMetrics,
+    QueryMetrics,
+    StageMetrics,
+    TaskMetrics,
+    as_dict,
+)
+from minishark.query.report import metrics_text, worst_estimate
+
+
+def operator(
+    label: str, estimated_rows: float, rows: int | None, depth: int = 0, *, early: bool = False
+) -> OperatorMetrics:
+    """An operator that took a millisecond and a half, if its rows are known."""
+    return OperatorMetrics(
+        name=label,
+        label=label,
+        depth=depth,
+        estimated_rows=estimated_rows,
+        rows=rows,
+        run_s=None if rows is None else 0.0015,
+        ended_early=early,
+    )
+
+
+def query(*operators: OperatorMetrics) -> QueryMetrics:
+    """A query of one stage with these operators."""
+    task = TaskMetrics(
+        node="n", executor="e", attempt=1, rows=1, bytes=8, run_s=0.1, queue_s=0.1, local=None
+    )
+    stage = StageMetrics(index=0, tasks=1, elapsed_s=1.0, by_task=(task,), operators=operators)
+    return QueryMetrics(elapsed_s=1.0, planning_s=0.1, by_stage=(stage,))
+
+
+def test_each_operator_has_a_line() -> None:
+    """Estimated and real rows and time; a dash for what is unknown, a mark for the worst guess."""
+    told = query(
+        operator("Sort", 100, 95),
+        operator("Join", 1000, None, 1),
+        operator("Filter", 20, 4000, 2),
+        operator("Scan", 9000, 7, 3, early=True),
+    )
+    assert [
+        "Stage 0",
+        "  estimated      rows   ms  operator",
+        "       ~100        95  1.5  Sort",
+        "     ~1,000         -    -    Join",
+        "        ~20     4,000  1.5      Filter  <-- largest misestimate: 200.0 times more rows",
+        "     ~9,000  7 so far  1.5        Scan",
+    ] == metrics_text(told).splitlines()[3:]
+
+
+def test_good_estimates_are_not_marked() -> None:
+    """Nor is one that less than one row makes look bad, or a scan that ended early."""
+    told = query(
+        operator("Join", 100, 180), operator("Filter", 0.01, 0), operator("Scan", 10, 1, early=True)
+    )
+    assert worst_estimate(told) is None
+    assert "misestimate" not in metrics_text(told)
+    assert [1.8, 1.0, None] == [
+        each["misestimate"] for each in as_dict(told)["by_stage"][0]["operators"]
+    ]
+
+
+def test_the_lowest_of_equal_misestimates_is_marked() -> None:
+    """The others only hand its rows on."""
+    told = query(operator("Project", 10, 100), operator("Join", 10, 100, 1))
+    worst = worst_estimate(told)
+    assert worst is not None
+    assert "Join" == worst.label
+
+
+def test_other_queries_have_no_operators() -> None:
+    """Their text is that of stages alone."""
+    assert 3 == len(metrics_text(query()).splitlines())
