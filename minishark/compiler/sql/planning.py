@@ -35,7 +35,7 @@ from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.compiler.sql.tokens import without_comments_around
 from minishark.errors import QueryError
-from minishark.expressions import Column, Schema
+from minishark.expressions import Column, Schema, quote_text
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",
@@ -84,6 +84,7 @@ _FILE_ENDING = re.compile(
     r"\.\s*(?:parquet|[ct]sv|(?:nd|geo)?jsonl?|avro|fgb|gpkg|shp|xlsx)\b|\.\s*\"|--|/\*",
     re.IGNORECASE,
 )
+_ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NULL"
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(r'\nDid you mean "(?:pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*')
 REMOTE_FILES = (
@@ -212,6 +213,11 @@ class PlanningDatabase:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with contextlib.closing(self.connection()) as connection, ConnectionUse(connection):
+            # Settings of the session, such as `binary_as_string`, say how files are read.
+            with self._lock:
+                settings = self._con.execute(_ALL_SETTINGS).fetchall()
+            for name, value in {*settings}.difference(connection.execute(_ALL_SETTINGS).fetchall()):
+                connection.execute(f"SET SESSION {name} = {quote_text(value)}")
             yield connection
 
     def connection(self) -> duckdb.DuckDBPyConnection:
