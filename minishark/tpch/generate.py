@@ -12,11 +12,12 @@ import errno
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from decimal import Decimal
 from pathlib import Path
 
@@ -123,30 +124,61 @@ def _remove_abandoned(root: Path, prefix: str) -> None:
 
 
 def _run_generator(command: list[str], on_poll: Callable[[], None]) -> None:
-    # Its messages go to a file: a pipe that nobody reads would block it when full. Another thread
-    # starts and awaits it, as signals interrupt the main one: an exception within Popen's
-    # constructor would leak the child, one within its `wait` could leave its lock held.
-    environment = os.environ | {"RUST_BACKTRACE": "0"}
-    with tempfile.TemporaryFile() as messages, ThreadPoolExecutor(1) as thread:
-        starting = thread.submit(
-            subprocess.Popen, command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=messages, env=environment,
-        )  # fmt: skip
-        try:
-            ending = thread.submit(lambda: starting.result().wait())
-            while not wait([ending], _POLL_S).done:
-                on_poll()
-        finally:
-            # Also after Ctrl-C: the child must not outlive us and go on writing.
-            if starting.exception() is None:
-                starting.result().kill()
-        try:
-            status = ending.result()
-        except OSError as error:
-            raise GeneratorFailedError(f"{command[0]} does not start: {error.strerror}.") from error
-        if status != 0:
+    # Its messages go to a file: a pipe that nobody reads would block it when full.
+    with tempfile.TemporaryFile() as messages:
+        environment = os.environ | {"RUST_BACKTRACE": "0"}
+        with _signals_later() as received:
+            try:
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=messages,
+                    env=environment,
+                )  # fmt: skip
+            except OSError as error:
+                reason = f"{command[0]} does not start: {error.strerror}."
+                raise GeneratorFailedError(reason) from error
+            try:
+                _wait(child, on_poll, received)
+            finally:
+                # Also after Ctrl-C: the child must not outlive us and go on writing.
+                child.kill()
+                child.wait()
+        if child.returncode != 0:
             messages.seek(0)
-            raise _generator_error(messages.read().decode(errors="replace"), status)
+            text = messages.read().decode(errors="replace")
+            raise _generator_error(text, child.returncode)
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[list[int]]:
+    """Defer signals to the end of the block; the list has those received so far."""
+    # An exception within Popen's constructor would leak the child; one within its `wait` could
+    # leave its lock held, and the next `wait` would deadlock.
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for waiting in received:
+            signal.raise_signal(waiting)
+
+
+def _wait(child: subprocess.Popen[bytes], on_poll: Callable[[], None], received: list[int]) -> None:
+    """Wait until a child ends or a signal is received."""
+    while not received:
+        try:
+            child.wait(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            on_poll()
+        else:
+            return
 
 
 def _generator_error(text: str, status: int) -> MinisharkError:
