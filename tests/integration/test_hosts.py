@@ -94,9 +94,13 @@ def frail(keys: Path) -> Iterator[tuple[ClusterRecord, ...]]:
         yield records
 
 
-def _connected(hosts: tuple[ClusterRecord, ...], keys: Path) -> Session:
+def _connected(
+    hosts: tuple[ClusterRecord, ...], keys: Path, disabled: tuple[str, ...] = ()
+) -> Session:
     """A session on a third host, with tables."""
-    session = minishark.connect(hosts[0].address, keys=keys, single_task_rows=0)
+    session = minishark.connect(
+        hosts[0].address, keys=keys, single_task_rows=0, disabled_optimizations=disabled
+    )
     tables = _tables()
     session.create_table("t", tables["t"], partition_by="k", partitions=4)
     session.create_table("names", tables["names"])
@@ -164,7 +168,9 @@ def test_a_host_is_lost_in_the_middle_of_a_query(
     """Replicas answer, and what lay there only is computed again; nothing is left of the host."""
     victim = psutil.Process(frail[which].nodes[0].pid)
     family = [victim, *victim.children(recursive=True)]
-    with _connected(frail, keys) as session, ThreadPoolExecutor(1) as pool:
+    # One task for all of the little data would leave one of the hosts without work.
+    apart = _connected(frail, keys, ("coalesced_tasks", "collapse"))
+    with apart as session, ThreadPoolExecutor(1) as pool:
         idle_s = family[1].cpu_times().user
         running = pool.submit(lambda: session.sql(long).to_arrow().to_pylist())
         until(lambda: family[1].cpu_times().user > idle_s + 0.3, "the query works")
