@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from minishark.deploy.blocks import Cut
     from minishark.tables.pieces import PieceFile, StoredPiece
 
-CONNECT = "ray"
 _CLIENT = "ray://"
 _NODE_ID = "ray.io/node-id"
 ON_HEAD = {"node:__internal_head__": 0.001}

@@ -17,6 +17,28 @@ from minishark.worker.protocol import TaskOutcome
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, explain
 
 
+def task_metrics(
+    event: TaskCompleted,
+    outcome: TaskOutcome,
+    local: bool | None = None,
+    why: tuple[str, ...] = (),
+) -> TaskMetrics:
+    """The metrics of a task that has completed; `local` is None without preferred nodes."""
+    return TaskMetrics(
+        node=event.node,
+        executor=event.executor,
+        attempt=event.attempt,
+        rows=outcome.rows,
+        bytes=outcome.nbytes,
+        disk_bytes=outcome.nbytes if outcome.on_disk else 0,
+        received=outcome.received,
+        run_s=event.run_s,
+        queue_s=event.queue_s,
+        local=local,
+        why=why,
+    )
+
+
 @dataclass(slots=True)
 class _Job:
     """A job of the stage without payloads, and its events without results: both may be large."""
@@ -100,21 +122,9 @@ class StageRecord:
 
     def task(self, index: int, why: tuple[str, ...] = ()) -> TaskMetrics:
         """The metrics of a completed task."""
-        event, outcome = self._completed[index], self._outcomes[index]
-        preferred = self._preferred.get(index)
-        return TaskMetrics(
-            node=event.node,
-            executor=event.executor,
-            attempt=event.attempt,
-            rows=outcome.rows,
-            bytes=outcome.nbytes,
-            disk_bytes=outcome.nbytes if outcome.on_disk else 0,
-            received=outcome.received,
-            run_s=event.run_s,
-            queue_s=event.queue_s,
-            local=event.node in preferred if preferred else None,
-            why=why,
-        )
+        event, preferred = self._completed[index], self._preferred.get(index)
+        local = event.node in preferred if preferred else None
+        return task_metrics(event, self._outcomes[index], local, why)
 
     def job(self, number: int) -> JobSpec:
         """A job of the stage, without payloads."""

@@ -29,8 +29,8 @@ from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import stage_slices
 from minishark.query.locality import replica_locations
-from minishark.query.metrics import TaskMetrics
 from minishark.query.observer import QueryObserver
+from minishark.query.recorder import task_metrics
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
@@ -246,7 +246,8 @@ class TableLoader:
     def on_event(self, submission: Submission, event: JobEvent) -> None:
         stage = submission.stage
         if isinstance(event, TaskCompleted):
-            self.observer.completed(stage, event.task_id, _figures(event))
+            outcome = decode_outcome(event.result)
+            self.observer.completed(stage, event.task_id, task_metrics(event, outcome))
             if self.on_progress is not None:
                 total = len(self._pieces) + self._is_divided * self.layout.partitions
                 self._done = min(total, self._done + 1)  # lost outputs are computed twice
@@ -270,22 +271,6 @@ class TableLoader:
     def waiting(self) -> None:
         """End the load if it was cancelled; progress is reported by completed tasks only."""
         self.observer.check()
-
-
-def _figures(event: TaskCompleted) -> TaskMetrics:
-    outcome = decode_outcome(event.result)
-    return TaskMetrics(
-        node=event.node,
-        executor=event.executor,
-        attempt=event.attempt,
-        rows=outcome.rows,
-        bytes=outcome.nbytes,
-        disk_bytes=outcome.nbytes if outcome.on_disk else 0,
-        received=outcome.received,
-        run_s=event.run_s,
-        queue_s=event.queue_s,
-        local=None,
-    )
 
 
 def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
