@@ -35,7 +35,7 @@ import msgspec
 from common import CpuClock, command, write_json
 
 import minishark
-from minishark.answers import differences
+from minishark.query.answers import differences
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase

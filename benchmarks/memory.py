@@ -30,7 +30,7 @@ import pyarrow as pa
 from common import Silent, parser_of, tables_of, write_json
 
 import minishark
-from minishark.answers import differences, output_order
+from minishark.query.answers import differences, output_order
 from minishark.errors import MinisharkError
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.tables import create_views, load_tables

@@ -22,7 +22,7 @@ import msgspec
 from common import CpuClock, command, native_duckdb, timed, write_json
 
 import minishark
-from minishark.answers import differences
+from minishark.query.answers import differences
 from minishark.errors import MinisharkError
 from minishark.session.session import Session
 

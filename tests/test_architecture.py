@@ -23,7 +23,7 @@ LAYERS = (
     "errors",
     "expressions",
     "catalog",
-    "answers",
+    "sources",
     "events",
     "compiler",
     "worker",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from minishark.answers import output_order
+from minishark.query.answers import output_order
 from minishark.errors import OptionError
 from minishark.tpch.locations import sample_folder
 from minishark.tpch.queries import load_queries, parse_selection

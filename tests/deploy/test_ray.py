@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pytest
 
 import minishark
-from minishark.answers import differences, output_order
+from minishark.query.answers import differences, output_order
 from minishark.errors import ClusterError, MinisharkError, OptionError
 from minishark.session.session import Session
 from minishark.tpch.generate import generate

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from minishark.answers import differences, output_order
+from minishark.query.answers import differences, output_order
 from minishark.dataframe import DataFrame
 from minishark.session.session import Session
 

@@ -18,7 +18,7 @@ import pytest
 import minishark
 from minishark import DataFrame
 from minishark import functions as F
-from minishark.answers import differences
+from minishark.query.answers import differences
 from minishark.errors import (
     CatalogError,
     ColumnError,

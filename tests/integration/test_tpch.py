@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.answers import differences, output_order
+from minishark.query.answers import differences, output_order
 from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
