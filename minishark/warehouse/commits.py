@@ -1,0 +1,74 @@
+"""Commits: the files that tasks have written become part of a table, all of them or none.
+
+The catalog replaces a table's metadata in one step, if nobody has done so meanwhile. Who was too
+late tries again where that changes nothing about the outcome: an append is appended to whatever is
+there by then. What was computed from rows that another writer has replaced is a `ConflictError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from minishark.errors import CatalogError, ConflictError, ExecutionError
+
+WRITE_ID = "minishark.write-id"
+"""The property of a snapshot that says which write made it."""
+
+
+def append(transaction: Any, files: Sequence[Any], write_id: str) -> None:
+    """Add files to the table of a transaction."""
+    # Merging keeps the number of manifests, which every query reads, small.
+    with transaction.update_snapshot(snapshot_properties={WRITE_ID: write_id}).merge_append() as new:
+        for file in files:
+            new.append_data_file(file)
+
+
+def replace(
+    transaction: Any, removed: Sequence[Any], files: Sequence[Any], write_id: str
+) -> None:
+    """Put files in the place of others in the table of a transaction."""
+    with transaction.update_snapshot(snapshot_properties={WRITE_ID: write_id}).overwrite() as new:
+        for file in removed:
+            new.delete_data_file(file)
+        for file in files:
+            new.append_data_file(file)
+
+
+@contextlib.contextmanager
+def committing(name: object) -> Iterator[None]:
+    """Commit inside; errors as users get them.
+
+    Raises:
+        ConflictError: another writer has changed the table meanwhile.
+        CatalogError: a table of that name was created, or dropped, meanwhile.
+    """
+    from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
+        CommitFailedException,
+        CommitStateUnknownException,
+        NoSuchTableError,
+        TableAlreadyExistsError,
+        ValidationException,
+    )
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+
+    try:
+        yield
+    except (CommitFailedException, ValidationException) as error:
+        raise ConflictError(
+            f"Another writer has changed {name} meanwhile; nothing was written. "
+            f"Run the statement again. ({error})"
+        ) from error
+    except CommitStateUnknownException as error:
+        raise ExecutionError(
+            f"The catalog did not say whether the change of {name} was made: look before you run "
+            f"the statement again. ({error})"
+        ) from error
+    except TableAlreadyExistsError as error:
+        raise CatalogError(f"There is a table called {name} already.") from error
+    except NoSuchTableError as error:
+        raise CatalogError(f"Table {name} was dropped meanwhile.") from error
+    except (OSError, SQLAlchemyError) as error:
+        first = str(error).partition("\n")[0]
+        raise ExecutionError(f"Can't commit the change of {name}: {first}") from error
