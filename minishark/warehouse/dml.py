@@ -93,8 +93,8 @@ Change: TypeAlias = Insert | Delete | Update | Merge
 # Reading statements
 
 
-class _Text:
-    """A statement's tokens, with their depth in brackets and CASE."""
+class Text:
+    """A statement's tokens, with their depth in brackets and CASE; a cursor over them."""
 
     def __init__(self, sql: str) -> None:
         self.sql = sql
@@ -130,7 +130,7 @@ class _Text:
     def name(self) -> tuple[str, ...]:
         parts = []
         while True:
-            parts.append(_unquoted(self._raw()))
+            parts.append(unquoted(self._raw()))
             self.at += 1
             if not self.skip("."):
                 return tuple(parts)
@@ -155,6 +155,15 @@ class _Text:
         if self.skip("AS") or (self.next() and self.next() not in (*ends, ";")):
             return self.name()[0]
         return default
+
+    def brackets(self) -> str:
+        """The text in brackets that comes next, with these."""
+        start, _, depth = self.tokens[self.at]
+        self.at += 1
+        while self.tokens[self.at][2] > depth:
+            self.at += 1
+        self.at += 1
+        return self.sql[start : self.offset].strip()
 
     def names_in_brackets(self) -> tuple[str, ...] | None:
         """Names in brackets, if those come next."""
@@ -183,7 +192,8 @@ class _Text:
                 raise UnsupportedError(f"Statements on tables of the warehouse have no {text}.")
 
 
-def _unquoted(name: str) -> str:
+def unquoted(name: str) -> str:
+    """A name without its quotes."""
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
@@ -193,7 +203,7 @@ def parse_change(sql: str) -> Change:
     Raises:
         UnsupportedError: it has a clause that tables of the warehouse do not support.
     """
-    text = _Text(sql)
+    text = Text(sql)
     text.refuse("RETURNING", "CONFLICT")
     ctes = ""
     if text.next() == "WITH":
@@ -211,7 +221,7 @@ def parse_change(sql: str) -> Change:
             return _merge(text, ctes)
 
 
-def _insert(text: _Text, ctes: str) -> Insert:
+def _insert(text: Text, ctes: str) -> Insert:
     if text.skip("OR"):
         raise UnsupportedError("Tables of the warehouse have no keys: write INSERT INTO or MERGE.")
     text.skip("INTO")
@@ -227,7 +237,7 @@ def _insert(text: _Text, ctes: str) -> Insert:
     return Insert(target=target, columns=columns, by_name=by_name, query=query, ctes=ctes)
 
 
-def _delete(text: _Text, ctes: str) -> Delete:
+def _delete(text: Text, ctes: str) -> Delete:
     text.skip("FROM")
     text.skip("TABLE")
     target = text.name()
@@ -237,7 +247,7 @@ def _delete(text: _Text, ctes: str) -> Delete:
     return Delete(target=target, alias=alias, using=using, condition=condition, ctes=ctes)
 
 
-def _update(text: _Text, ctes: str) -> Update:
+def _update(text: Text, ctes: str) -> Update:
     target = text.name()
     alias = text.alias(target[-1], "SET")
     text.skip("SET")
@@ -250,7 +260,7 @@ def _update(text: _Text, ctes: str) -> Update:
 
 
 def _assignment(sql: str) -> tuple[str, str]:
-    text = _Text(sql)
+    text = Text(sql)
     if text.next() == "(":
         raise UnsupportedError("Write SET a = x, b = y instead of SET (a, b) = (x, y).")
     name = text.name()[-1]
@@ -258,17 +268,14 @@ def _assignment(sql: str) -> tuple[str, str]:
     return name, text.until()
 
 
-def _merge(text: _Text, ctes: str) -> Merge:
+def _merge(text: Text, ctes: str) -> Merge:
     text.skip("INTO")
     target = text.name()
     alias = text.alias(target[-1], "USING")
     text.skip("USING")
     start = text.offset
     if text.next() == "(":
-        text.at += 1
-        while text.tokens[text.at][2] > 0:
-            text.at += 1
-        text.at += 1
+        text.brackets()
         source_alias = text.alias("", "ON", "USING")
     else:
         source_alias = text.alias(text.name()[-1], "ON", "USING")
@@ -295,7 +302,7 @@ def _merge(text: _Text, ctes: str) -> Merge:
     )
 
 
-def _when(text: _Text) -> When:
+def _when(text: Text) -> When:
     kind = "NOT MATCHED" if text.skip("NOT", "MATCHED") else "MATCHED"
     text.skip("MATCHED")
     if text.skip("BY", "SOURCE"):
@@ -323,7 +330,7 @@ def _when(text: _Text) -> When:
 
 
 def _changes(
-    text: _Text, action: str
+    text: Text, action: str
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, bool]:
     """The columns and values of UPDATE or INSERT in a MERGE, and whether they go by name."""
     if action == "UPDATE":
@@ -342,7 +349,7 @@ def _changes(
     text.skip("BY", "POSITION")
     names = text.names_in_brackets() if text.next() == "(" else None
     if text.skip("VALUES"):
-        inner = _Text(text.until("WHEN")[1:-1])
+        inner = Text(text.until("WHEN")[1:-1])
         return names, tuple(inner.parts()), False
     text.skip("*")
     return names, None, False
@@ -464,7 +471,7 @@ def updated(change: Update, target: Target, located: str) -> str:
 
 def _joined(located: str, alias: str, source: str, condition: str, kind: str = "LEFT") -> str:
     """A join in which `_MATCHED` is true for rows with a partner."""
-    others = " CROSS JOIN ".join(_Text(source).parts())
+    others = " CROSS JOIN ".join(Text(source).parts())
     marked = f"({others} CROSS JOIN (SELECT true AS {_MATCHED}) AS {_MARK})"
     return f"{located} AS {alias} {kind} JOIN {marked} ON ({condition})"
 
