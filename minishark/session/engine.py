@@ -432,9 +432,6 @@ class _Query(Generic[Result]):
     def is_current(self, plan: QueryPlan) -> bool:
         return self.engine.planner.is_current(plan)
 
-    def reads_files(self, plan: QueryPlan) -> bool:
-        return plan.reads_files
-
     def restore(self, lost: PartitionsLostError) -> None:
         self.engine.restore(lost)
 

@@ -25,6 +25,9 @@ from minishark.catalog import TableStatistics
 from minishark.expressions import Schema
 
 
+_SHOWN_MAX = 5
+
+
 class Comparison(StrEnum):
     """How a predicate compares a column with its values."""
 
@@ -49,6 +52,13 @@ class Predicate(msgspec.Struct, frozen=True):
     comparison: Comparison
     values: tuple[Any, ...] = ()  # one; several for IN; none for IS NULL and IS NOT NULL
 
+    def __str__(self) -> str:
+        shown = ", ".join(map(repr, self.values[:_SHOWN_MAX]))
+        more = ", ..." if len(self.values) > _SHOWN_MAX else ""
+        if self.comparison is Comparison.IN:
+            return f"{self.column} IN ({shown}{more})"
+        return f"{self.column} {self.comparison} {shown}".rstrip()
+
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """What a query needs of a source's rows."""
@@ -56,6 +66,12 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] | None = None  # in this order; None for all
     predicates: tuple[Predicate, ...] = ()  # all of them have to be true
     limit: int | None = None  # any so many rows for which the predicates are true are enough
+
+    @property
+    def label(self) -> str:
+        where = " AND ".join(map(str, self.predicates))
+        limit = "" if self.limit is None else f" limit {self.limit}"
+        return f"{f' where {where}' if where else ''}{limit}"
 
 
 class Split(ABC):
@@ -136,3 +152,14 @@ class FileSplit(Split):
     @abstractmethod
     def relation(self, paths: Sequence[str]) -> Relation:
         """The rows, given where each of `files` is on this host."""
+
+    def check(self) -> None:
+        """Called before and after the rows are read: whether the files are those of the snapshot.
+
+        Raises:
+            DataError: one was changed or removed; the message names it.
+        """
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        """Not called: DuckDB reads the relation."""
+        raise NotImplementedError
