@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -46,6 +46,9 @@ from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
 
+if TYPE_CHECKING:
+    from minishark.session.warehouse import Warehouse
+
 
 class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
@@ -75,6 +78,17 @@ class Runtime:
             events=self.engine.events,
         )
         self.calls = Calls(pool, lambda: cluster.total_slots)
+        self.warehouse: Warehouse | None = None
+
+    def open_warehouse(self, where: Any) -> None:
+        """Let statements see a warehouse; `where` is as in `connect`."""
+        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+
+        catalog = open_catalog(where)
+        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
+
+        self.warehouse = Warehouse(self.engine, self.named, catalog)
+        self.engine.before_statements = self.warehouse.refresh
 
     def _placement(self) -> Placement:
         return self.engine.placing()  # which may change

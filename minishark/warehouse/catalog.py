@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,9 @@ NAME = "warehouse"
 
 MAIN = "main"
 """The schema of tables that are named without one."""
+
+ORPHAN_AGE_S = 24 * 3600
+"""Files that no table uses are removed from this age on: younger ones may be about to be used."""
 
 _MISSING = "A warehouse needs PyIceberg: pip install 'minishark[iceberg]'."
 _LOCK_S = 30  # until another process must have released SQLite's lock
@@ -200,6 +204,49 @@ class WarehouseCatalog:
         if not self.folder:
             return None
         return f"{self.folder}/{name.schema}/{name.table}-{secrets.token_hex(4)}"
+
+    def new_table(
+        self, name: TableName, schema: Any, spec: Any, properties: Mapping[str, str]
+    ) -> Any:
+        """Pyiceberg's transaction that creates a table when it is committed."""
+        with _reached(self.where):
+            return self.catalog.create_table_transaction(
+                (name.schema, name.table),
+                schema,
+                location=self.new_location(name),
+                partition_spec=spec,
+                properties=dict(properties),
+            )
+
+    def abandon(self, name: TableName, location: str) -> None:
+        """Remove the files of a table that was not created after all."""
+        if not self.folder:
+            return
+        with contextlib.suppress(Exception):
+            found = self.catalog.load_table((name.schema, name.table))
+            if found.location() == location:
+                return  # it was created
+        remove_folder(location)
+
+    def remove_unknown_folders(self) -> int:
+        """Remove folders that no table of an embedded catalog uses; how many files that were.
+
+        They are left of writers that were killed. Newer ones may be of tables that are being
+        created.
+        """
+        if not self.folder:
+            return 0
+        used = {self.load(name).location() for name in self.tables()}
+        removed = 0
+        for schema in self.schemas():
+            for folder in Path(self.folder.removeprefix("file://"), schema).glob("*-*"):
+                files = [path for path in folder.rglob("*") if path.is_file()]
+                newest = max((path.stat().st_mtime for path in files), default=0.0)
+                is_old = newest < time.time() - ORPHAN_AGE_S
+                if f"file://{folder}" not in used and folder.is_dir() and is_old:
+                    remove_folder(f"file://{folder}")
+                    removed += len(files)
+        return removed
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

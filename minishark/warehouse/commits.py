@@ -8,6 +8,7 @@ there by then. What was computed from rows that another writer has replaced is a
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,6 +35,39 @@ def replace(
             new.delete_data_file(file)
         for file in files:
             new.append_data_file(file)
+
+
+def replace_schema(transaction: Any, schema: Any, spec: Any) -> None:
+    """Give the table of a transaction other columns, none of which continues an old one."""
+    from pyiceberg.schema import assign_fresh_schema_ids  # noqa: PLC0415 - an extra
+    from pyiceberg.table.update import (  # noqa: PLC0415
+        AddPartitionSpecUpdate,
+        AddSchemaUpdate,
+        SetCurrentSchemaUpdate,
+        SetDefaultSpecUpdate,
+    )
+
+    metadata = transaction.table_metadata
+    ids = itertools.count(metadata.last_column_id + 1)
+    fresh = assign_fresh_schema_ids(schema, lambda: next(ids))
+    number = max(known.schema_id for known in metadata.schemas) + 1
+    fresh = fresh.model_copy(update={"schema_id": number})
+    updates = [AddSchemaUpdate(schema_=fresh), SetCurrentSchemaUpdate(schema_id=-1)]
+    if not (spec.is_unpartitioned() and metadata.spec().is_unpartitioned()):
+        names = {field.field_id: field.name for field in schema.fields}
+        fields = [
+            field.model_copy(
+                update={
+                    "source_id": fresh.find_field(names[field.source_id]).field_id,
+                    "field_id": (metadata.last_partition_id or 999) + 1 + index,
+                }
+            )
+            for index, field in enumerate(spec.fields)
+        ]
+        own = max(known.spec_id for known in metadata.partition_specs) + 1
+        updates.append(AddPartitionSpecUpdate(spec=type(spec)(*fields, spec_id=own)))
+        updates.append(SetDefaultSpecUpdate(spec_id=-1))
+    transaction._apply(tuple(updates), ())  # noqa: SLF001 - it has no other way to do so
 
 
 @contextlib.contextmanager

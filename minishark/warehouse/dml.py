@@ -85,6 +85,7 @@ class Merge:
     condition: str
     clauses: tuple[When, ...]
     ctes: str = ""
+    source_names: tuple[str, ...] = ()  # the source's columns, once they are known
 
 
 Change: TypeAlias = Insert | Delete | Update | Merge
@@ -554,20 +555,18 @@ def merged(change: Merge, target: Target, located: str, *, several: bool) -> str
 
 def _value(clause: When, change: Merge, target: Target, position: int) -> str | None:
     """What a clause sets a column to; None if it leaves it."""
-    column = target.schema[position]
-    if clause.columns is None and clause.values is None:
-        return f"{quote(change.source_alias)}.{quote(column.name)}"
     columns = clause.columns or tuple(own.name for own in target.schema)
+    values = clause.values
+    if values is None:
+        values = tuple(f"{quote(change.source_alias)}.{quote(n)}" for n in change.source_names)
+        if clause.by_name and clause.columns is None:
+            columns = change.source_names
     positions = [target.position(name) for name in columns]
-    if position not in positions:
-        return None
-    if clause.values is None:
-        return f"{quote(change.source_alias)}.{quote(column.name)}"
-    if len(clause.values) != len(columns):
+    if len(values) != len(columns):
         raise QueryError(
-            f"A clause of the MERGE has {len(columns)} columns but {len(clause.values)} values."
+            f"A clause of the MERGE has {len(columns)} columns but {len(values)} values."
         )
-    return clause.values[positions.index(position)]
+    return values[positions.index(position)] if position in positions else None
 
 
 def merged_inserts(change: Merge, target: Target, located: str) -> str | None:

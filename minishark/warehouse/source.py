@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -135,3 +137,15 @@ class FixedSource(Source):
 
     def resolve(self) -> Snapshot:
         return self.snapshot
+
+
+def remove_files(location: str, prefix: str) -> None:
+    """Remove the files below a folder whose names begin so, as far as that is possible.
+
+    Those of object stores stay until VACUUM: to list a bucket takes long.
+    """
+    if not location.startswith("file://"):
+        return
+    for path in Path(location.removeprefix("file://")).rglob(f"{prefix}-*.parquet"):
+        with contextlib.suppress(OSError):
+            path.unlink()
