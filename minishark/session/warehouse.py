@@ -27,7 +27,7 @@ from minishark.expressions import Schema, quote
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
-from minishark.session.named_tables import NamedTables
+from minishark.session.named_tables import HIDDEN, NamedTables
 from minishark.tables.store import table_schema
 from minishark.warehouse import ddl, dml
 from minishark.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
@@ -57,6 +57,12 @@ _SCHEMA = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _USE = re.compile(r"\s*USE\s+(.*?)\s*", re.IGNORECASE | re.DOTALL)
+_DESCRIBED = re.compile(
+    r"(\b(?:DESCRIBE|DESC|SUMMARIZE|SHOW|SHOW\s+TABLES\s+FROM)\s+)"
+    r'((?!TABLES\b|SCHEMAS\b|DATABASES\b|ALL\b)(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
+    r'(?:\s*\.\s*(?:"(?:[^"]|"")+"|[^\W\d]\w*))?)',
+    re.IGNORECASE,
+)
 _SEVERAL = (
     "A transaction changes one table of the warehouse, or tables in memory: {} can't be part of "
     "this one, which has changed {}."
@@ -737,20 +743,25 @@ class Warehouse:
 
     # The catalog's tables
 
-    def _show(self, statement: kinds.Show) -> pa.Table | kinds.ParsedStatement:
-        """Mirror the catalog in the scratch database, which answers."""
-        sql = statement.sql
-        with self._lock:
-            self._mirror()
-            if self.schema is None:
-                return structs.replace(statement, sql=sql)
-            scratch = self.engine.scratch
-            scratch.change(lambda con: con.execute(f"USE {NAME}.{quote(self.schema or MAIN)}"))
-            try:
+    def _show(self, statement: kinds.Show) -> pa.Table:
+        """The answer of the scratch database, which knows the schemas and tables without rows."""
+        sql = _DESCRIBED.sub(self._qualified, statement.sql)
+        if not statement.is_show:
+            new = self.renamed(sql)
+            if self.engine.planning.tables_in(new):  # it reads rows, too
                 with self.engine.up_to_date():
-                    return scratch.run(sql)
-            finally:
-                scratch.run("USE memory.main")
+                    return self.engine.query_in_front_end(new)
+        with self._lock, self.engine.up_to_date():
+            self._mirror()
+            schemas = [f"{NAME}.{quote(self.schema or MAIN)}", "memory.main"]
+            search = ",".join(schemas if self.schema else reversed(schemas))
+            return self.engine.scratch.catalog(sql, HIDDEN, search)
+
+    def _qualified(self, found: re.Match[str]) -> str:
+        """A schema of the warehouse in a DESCRIBE or SHOW, as the scratch database knows it."""
+        path = parts(found[2])
+        schema = self.catalog.schema(path[0]) if path[0].lower() not in (*_NOT_OURS, MAIN) else None
+        return found[0] if schema is None else f"{found[1]}{NAME}.{found[2]}"
 
     def _mirror(self) -> None:
         """Have the scratch database know the schemas and tables, without rows."""

@@ -280,6 +280,7 @@ def _merge(text: Text, ctes: str) -> Merge:
         source_alias = text.alias("", "ON", "USING")
     else:
         source_alias = text.alias(text.name()[-1], "ON", "USING")
+    text.names_in_brackets()
     source = text.sql[start : text.offset].strip()
     if text.skip("ON"):
         condition = text.until("WHEN")

@@ -80,7 +80,7 @@ class LocatedRows(Snapshot):
         if isinstance(split, MappedParquet):
             parts = [
                 replace(part, columns=(*part.columns, *_places(part.named_in_deletes)))
-                for part in split.parts
+                for part in split.file_parts
                 if self._has(part.named_in_deletes)
             ]
             return MappedParquet(split.name, parts) if parts else None
