@@ -57,12 +57,14 @@ _SCHEMA = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _USE = re.compile(r"\s*USE\s+(.*?)\s*", re.IGNORECASE | re.DOTALL)
+_NAMES = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)(?:\s*\.\s*(?:"(?:[^"]|"")+"|[^\W\d]\w*))*'
+_SUMMARIZE = re.compile(rf"(\bSUMMARIZE\s+)(?!SELECT\b|FROM\b|WITH\b)({_NAMES})", re.IGNORECASE)
 _DESCRIBED = re.compile(
-    r"(\b(?:DESCRIBE|DESC|SUMMARIZE|SHOW|SHOW\s+TABLES\s+FROM)\s+)"
-    r'((?!TABLES\b|SCHEMAS\b|DATABASES\b|ALL\b)(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
-    r'(?:\s*\.\s*(?:"(?:[^"]|"")+"|[^\W\d]\w*))?)',
+    rf"(\b(?:DESCRIBE|DESC|SHOW|SHOW\s+TABLES\s+FROM)\s+)"
+    rf"(?!(?:TABLES|SCHEMAS|DATABASES|ALL|SELECT|FROM|WITH)\b)({_NAMES})",
     re.IGNORECASE,
 )
+_DESCRIBED_QUERY = re.compile(r"\s*(?:DESCRIBE|DESC)\s+(?=(?:SELECT|FROM|WITH)\b)", re.IGNORECASE)
 _SEVERAL = (
     "A transaction changes one table of the warehouse, or tables in memory: {} can't be part of "
     "this one, which has changed {}."
@@ -95,7 +97,7 @@ class Warehouse:
 
     def resolved(self, path: Sequence[str]) -> TableName | None:
         """The table that a name means, if it is one of the warehouse; it may not exist."""
-        match [part for part in path]:
+        match list(path):
             case [table]:
                 return None if self.schema is None else TableName(self.schema, table)
             case [schema, table]:
@@ -131,10 +133,15 @@ class Warehouse:
 
     def renamed(self, sql: str) -> str:
         """A query with the planning database's names, under which its tables can be read now."""
+        sql = _SUMMARIZE.sub(self._summarized, sql)  # its name has no place in the syntax tree
         try:
             return renamed(sql, self.engine.planning.syntax, self._registered)
         except QueryError:  # no SELECT, as PIVOT is none
-            return renamed_anywhere(sql, lambda path, at: self._registered(path, at))
+            return renamed_anywhere(sql, self._registered)
+
+    def _summarized(self, found: re.Match[str]) -> str:
+        name = self._registered(parts(found[2]), None)
+        return found[0] if name is None else f"{found[1]}{quote(name)}"
 
     def _registered(self, path: tuple[str, ...], at: At | None) -> str | None:
         try:
@@ -225,7 +232,7 @@ class Warehouse:
                 return structs.replace(statement, sql=self.renamed(sql))
             case kinds.FrontEndQuery() | kinds.SetVariable() | kinds.CreateEnum():
                 return structs.replace(
-                    statement, sql=renamed_anywhere(sql, lambda p, at: self._registered(p, at))
+                    statement, sql=renamed_anywhere(sql, self._registered)
                 )
             case kinds.CopyTo(query=query):
                 return structs.replace(statement, query=self.renamed(query))
@@ -250,7 +257,7 @@ class Warehouse:
         sql = statement.sql
         view = _VIEW.match(sql)
         if view is None:
-            return kinds.Definition(renamed_anywhere(sql, lambda p, at: self._registered(p, at)))
+            return kinds.Definition(renamed_anywhere(sql, self._registered))
         text = dml.Text(sql)
         while text.offset < view.end():
             text.at += 1
@@ -347,7 +354,7 @@ class Warehouse:
             query = self.renamed(statement.query)
             text = sql[: len(sql) - len(statement.query)] + query
             return structs.replace(statement, sql=text, query=query)
-        new = renamed_anywhere(sql, lambda p, at: self._registered(p, at))
+        new = renamed_anywhere(sql, self._registered)
         return structs.replace(statement, sql=new)
 
     def _target(self, path: Sequence[str], *, missing_ok: bool) -> TableName | None:
@@ -480,9 +487,7 @@ class Warehouse:
                         sql = self.renamed(dml.kept(change, _target(name, transaction), some))
                         written = self._written(name, transaction, sql)
                 if affected:
-                    replace(
-                        transaction, [files[p] for p in affected], written.files, _write_id()
-                    )
+                    replace(transaction, [files[p] for p in affected], written.files, _write_id())
                 return sum(affected.values()) - (written.rows if not counts else 0)
 
     def _update(self, change: dml.Update, name: TableName) -> int:
@@ -530,9 +535,7 @@ class Warehouse:
                 if affected:
                     with of(frozenset(affected)) as some:
                         sql = dml.merged(change, target, some, several=several)
-                        written = self._written(
-                            name, transaction, self.renamed(sql), counts=True
-                        )
+                        written = self._written(name, transaction, self.renamed(sql), counts=True)
                 added = WrittenRows((), 0)
                 inserts = dml.merged_inserts(change, target, located)
                 if inserts is not None:
@@ -746,6 +749,10 @@ class Warehouse:
     def _show(self, statement: kinds.Show) -> pa.Table:
         """The answer of the scratch database, which knows the schemas and tables without rows."""
         sql = _DESCRIBED.sub(self._qualified, statement.sql)
+        query = _DESCRIBED_QUERY.match(sql)
+        if query is not None:
+            with self.engine.up_to_date():
+                return self.engine.planning.show(f"DESCRIBE {self.renamed(sql[query.end() :])}")
         if not statement.is_show:
             new = self.renamed(sql)
             if self.engine.planning.tables_in(new):  # it reads rows, too
@@ -854,7 +861,7 @@ def _typed(query: str, transaction: Any) -> str:
     """The rows of a query in the types of the table that is made of them."""
     target = dml.Target("", duckdb_schema(transaction.table_metadata.schema()))
     names = [f"v{i}" for i in range(len(target.schema))]
-    values = {i: name for i, name in enumerate(names)}
+    values = dict(enumerate(names))
     return f"SELECT {target.typed(values)} FROM ({query}) AS v({', '.join(names)})"
 
 

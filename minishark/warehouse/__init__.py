@@ -1,5 +1,7 @@
 """The warehouse: named schemas and durable tables, as Iceberg in a catalog.
 
+The modules:
+
     catalog     which schemas and tables there are, and which version of each is current
     types       DuckDB's types as Iceberg's
     partitions  what a partitioned table's rows are divided by

@@ -261,8 +261,8 @@ def open_catalog(where: Where) -> WarehouseCatalog:
         DataError: the folder can't be used, or the catalog does not answer.
     """
     try:
-        import pyiceberg.catalog  # noqa: PLC0415 - an extra
-        import sqlalchemy  # noqa: F401, PLC0415
+        import pyiceberg.catalog
+        import sqlalchemy  # noqa: F401
     except ImportError as error:
         raise OptionError(_MISSING) from error
     if isinstance(where, Mapping):

@@ -21,16 +21,16 @@ WRITE_ID = "minishark.write-id"
 def append(transaction: Any, files: Sequence[Any], write_id: str) -> None:
     """Add files to the table of a transaction."""
     # Merging keeps the number of manifests, which every query reads, small.
-    with transaction.update_snapshot(snapshot_properties={WRITE_ID: write_id}).merge_append() as new:
+    update = transaction.update_snapshot(snapshot_properties={WRITE_ID: write_id})
+    with update.merge_append() as new:
         for file in files:
             new.append_data_file(file)
 
 
-def replace(
-    transaction: Any, removed: Sequence[Any], files: Sequence[Any], write_id: str
-) -> None:
+def replace(transaction: Any, removed: Sequence[Any], files: Sequence[Any], write_id: str) -> None:
     """Put files in the place of others in the table of a transaction."""
-    with transaction.update_snapshot(snapshot_properties={WRITE_ID: write_id}).overwrite() as new:
+    update = transaction.update_snapshot(snapshot_properties={WRITE_ID: write_id})
+    with update.overwrite() as new:
         for file in removed:
             new.delete_data_file(file)
         for file in files:
@@ -52,7 +52,10 @@ def replace_schema(transaction: Any, schema: Any, spec: Any) -> None:
     fresh = assign_fresh_schema_ids(schema, lambda: next(ids))
     number = max(known.schema_id for known in metadata.schemas) + 1
     fresh = fresh.model_copy(update={"schema_id": number})
-    updates = [AddSchemaUpdate(schema_=fresh), SetCurrentSchemaUpdate(schema_id=-1)]
+    updates: list[Any] = [
+        AddSchemaUpdate(schema=fresh),
+        SetCurrentSchemaUpdate.model_validate({"schema-id": -1}),  # the one that was added last
+    ]
     if not (spec.is_unpartitioned() and metadata.spec().is_unpartitioned()):
         names = {field.field_id: field.name for field in schema.fields}
         fields = [
@@ -66,7 +69,7 @@ def replace_schema(transaction: Any, schema: Any, spec: Any) -> None:
         ]
         own = max(known.spec_id for known in metadata.partition_specs) + 1
         updates.append(AddPartitionSpecUpdate(spec=type(spec)(*fields, spec_id=own)))
-        updates.append(SetDefaultSpecUpdate(spec_id=-1))
+        updates.append(SetDefaultSpecUpdate.model_validate({"spec-id": -1}))
     transaction._apply(tuple(updates), ())  # noqa: SLF001 - it has no other way to do so
 
 

@@ -247,9 +247,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
     return None
 
 
-def _alter_column(
-    update: Any, text: Text, schema: Any, con: duckdb.DuckDBPyConnection
-) -> None:
+def _alter_column(update: Any, text: Text, schema: Any, con: duckdb.DuckDBPyConnection) -> None:
     name = _column(text.name()[-1], schema)
     if text.skip("SET", "NOT", "NULL"):
         raise UnsupportedError("A column can't become NOT NULL: old rows may have NULL.")
@@ -332,4 +330,3 @@ def comment_target(sql: str) -> tuple[str, ...] | None:
     if text.skip("COLUMN"):
         return text.name()[:-1]
     return None
-

@@ -43,9 +43,7 @@ class WriteTable(Sink[WrittenRows]):
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         function = TaskFunction(self.write.table, cloudpickle.dumps(self.write), WRITTEN)
-        return Output(
-            kind=OutputKind.RESULT, columns=columns, function=function, lossless=True
-        )
+        return Output(kind=OutputKind.RESULT, columns=columns, function=function, lossless=True)
 
     def finish(self, run: QueryRun) -> WrittenRows:
         return _written([run.result()])

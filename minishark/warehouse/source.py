@@ -1,4 +1,4 @@
-"""Tables of the warehouse as sources: their current version, an earlier one, or rows with places."""
+"""Tables of the warehouse as sources: current and earlier versions, and rows with their places."""
 
 from __future__ import annotations
 
@@ -116,9 +116,7 @@ class LocatedFile(Split):
         batches = (batch.select(names) for batch in self._batches(reader, schema))
         return pa.RecordBatchReader.from_batches(pa.schema(map(schema.field, names)), batches)
 
-    def _batches(
-        self, reader: pa.RecordBatchReader, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         first = 0
         for batch in reader:
             last = first + batch.num_rows

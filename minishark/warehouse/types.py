@@ -60,7 +60,7 @@ _SIMPLE: dict[str, type[IcebergType]] = {
     "uuid": UUIDType,
 }
 _DECIMALS = {"ubigint": (20, 0), "hugeint": (38, 0)}
-_BACK = {
+_BACK: dict[type[IcebergType], str] = {
     BooleanType: "BOOLEAN",
     IntegerType: "INTEGER",
     LongType: "BIGINT",
@@ -164,8 +164,9 @@ def duckdb_type(type_: IcebergType) -> str:
         case StructType():
             fields = [f"{quote(f.name)} {duckdb_type(f.field_type)}" for f in type_.fields]
             return f"STRUCT({', '.join(fields)})"
-    if type(type_) in _BACK:
-        return _BACK[type(type_)]
+    for known, name in _BACK.items():
+        if isinstance(type_, known):
+            return name
     raise UnsupportedError(f"minishark does not read Iceberg's type {type_}.")
 
 

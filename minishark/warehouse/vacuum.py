@@ -65,7 +65,7 @@ def _used(table: Any) -> set[str]:
     """The URIs of all files that a version of a table uses."""
     metadata = table.metadata
     used = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
-    manifests = {}
+    manifests: dict[str, Any] = {}
     for snapshot in metadata.snapshots:
         used.add(snapshot.manifest_list)
         manifests |= {each.manifest_path: each for each in snapshot.manifests(table.io)}

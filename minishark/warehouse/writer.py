@@ -13,7 +13,7 @@ import pickle
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -129,7 +129,7 @@ class _Writing:
             self._close(key)
         return self._files
 
-    def __enter__(self) -> _Writing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -252,7 +252,9 @@ def _stored(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
         try:
             arrays.append(_as_type(column, field_.type))
         except pa.ArrowException as error:
-            raise TaskFailedError(f"Can't store column {field_.name!r} of {table}: {error}") from error
+            raise TaskFailedError(
+                f"Can't store column {field_.name!r} of {table}: {error}"
+            ) from error
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -260,4 +262,3 @@ def _as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     if column.type == type_:
         return column
     return column.cast(type_)
-
