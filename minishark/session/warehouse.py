@@ -433,13 +433,13 @@ class Warehouse:
         """CREATE OR REPLACE: a new version of a table, with other columns and rows."""
         self._forget(name)
         with self._changed(name) as transaction:
-            table = self._table(name)
+            # The old files first: how they are partitioned says something about old columns.
+            replace(transaction, [*_files(self._table(name)).values()], (), _write_id())
             replace_schema(transaction, schema, spec)
             written = None
             if query:
                 written = self._written(name, transaction, _typed(query, transaction))
-            files = written.files if written is not None else ()
-            replace(transaction, [*_files(table).values()], files, _write_id())
+                append(transaction, written.files, _write_id())
         return counted(written.rows if written is not None else 0)
 
     # Changes of rows

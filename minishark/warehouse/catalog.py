@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from minishark.errors import CatalogError, DataError, ExecutionError, OptionError
+from minishark.sources.optional import library
 
 Where: TypeAlias = str | Path | Mapping[str, str]
 """A folder, the address of a REST catalog, or the properties of a catalog of PyIceberg's."""
@@ -30,7 +31,6 @@ MAIN = "main"
 ORPHAN_AGE_S = 24 * 3600
 """Files that no table uses are removed from this age on: younger ones may be about to be used."""
 
-_MISSING = "A warehouse needs PyIceberg: pip install 'minishark[iceberg]'."
 _LOCK_S = 30  # until another process must have released SQLite's lock
 
 
@@ -260,11 +260,8 @@ def open_catalog(where: Where) -> WarehouseCatalog:
         OptionError: `where` is no warehouse, or PyIceberg is missing.
         DataError: the folder can't be used, or the catalog does not answer.
     """
-    try:
-        import pyiceberg.catalog
-        import sqlalchemy  # noqa: F401
-    except ImportError as error:
-        raise OptionError(_MISSING) from error
+    for module in ("pyiceberg.catalog", "sqlalchemy"):
+        library(module, "iceberg")
     if isinstance(where, Mapping):
         named = where.get("uri", where.get("type", "warehouse"))
         return _opened(str(named).rpartition("@")[2], dict(where))
