@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import msgspec
 
@@ -30,6 +31,9 @@ class TableStatistics(msgspec.Struct, frozen=True):
     columns: tuple[ColumnStatistics, ...]
 
 
+Pickled: TypeAlias = bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """One partition of a table: an Arrow IPC file on one or more nodes."""
@@ -39,7 +43,7 @@ class Partition:
     locations: tuple[str, ...]
     rows: int
     bytes: int  # the size of one replica
-    read: bytes = b""  # for a table of a source, the splits to read; no node stores the rows
+    read: Pickled = b""  # for a table of a source, the splits to read; no node stores the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

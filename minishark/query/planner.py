@@ -155,7 +155,7 @@ class QueryPlanner:
 
     def _over_files(self, sql: str, bound: BoundStatement) -> LogicalQuery | None:
         """The plan over ranges of rows of the files that a query names, if there is one."""
-        rewritten = self.files.rewritten(sql)
+        rewritten = self.sources.rewritten(sql)
         if rewritten is None:
             return None
         try:

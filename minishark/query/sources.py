@@ -7,15 +7,20 @@ reads one version of each source: what was there when it was planned.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import duckdb
+import pyarrow as pa
 
 from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.hints import SourceScan
@@ -30,9 +35,12 @@ from minishark.errors import DataError, QueryError
 from minishark.expressions import Schema, quote
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource
-from minishark.worker.scans import SplitRead
+from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
+from minishark.sources.parquet_parts import FilePart
+from minishark.worker.local_files import held
+from minishark.worker.scans import Scans, SplitRead
 
-PREFIX = "minishark_source_"
+PREFIX = "_source_"  # how the names of tables start that no user has named
 _FILES_MAX = 64
 _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
@@ -156,7 +164,13 @@ class SourceTables:
 
     @property
     def names(self) -> list[str]:
+        """The names of sources, those that stand for calls in queries included."""
         return list(self._named.values())
+
+    def rows(self, name: str) -> SourceRows:
+        """All rows of a source, as Arrow data that is read when something needs it."""
+        with self._lock:
+            return SourceRows(self._current[name.lower()], self)
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._named
@@ -295,8 +309,8 @@ class SourceTables:
             source = FileSource(
                 name=f"{reader}({pattern!r})",
                 reader=reader,
-                find=lambda: self._found(pattern),
-                connect=self.planning.reading,
+                find=lambda: self.found(pattern),
+                reach=self,
             )
             table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
         except DataError:  # DuckDB says what it is, if the query is to read it
@@ -314,14 +328,75 @@ class SourceTables:
         _, oldest = self._files.popitem(last=False)
         self._drop(oldest)
 
-    def _found(self, pattern: str) -> Sequence[str]:
+    # How the front end gets at files (`sources.files.Reach`)
+
+    def found(self, pattern: str) -> Sequence[StoredFile]:
+        """The files that match a pattern, in the order in which DuckDB reads them.
+
+        Raises:
+            DataError: there are none.
+        """
+        if is_remote(pattern):
+            return list_files(pattern)
         try:
-            files = self.planning.glob(pattern)
+            paths = self.planning.glob(pattern)
         except QueryError as error:
             raise DataError(str(error)) from error
-        if not files:
+        if not paths:
             raise DataError(f"There is no file {pattern}.")
-        return files
+        return [stat_file(str(Path(path).absolute())) for path in paths]
+
+    def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return self.planning.reading()
+
+    def held(
+        self, files: Sequence[StoredFile], parts: Sequence[FilePart]
+    ) -> AbstractContextManager[Sequence[str]]:
+        return held(files, parts)
+
+
+class SourceRows:
+    """All rows of a source; Arrow data that DuckDB may read several times."""
+
+    def __init__(self, table: SourceTable, tables: SourceTables) -> None:
+        self._table, self._tables = table, tables
+
+    def __arrow_c_schema__(self) -> object:
+        columns = ", ".join(
+            f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in self._table.snapshot.schema
+        )
+        with _lossless() as connection:
+            return connection.sql(f"SELECT {columns}").to_arrow_table().schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        table = self._tables.get(self._table.name) or self._table
+        found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
+        scans = Scans({"rows": tuple(partition.read for partition in found.partitions)})
+        batches = self._batches(scans)
+        first = next(batches)  # has no rows
+        reader = pa.RecordBatchReader.from_batches(first.schema, batches)
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self, scans: Scans) -> Iterator[pa.RecordBatch]:
+        with _lossless() as connection, scans.open():
+            for name, stream in scans.streams.items():
+                connection.register(name, stream)
+            reader = connection.sql(f"FROM {scans.relations['rows']}").to_arrow_reader()
+            yield _empty(reader.schema)
+            yield from reader
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+@contextlib.contextmanager
+def _lossless() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB that keeps types in Arrow data."""
+    with duckdb.connect() as connection:
+        connection.execute("SET arrow_lossless_conversion = true")
+        connection.execute("SET produce_arrow_string_view = false")
+        yield connection
 
 
 def with_splits(

@@ -17,9 +17,9 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.file_writer import counted
+from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
-from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.store import survives_arrow
 
 _TRANSACTION = (
@@ -156,7 +156,7 @@ class Statements:
         with runtime.engine.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
                 return runtime.engine.query_in_front_end(sql)
-            return runtime.scratch.catalog(sql, CACHED_PREFIX)
+            return runtime.scratch.catalog(sql, HIDDEN)
 
     # Statements that write
 
@@ -181,6 +181,7 @@ class Statements:
         with runtime.engine.up_to_date():
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own
+            exists = exists or name in runtime.engine.sources
             if exists and not created.replaces:
                 return False
             try:

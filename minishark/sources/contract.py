@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from minishark.catalog import TableStatistics
 from minishark.expressions import Schema
-
+from minishark.sources.filesystems import StoredFile
+from minishark.sources.parquet_parts import FilePart
 
 _SHOWN_MAX = 5
 
@@ -146,19 +147,16 @@ class FileSplit(Split):
     """A split of files that DuckDB can read itself, once they are on the executor's host."""
 
     @abstractmethod
-    def files(self) -> Sequence[str]:
-        """The files: local paths, or URIs that the executor's host fetches and keeps."""
+    def files(self) -> Sequence[StoredFile]:
+        """The files; those of object stores are fetched and kept by the executor's host."""
+
+    def parts(self, pushed: Pushed) -> Sequence[FilePart]:
+        """What is needed of each file, if they are Parquet files; empty for all of each."""
+        return ()
 
     @abstractmethod
     def relation(self, paths: Sequence[str]) -> Relation:
-        """The rows, given where each of `files` is on this host."""
-
-    def check(self) -> None:
-        """Called before and after the rows are read: whether the files are those of the snapshot.
-
-        Raises:
-            DataError: one was changed or removed; the message names it.
-        """
+        """The rows, given where each of `files` is on this host, in folders of any name."""
 
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         """Not called: DuckDB reads the relation."""

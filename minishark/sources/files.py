@@ -1,13 +1,13 @@
-"""Files of this host, or of a disk that all hosts share, as a source that DuckDB reads.
+"""Files as a source that DuckDB reads: Parquet, CSV, JSON.
 
-The columns are those that DuckDB finds in all files together. Parquet files are read in ranges of
-rows. Keys of Hive-partitioned folders (`day=2024-01-01/`) are columns with the types that DuckDB
-gives them; a predicate on one decides which files are read.
+Parquet files are read in ranges of rows. Keys that folders are named by are columns, and a
+predicate on one decides which files are read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import operator
 import threading
@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
-from urllib.parse import unquote
+from typing import Any, Protocol, TypeAlias
 
 import duckdb
 
@@ -33,79 +32,45 @@ from minishark.sources.contract import (
     Source,
     Split,
 )
+from minishark.sources.filesystems import StoredFile, list_files
+from minishark.sources.hive import FolderKeys, folder_keys
+from minishark.sources.parquet_parts import FilePart
 
 ROW_NUMBER = "file_row_number"
 _RANGE_ROWS = 122_880  # a row group of DuckDB's
 _ROW_BYTES = 64  # of text files, whose rows nobody has counted
-_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-
-Connect: TypeAlias = Callable[[], AbstractContextManager[duckdb.DuckDBPyConnection]]
-"""Opens a DuckDB whose settings say how files are read."""
+_COUNTED_MAX = 256  # files whose rows are counted before any is chosen; of more, some are
 
 Options: TypeAlias = Mapping[str, str]
 """Options of a reader: DuckDB's names in lower case, and values as SQL."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """A file as it was when a snapshot was taken."""
+class Reach(Protocol):
+    """How the front end gets at files."""
 
-    path: str  # absolute
-    bytes: int
-    modified_ns: int
+    def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """A DuckDB whose settings say how files are read."""
 
-    @classmethod
-    def of(cls, path: str) -> Stamp:
-        """
-        Raises:
-            DataError: there is no such file.
-        """
-        try:
-            state = Path(path).stat()
-        except OSError as error:
-            raise DataError(f"{path} can't be read: {error.strerror}.") from error
-        return cls(str(Path(path).absolute()), state.st_size, state.st_mtime_ns)
-
-    def check(self) -> None:
-        """Raise DataError if the file is not as it was."""
-        if Stamp.of(self.path) != self:
-            raise DataError(f"{self.path} was changed while it was read; run the query again.")
+    def held(
+        self, files: Sequence[StoredFile], parts: Sequence[FilePart]
+    ) -> AbstractContextManager[Sequence[str]]:
+        """Local paths of files, with the parts of each that are needed, while a block runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part(FileSplit):
-    """Some files, or a range of the rows of one."""
+class OwnReach:
+    """Files of this machine, read by a DuckDB of its own."""
 
-    stamps: tuple[Stamp, ...]
-    reader: str  # DuckDB's table function
-    options: tuple[tuple[str, str], ...]  # of the reader
-    rows: int | None = None
-    bytes: int = 0
-    first: int | None = None  # of a range of rows, the number of the first one
-    last: int | None = None  # and the one after the last; None for all rows
-    filled: Schema = ()  # columns that are NULL where a file has none of the name
+    def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return duckdb.connect(config={"threads": 1})
 
-    def files(self) -> Sequence[str]:
-        return [stamp.path for stamp in self.stamps]
-
-    def check(self) -> None:
-        for stamp in self.stamps:
-            stamp.check()
-
-    def relation(self, paths: Sequence[str]) -> Relation:
-        options = dict(self.options)
-        if self.first is not None:
-            options[ROW_NUMBER] = "true"
-        read = call(self.reader, paths, options)
-        if self.first is not None:
-            read = (
-                f"(SELECT * EXCLUDE ({ROW_NUMBER}) FROM {read} "
-                f"WHERE {ROW_NUMBER} >= {self.first} AND {ROW_NUMBER} < {self.last})"
-            )
-        if self.filled:
-            nothing = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in self.filled)
-            read = f"(SELECT {nothing} WHERE false UNION ALL BY NAME FROM {read})"
-        return Relation(read)
+    @contextlib.contextmanager
+    def held(
+        self, files: Sequence[StoredFile], parts: Sequence[FilePart]
+    ) -> Iterator[Sequence[str]]:
+        for file in files:
+            if file.is_remote:
+                raise DataError(f"{file.path} is not on this machine.")
+        yield [file.path for file in files]
 
 
 def call(reader: str, paths: Sequence[str], options: Options) -> str:
@@ -116,68 +81,99 @@ def call(reader: str, paths: Sequence[str], options: Options) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetPart(FileSplit):
+    """A Parquet file, or a range of its rows."""
+
+    file: StoredFile
+    options: tuple[tuple[str, str], ...]  # of the reader
+    own: Schema  # the file's own columns, those of its folders left out
+    is_filled: bool  # whether columns are NULL that the file does not have
+    keys: FolderKeys  # the columns of its folders
+    rows: int | None
+    bytes: int
+    range: tuple[int, int] | None = None  # the first row, and the one after the last
+
+    def files(self) -> Sequence[StoredFile]:
+        return (self.file,)
+
+    def parts(self, pushed: Pushed) -> Sequence[FilePart]:
+        return (FilePart(columns=pushed.columns, rows=self.range),)
+
+    def relation(self, paths: Sequence[str]) -> Relation:
+        options = {**dict(self.options), "hive_partitioning": "false"}
+        if self.range is not None:
+            options[ROW_NUMBER] = "true"
+        read = call("read_parquet", paths, options)
+        if self.range is not None:
+            first, last = self.range
+            read = (
+                f"(SELECT * EXCLUDE ({ROW_NUMBER}) FROM {read} "
+                f"WHERE {ROW_NUMBER} >= {first} AND {ROW_NUMBER} < {last})"
+            )
+        if self.is_filled:
+            read = filled(self.own, read)
+        return Relation(self.keys.select([column.name for column in self.own], read))
+
+
+def filled(columns: Schema, relation: str) -> str:
+    """A relation with all of these columns, NULL where it does not have them itself."""
+    nothing = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in columns)
+    return f"(SELECT {nothing} WHERE false UNION ALL BY NAME FROM {relation})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeFiles(FileSplit):
+    """Files that DuckDB reads at once, as only all of them together say what is in them."""
+
+    stored: tuple[StoredFile, ...]
+    reader: str
+    options: tuple[tuple[str, str], ...]
+    rows: int | None
+    bytes: int
+
+    def files(self) -> Sequence[StoredFile]:
+        return self.stored
+
+    def relation(self, paths: Sequence[str]) -> Relation:
+        return Relation(call(self.reader, paths, dict(self.options)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileSnapshot(Snapshot):
     """Files as they were found."""
 
     version: str
     schema: Schema
     statistics: TableStatistics | None
-    stamps: tuple[Stamp, ...]
-    reader: str
-    options: tuple[tuple[str, str], ...]
-    counts: tuple[int, ...] = ()  # the rows of each file; none if unknown
-    # By the name of a column that folders are named by, its value in each file.
-    keys: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    filled: Schema = ()
+    files: tuple[StoredFile, ...]
+    keys: FolderKeys  # the columns of folders
+    # The splits of the files at these positions, at least about so many.
+    divide: Callable[[Sequence[int], int], Sequence[Split]]
 
     def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
-        chosen = [i for i in range(len(self.stamps)) if self._may_have(i, pushed.predicates)]
-        if not self.counts:
-            return [self._whole(chosen)] if chosen else []
-        parts = -(-tasks // max(1, len(chosen)))
-        found = [part for i in chosen for part in self._ranges(i, parts)]
-        if pushed.limit is None or any(p.column not in self.keys for p in pushed.predicates):
-            return found
-        return [*_enough(found, pushed.limit)]
+        chosen = [i for i in range(len(self.files)) if self._may_have(i, pushed.predicates)]
+        # A limit needs few rows: of the first files, and not at once.
+        by_folder = all(each.column in self.keys.values for each in pushed.predicates)
+        limit = pushed.limit if by_folder else None
+        found = self.divide(chosen, tasks if limit is None else 1) if chosen else []
+        return found if limit is None else [*_enough(found, limit)]
 
     def _may_have(self, index: int, predicates: Iterable[Predicate]) -> bool:
         """Whether rows of a file may be needed, by the values of its folders."""
         return all(
-            is_true(each, self.keys[each.column][index])
+            is_true(each, self.keys.values[each.column][index])
             for each in predicates
-            if each.column in self.keys
+            if each.column in self.keys.values
         )
 
-    def _whole(self, chosen: Sequence[int]) -> Part:
-        stamps = tuple(self.stamps[i] for i in chosen)
-        size = sum(stamp.bytes for stamp in stamps)
-        return Part(stamps, self.reader, self.options, size // _ROW_BYTES, size)
 
-    def _ranges(self, index: int, parts: int) -> Iterator[Part]:
-        """A file in at most `parts` ranges of consecutive rows."""
-        stamp, rows = self.stamps[index], self.counts[index]
-        cuts = min(parts, -(-rows // _RANGE_ROWS))
-        if any(column.name.lower() == ROW_NUMBER for column in self.schema):
-            cuts = 1
-        part = Part(
-            (stamp,), self.reader, self.options, rows, stamp.bytes, filled=self.filled
-        )
-        if cuts <= 1:
-            yield part
-            return
-        ends = [rows * (i + 1) // cuts for i in range(cuts)]
-        for first, last in zip([0, *ends[:-1]], ends, strict=True):
-            size = stamp.bytes * (last - first) // rows
-            yield replace(part, rows=last - first, bytes=size, first=first, last=last)
-
-
-def _enough(parts: Iterable[Part], limit: int) -> Iterator[Part]:
-    """The first parts, which have as many rows as are needed."""
-    for part in parts:
+def _enough(splits: Iterable[Split], limit: int) -> Iterator[Split]:
+    """The first splits, which have as many rows as are needed."""
+    for split in splits:
         if limit <= 0:
             return
-        yield part
-        limit -= part.rows or 0
+        yield split
+        limit -= split.rows or 0
 
 
 _COMPARISONS: dict[Comparison, Callable[[Any, Any], bool]] = {
@@ -205,12 +201,6 @@ def is_true(predicate: Predicate, value: Any) -> bool:
             return _COMPARISONS[comparison](value, predicate.values[0])
 
 
-@contextlib.contextmanager
-def _own_connection() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect(config={"threads": 1}) as connection:
-        yield connection
-
-
 @dataclass(slots=True, kw_only=True)
 class FileSource(Source):
     """Files that DuckDB reads; safe to use from several threads.
@@ -218,103 +208,213 @@ class FileSource(Source):
     Attributes:
         name: what messages and plans call them.
         reader: the table function that reads them, such as "read_parquet".
-        find: gives their paths, in the order of their rows; raises DataError if there are none.
+        find: gives them in the order of their rows; raises DataError if there are none.
         options: the reader's options.
-        connect: opens the DuckDB that finds out their columns.
+        reach: how they are got at.
     """
 
     name: str
     reader: str
-    find: Callable[[], Sequence[str]]
+    find: Callable[[], Sequence[StoredFile]]
     options: Options = field(default_factory=dict)
-    connect: Connect = _own_connection
+    reach: Reach = field(default_factory=OwnReach)
     _last: FileSnapshot | None = None
-    _stamps: tuple[Stamp, ...] = ()
+    _counts: dict[StoredFile, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self) -> FileSnapshot:
-        stamps = tuple(map(Stamp.of, self.find()))
+        files = tuple(self.find())
         with self._lock:
-            if self._last is None or stamps != self._stamps:
-                try:
-                    with self.connect() as connection:
-                        self._last = self._snapshot(connection, stamps)
-                except duckdb.Error as error:
-                    raise DataError(f"Can't read {self.name}: {error}") from error
-                self._stamps = stamps
-            return self._last
+            last = self._last
+            if last is None or files != last.files:
+                with self._reading() as connection:
+                    last = self._last = self._snapshot(connection, files)
+            return last
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        try:
+            with self.reach.connect() as connection:
+                yield connection
+        except duckdb.Error as error:
+            raise DataError(f"Can't read {self.name}: {error}") from error
 
     def _snapshot(
-        self, connection: duckdb.DuckDBPyConnection, stamps: tuple[Stamp, ...]
+        self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...]
     ) -> FileSnapshot:
-        paths = [stamp.path for stamp in stamps]
         options = dict(self.options)
-        values = _folders(paths) if options.get("hive_partitioning", "true") != "false" else {}
-        options["hive_partitioning"] = str(bool(values)).lower()
-        relation = connection.sql(f"FROM {call(self.reader, paths, options)}")
-        schema = tuple(
-            Column(name, str(type_))
-            for name, type_ in zip(relation.columns, relation.types, strict=True)
-        )
-        keys = _keys(connection, schema, values)
-        if values:  # a part must not find other types than all files together
-            types = [f"{quote(c.name)}: {c.type}" for c in schema if c.name in keys]
-            options["hive_types"] = f"{{{', '.join(types)}}}"
-        counts = _counts(connection, paths) if self.reader == "read_parquet" else ()
-        size = sum(stamp.bytes for stamp in stamps)
-        rows = sum(counts) if counts else size // _ROW_BYTES
-        is_union = options.pop("union_by_name", "false") == "true"
-        if is_union and not counts:
-            options["union_by_name"] = "true"
+        keys = FolderKeys()
+        if options.pop("hive_partitioning", "true") == "true":
+            detects = options.pop("hive_types_autocast", "true") == "true"
+            keys = folder_keys(connection, [file.path for file in files], detects=detects)
+        is_parquet = self.reader == "read_parquet"
+        own = self._columns(connection, files, options)
+        size = sum(file.bytes for file in files)
+        rows = self._rows(connection, files) if is_parquet else size // _ROW_BYTES
+        schema = keys.schema(own)
+
+        def divide(chosen: Sequence[int], tasks: int) -> Sequence[Split]:
+            if not is_parquet:
+                return self._whole([files[i] for i in chosen], options)
+            return self._ranges(files, chosen, own, keys, tasks)
+
         return FileSnapshot(
-            version=hashlib.sha256(repr(stamps).encode()).hexdigest(),
+            version=hashlib.sha256(repr(files).encode()).hexdigest(),
             schema=schema,
             statistics=TableStatistics(rows, size, (ColumnStatistics(),) * len(schema)),
-            stamps=stamps,
-            reader=self.reader,
-            options=tuple(options.items()),
-            counts=counts,
+            files=files,
             keys=keys,
-            filled=tuple(c for c in schema if c.name not in keys) if is_union else (),
+            divide=divide,
         )
 
+    def _columns(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        files: Sequence[StoredFile],
+        options: Options,
+    ) -> Schema:
+        """The columns that files have themselves."""
+        is_parquet = self.reader == "read_parquet"
+        # The first Parquet file says what all have, unless they are united.
+        some = files[:1] if is_parquet and options.get("union_by_name") != "true" else files
+        parts = [FilePart(columns=())] * len(some) if is_parquet else []
+        with self.reach.held(some, parts) as paths:
+            read = call(self.reader, paths, {**options, "hive_partitioning": "false"})
+            relation = connection.sql(f"FROM {read}")
+            return tuple(
+                Column(name, str(type_))
+                for name, type_ in zip(relation.columns, relation.types, strict=True)
+            )
 
-def _counts(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> tuple[int, ...]:
-    """The number of rows of each Parquet file."""
-    listed = ", ".join(map(quote_text, paths))
-    found = dict(
-        connection.execute(
-            f"SELECT file_name, num_rows FROM parquet_file_metadata([{listed}])"
-        ).fetchall()
+    def _rows(self, connection: duckdb.DuckDBPyConnection, files: Sequence[StoredFile]) -> int:
+        """The number of rows of all Parquet files; of many, or remote ones, estimated by some."""
+        is_remote = any(file.is_remote for file in files)
+        some = files[:1] if is_remote else files[:_COUNTED_MAX]
+        counted = sum(self._counted(connection, some))
+        return counted * sum(file.bytes for file in files) // max(1, sum(f.bytes for f in some))
+
+    def _counted(
+        self, connection: duckdb.DuckDBPyConnection, files: Sequence[StoredFile]
+    ) -> list[int]:
+        """The number of rows of each Parquet file."""
+        new = [file for file in files if file not in self._counts]
+        if new:
+            with self.reach.held(new, [FilePart(columns=())] * len(new)) as paths:
+                listed = ", ".join(map(quote_text, paths))
+                sql = f"SELECT file_name, num_rows FROM parquet_file_metadata([{listed}])"
+                found = dict(connection.execute(sql).fetchall())
+            if len(self._counts) > 4 * len(files) + _COUNTED_MAX:
+                self._counts = {}  # of files that are gone
+                return self._counted(connection, files)
+            self._counts |= {f: int(found[path]) for f, path in zip(new, paths, strict=True)}
+        return [self._counts[file] for file in files]
+
+    def _whole(self, files: Sequence[StoredFile], options: Options) -> Sequence[Split]:
+        size = sum(file.bytes for file in files)
+        return [
+            WholeFiles(
+                stored=tuple(files),
+                reader=self.reader,
+                options=tuple(options.items()),
+                rows=None,
+                bytes=size,
+            )
+        ]
+
+    def _ranges(
+        self,
+        files: Sequence[StoredFile],
+        chosen: Sequence[int],
+        own: Schema,
+        keys: FolderKeys,
+        tasks: int,
+    ) -> Sequence[Split]:
+        """Each file in ranges of consecutive rows, so that there are enough of them."""
+        options = dict(self.options)
+        is_filled = options.pop("union_by_name", "false") == "true"
+        for name in ("hive_partitioning", "hive_types_autocast"):
+            options.pop(name, None)
+        with self._reading() as connection:
+            counts = self._counted(connection, [files[i] for i in chosen])
+        most = -(-tasks // len(chosen))
+        if any(column.name.lower() == ROW_NUMBER for column in own):
+            most = 1
+        named = {column.name.lower() for column in keys.columns}
+        found: list[Split] = []
+        for index, rows in zip(chosen, counts, strict=True):
+            part = ParquetPart(
+                file=files[index],
+                options=tuple(options.items()),
+                own=tuple(column for column in own if column.name.lower() not in named),
+                is_filled=is_filled,
+                keys=keys.of(index),
+                rows=rows,
+                bytes=files[index].bytes,
+            )
+            found += _cut(part, rows, min(most, -(-rows // _RANGE_ROWS)))
+        return found
+
+
+def _cut(part: ParquetPart, rows: int, cuts: int) -> Iterator[ParquetPart]:
+    if cuts <= 1:
+        yield part
+        return
+    ends = [rows * (i + 1) // cuts for i in range(cuts)]
+    for first, last in zip([0, *ends[:-1]], ends, strict=True):
+        size = part.bytes * (last - first) // rows
+        yield replace(part, rows=last - first, bytes=size, range=(first, last))
+
+
+ENDINGS = {
+    ".parquet": "read_parquet",
+    ".csv": "read_csv",
+    ".tsv": "read_csv",
+    ".csv.gz": "read_csv",
+    ".json": "read_json",
+    ".jsonl": "read_json",
+    ".ndjson": "read_json",
+}
+"""The readers of files, by how their names end."""
+
+
+def reader_of(path: str) -> str:
+    """The reader of a file, by its name; empty if that does not tell it."""
+    name = path.lower()
+    found = [ending for ending in ENDINGS if name.endswith(ending)]
+    return ENDINGS[max(found, key=len)] if found else ""
+
+
+def named_files(pattern: str | Path, reach: Reach) -> FileSource:
+    """The files at a path or a glob, or all in a folder that are read; columns are united by name.
+
+    Raises:
+        DataError: there are none, or their names do not tell how to read them.
+    """
+
+    def find() -> list[StoredFile]:
+        files = list_files(pattern)
+        known = [file for file in files if reader_of(file.path)]
+        is_folder = any(file.path != str(pattern) for file in files)
+        if not known and is_folder and not glob.has_magic(str(pattern)):
+            endings = ", ".join(ENDINGS)
+            raise DataError(f"There are no files in {pattern} that end in {endings}.")
+        for file in known or files:
+            if not file.is_remote and not Path(file.path).is_file():
+                # A pipe or device could give rows for ever, or none.
+                raise DataError(f"{file.path} is no regular file; copy what it gives to one first.")
+        return known or files
+
+    files = find()
+    readers = {reader_of(file.path) for file in files}
+    if len(readers) != 1 or "" in readers:
+        raise DataError(
+            f"Can't tell how to read {files[0].path}; files may end in "
+            f"{', '.join(sorted(ENDINGS))}, all alike."
+        )
+    return FileSource(
+        name=str(pattern),
+        reader=readers.pop(),
+        find=find,
+        options={"union_by_name": "true"},
+        reach=reach,
     )
-    return tuple(int(found[path]) for path in paths)
-
-
-def _folders(paths: Sequence[str]) -> dict[str, list[str]]:
-    """The keys that all files' folders are named by, with the text of each file's value."""
-    named = [
-        dict(part.split("=") for part in Path(path).parts[:-1] if part.count("=") == 1)
-        for path in paths
-    ]
-    if not named or any(list(each) != list(named[0]) for each in named):
-        return {}
-    return {key: [each[key] for each in named] for key in named[0]}
-
-
-def _keys(
-    connection: duckdb.DuckDBPyConnection, schema: Schema, values: Mapping[str, Sequence[str]]
-) -> dict[str, tuple[Any, ...]]:
-    """The values of folders in the types of their columns, by column."""
-    columns = {column.name.lower(): column for column in schema}
-    found = {}
-    for key, texts in values.items():
-        column = columns[key.lower()]
-        known = {
-            text: None if text == _NULL_PARTITION else unquote(text) for text in dict.fromkeys(texts)
-        }
-        rows = connection.execute(
-            f"SELECT CAST(unnest($1::VARCHAR[]) AS {column.type})", [list(known.values())]
-        ).fetchall()
-        typed = dict(zip(known, (value for (value,) in rows), strict=True))
-        found[column.name] = tuple(typed[text] for text in texts)
-    return found

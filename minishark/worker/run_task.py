@@ -305,8 +305,9 @@ class TaskRunner:
             with self._duckdb.views(views, {}):
                 yield tables
             return
-        with Scans(task.reads).open() as scans, self._duckdb.views(
-            {**views, **scans.streams}, scans.relations
+        with (
+            Scans(task.reads).open() as scans,
+            self._duckdb.views({**views, **scans.streams}, scans.relations),
         ):
             yield tables
 

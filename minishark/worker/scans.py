@@ -13,7 +13,8 @@ import pyarrow as pa
 from minishark.errors import DataError, MinisharkError
 from minishark.expressions import Schema, quote
 from minishark.sources.contract import FileSplit, Pushed, Split
-from minishark.worker.local_files import local_paths
+from minishark.sources.filesystems import StoredFile
+from minishark.worker.local_files import check_unchanged, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class SplitRead:
     pushed: Pushed
 
     def pickled(self) -> bytes:
-        return cloudpickle.dumps(self)
+        pickled: bytes = cloudpickle.dumps(self)
+        return pickled
 
 
 class SplitStream:
@@ -73,9 +75,10 @@ class Scans:
     """The inputs of a task that come from sources, by the name in the fragment."""
 
     reads: Mapping[str, tuple[bytes, ...]]  # pickled `SplitRead`s
-    streams: dict[str, SplitStream] = field(default_factory=dict)  # Arrow data, by a name of its own
+    streams: dict[str, SplitStream] = field(default_factory=dict)  # Arrow data, by names of it
     relations: dict[str, str] = field(default_factory=dict)  # SQL over files and over that
-    _files: list[FileSplit] = field(default_factory=list)
+    _files: list[StoredFile] = field(default_factory=list)  # of this machine
+    _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Scans]:
@@ -84,23 +87,25 @@ class Scans:
         Raises:
             DataError: one can't be read, or was changed while the block ran.
         """
-        for name, pickled in self.reads.items():
-            self.relations[name] = self._relation(name, [*map(_unpickled, pickled)])
-        self._check()
-        try:
-            yield self
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            # What DuckDB says of a stream has a traceback, and of a file that was replaced, any.
-            for stream in self.streams.values():
-                if stream.failed is not None:
-                    raise _told(stream.failed) from error
+        with self._held:
+            for name, pickled in self.reads.items():
+                self.relations[name] = self._relation(name, [*map(_unpickled, pickled)])
             self._check()
-            raise
-        self._check()
+            try:
+                yield self
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                # What DuckDB says of a stream has a traceback, and of a file that was replaced
+                # while it was read, any.
+                for stream in self.streams.values():
+                    if stream.failed is not None:
+                        raise _told(stream.failed) from error
+                self._check()
+                raise
+            self._check()
 
     def _check(self) -> None:
-        for split in self._files:
-            split.check()
+        for file in self._files:
+            check_unchanged(file)
 
     def _relation(self, name: str, reads: Sequence[SplitRead]) -> str:
         parts = [
@@ -112,8 +117,10 @@ class Scans:
 
     def _part(self, name: str, split: Split, pushed: Pushed) -> str:
         if isinstance(split, FileSplit):
-            self._files.append(split)
-            return split.relation(local_paths(split.files())).sql
+            files = split.files()
+            self._files += (file for file in files if not file.is_remote)
+            paths = self._held.enter_context(held(files, split.parts(pushed)))
+            return split.relation(paths).sql
         stream = f"{name} stream {len(self.streams)}"
         self.streams[stream] = SplitStream(split, pushed)
         return quote(stream)

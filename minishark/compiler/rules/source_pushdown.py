@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -19,7 +19,7 @@ from minishark.compiler.hints import SourceScan
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.rules.rule import Phase, Rule
-from minishark.expressions import ColumnRef, Expression, InList, Infix, IsNull, Literal
+from minishark.expressions import ColumnRef, Expression, Infix, InList, IsNull, Literal, Prefix
 from minishark.sources.contract import Comparison, Predicate, Pushed
 
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -95,12 +95,34 @@ def _predicate(expression: Expression, scan: ops.Scan) -> Predicate | None:
             return _comparison(scan, column, _MIRRORED[operator], [literal])
         case InList(ColumnRef() as column, options, negated=False):
             return _comparison(scan, column, Comparison.IN, options)
+        case Infix("OR", branches):
+            return _one_of([_predicate(branch, scan) for branch in branches])
+        case ColumnRef(type="BOOLEAN") as column:
+            return _boolean(scan, column, value=True)
+        case Prefix("NOT", ColumnRef() as column):
+            return _boolean(scan, column, value=False)
         case IsNull(ColumnRef() as column, negated):
             name = scan.columns[column.index]
             kind = Comparison.IS_NOT_NULL if negated else Comparison.IS_NULL
             return None if name is None else Predicate(name, kind)
         case _:
             return None
+
+
+def _boolean(scan: ops.Scan, column: ColumnRef, *, value: bool) -> Predicate | None:
+    name = scan.columns[column.index]
+    return None if name is None else Predicate(name, Comparison.EQUAL, (value,))
+
+
+def _one_of(branches: Sequence[Predicate | None]) -> Predicate | None:
+    """Predicates of which one has to be true, if they say what one column may be equal to."""
+    known = [branch for branch in branches if branch is not None]
+    columns = {branch.column for branch in known}
+    are_values = all(b.comparison in (Comparison.EQUAL, Comparison.IN) for b in known)
+    if len(known) < len(branches) or len(columns) > 1 or not are_values:
+        return None
+    values = dict.fromkeys(value for branch in known for value in branch.values)
+    return Predicate(columns.pop(), Comparison.IN, tuple(values))
 
 
 def _comparison(
