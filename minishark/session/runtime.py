@@ -87,9 +87,12 @@ class Runtime:
 
         catalog = open_catalog(where)
         from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
+        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
+        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
 
-        self.warehouse = Warehouse(self.engine, self.named, catalog)
-        self.engine.before_statements = self.warehouse.refresh
+        tables = WarehouseTables(self.engine, self.named, catalog)
+        self.warehouse = Warehouse(tables, WarehouseWrites(tables))
+        self.engine.before_statements = tables.refresh
 
     def _placement(self) -> Placement:
         return self.engine.placing()  # which may change

@@ -16,7 +16,10 @@ from typing import Any, TypeAlias
 from minishark.expressions import quote
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
-_NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*".encode())
+NAMES = rf"{_PART}(?:\s*\.\s*{_PART})*"
+"""A pattern of names with any number of parts."""
+
+_NAME = re.compile(NAMES.encode())
 _PARTS = re.compile(_PART)
 # After these words and after commas comes a table, in statements that are no queries.
 _TABLE_WORDS = r"\b(?:FROM|JOIN|USING|PIVOT|UNPIVOT|PIVOT_WIDER|PIVOT_LONGER|SUMMARIZE)\s+|,\s*"
