@@ -182,13 +182,13 @@ class ScratchDatabase:
         Args:
             sql: the statement.
             hidden: how names of tables start that no user has named.
-            search: the schemas in which tables are looked up, if not the usual ones.
+            search: the schema in which names are looked up first, if not the cluster's tables'.
         """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
         with self._lock:
             names = [name for name in self._show() if not name.startswith(hidden)]
             if search:
-                self._run(f"SET search_path = {quote_text(search)}")
+                self._run(f"USE {search}")
             self._run("BEGIN")
             try:
                 for name in self._visible.difference(names):  # not for users

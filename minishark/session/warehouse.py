@@ -249,8 +249,8 @@ class Warehouse:
                     return self.tables.engine.query_in_front_end(new)
         with self._lock, self.tables.engine.up_to_date():
             self._mirror()
-            schemas = [f"{NAME}.{quote(self.tables.schema or MAIN)}", "memory.main"]
-            search = ",".join(schemas if self.tables.schema else reversed(schemas))
+            schema = self.tables.schema
+            search = "" if schema is None else f"{NAME}.{quote(schema)}"
             return self.tables.engine.scratch.catalog(sql, HIDDEN, search)
 
     def _qualified(self, found: re.Match[str]) -> str:
