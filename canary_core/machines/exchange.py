@@ -82,6 +82,15 @@ class Exchange:
         """Whether data for other workers wait for `flush`."""
         return bool(self._outgoing)
 
+    def destinations(self) -> set[Address]:
+        """The workers for which data wait for `flush`."""
+        return {
+            owner
+            for _, size, arrivals in self._outgoing.values()
+            for target in arrivals
+            if (owner := self.map.owner((size, target))) is not None
+        }
+
     def flush(self) -> None:
         """Post all that waits, in one message for each stage and worker."""
         outgoing, self._outgoing = self._outgoing, {}
