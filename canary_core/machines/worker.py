@@ -24,7 +24,7 @@ from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.archive import Archive, plan_cuts
 from canary_core.machines.comparison import Comparison
-from canary_core.machines.exchange import Arrivals, Exchange, Reductions
+from canary_core.machines.exchange import Exchange, Reductions
 from canary_core.machines.links import Links
 from canary_core.machines.meter import Meter
 from canary_core.machines.moving import packed, unpacked
@@ -327,10 +327,8 @@ class Worker(Machine[WorkerIn]):
             nodes = self._reductions.take(stage.index, stage.fn, stage.size)
         except (Exception, SystemExit) as error:
             raise TaskError(stage, 0) from error
-        self._send(stage, {0: nodes})
-
-    def _send(self, stage: Stage, arrivals: Arrivals) -> None:
-        self._exchange.send(stage.index, stage.digest, stage.target, arrivals)
+        for node, value in nodes.items():
+            self._exchange.send(stage, node, {0: value})
 
     def _advance(self, replica: Replica, limit: int) -> None:
         """Let the driver record more stages."""
@@ -359,12 +357,13 @@ class Worker(Machine[WorkerIn]):
             if self._reductions.add(stage.index, index, pieces) == self._counts[stage.size]:
                 self._send_leaves(stage)
         elif stage.kind == stages.BROADCAST:
-            self._send(stage, {target: {0: pieces} for target in range(stage.target)})
+            self._exchange.send(stage, 0, dict.fromkeys(range(stage.target), pieces))
         else:
-            by_target = dict(pieces)
             routes = stage.routes
             targets = range(stage.target) if routes is None else routes.targets[index]
-            self._send(stage, {t: {index: by_target.get(t, NOTHING)} for t in targets})
+            if len(pieces) < len(targets):
+                pieces = {target: pieces.get(target, NOTHING) for target in targets}
+            self._exchange.send(stage, index, pieces)
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""
