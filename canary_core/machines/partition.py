@@ -205,7 +205,8 @@ def _drain_around(
                 part.pc = pc + 1
             code, fn, _, _, stage = step
             if code == RECEIVE:
-                has_run = _receive(part, stage)
+                # Once it waits, it is of no use to look again before something has come.
+                has_run = (pc >= first or stage.index in part.inbox) and _receive(part, stage)
             elif not _is_ready(part, step, track, states):
                 has_run = False
             elif code >= SPECIAL:
