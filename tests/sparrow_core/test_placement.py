@@ -12,10 +12,11 @@ from minishark.errors import OptionError
 from minishark.session.connect import check_placement
 from sparrow_core.policy.early_binding import BatchPlacer, PerTaskPlacer, RandomPlacer
 from sparrow_core.policy.late_binding import ConstrainedPlacer, UnconstrainedPlacer
-from sparrow_core.policy.placement import PLACEMENTS, make_placer
-from sparrow_core.policy.placer import Placer
+from sparrow_core.policy.placement import PLACEMENTS, Placements
+from sparrow_core.policy.placer import PlacedJob, Placement, Placer
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
-from sparrow_core.protocol.ids import NodeName
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import TaskSpec
 
 NODES = [NodeName(f"n{i}") for i in range(6)]
@@ -25,6 +26,14 @@ SEED = 3  # with which a task that prefers n0 and n1 reserves on n1
 def spec(task_id: int, *preferred: str) -> TaskSpec:
     """A task."""
     return TaskSpec(task_id, b"", tuple(map(NodeName, preferred)))
+
+
+def make_placer(
+    placement: str, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]
+) -> Placer:
+    """The placer of a job of a new scheduler."""
+    job = StartJob(job_id=JobId("job"), user="u", tasks=tuple(tasks), probe_ratio=probe_ratio)
+    return Placements().placer(placement, job, rng)
 
 
 def drain(placer: Placer, reserved: Counter[str], rng: Random) -> list[tuple[int, str]]:
@@ -208,12 +217,16 @@ def test_round_robin_deals_evenly() -> None:
 def test_a_placement_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers and minishark take one that has been registered, by its name alone."""
 
-    class First(RandomPlacer):
-        """First: every task on the first node."""
-
-        def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+    class FirstPlacer(RandomPlacer):
+        def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
             del task
             return candidates[0]
+
+    class First(Placement):
+        """First: every task on the first node."""
+
+        def placer(self, job: PlacedJob, rng: Random) -> Placer:
+            return FirstPlacer(rng, job.probe_ratio)
 
     with pytest.raises(OptionError, match="Unknown placement 'first'"):
         check_placement("first", 2.0)
