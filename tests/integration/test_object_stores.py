@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -28,17 +27,7 @@ def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URI of an empty bucket; the environment says how to reach it."""
     for name, text in server.environment.items():
         monkeypatch.setenv(name, text)
-    server.requests.clear()
-    server.fault = lambda _: None
-    name = f"b{uuid.uuid4().hex}"
-    server.client.create_bucket(Bucket=name)
-    server.requests.clear()
-    return f"s3://{name}"
-
-
-def put(server: S3Server, uri: str, data: bytes = b"data") -> None:
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    server.client.put_object(Bucket=bucket, Key=key, Body=data)
+    return server.make_bucket()
 
 
 def paths(pattern: str) -> list[str]:
@@ -81,7 +70,7 @@ def test_files_are_found_by_patterns_and_folders(
     server: S3Server, bucket: str, pattern: str, found: list[int]
 ) -> None:
     for name in NAMES:
-        put(server, f"{bucket}/{name}")
+        server.put(f"{bucket}/{name}")
     expected = sorted(f"{bucket}/{NAMES[i]}" for i in found)
     assert expected == paths(f"{bucket}{pattern}")
 
@@ -91,18 +80,18 @@ def test_a_range_of_a_file_is_read_as_long_as_it_is_the_same_file(
     server: S3Server, bucket: str, name: str
 ) -> None:
     uri = f"{bucket}/{name}"
-    put(server, uri, b"0123456789")
+    server.put(uri, b"0123456789")
     (listed,) = list_files(uri)
     assert listed == stat_file(uri)
     assert b"345" == bytes(read_range(listed, 3, 6))
-    put(server, uri, b"9876543210")
+    server.put(uri, b"9876543210")
     with pytest.raises(FileReplacedError, match=name.replace("+", r"\+")):
         read_range(listed, 3, 6)
     assert b"654" == bytes(read_range(stat_file(uri), 3, 6))
 
 
 def test_answers_of_503_are_retried(server: S3Server, bucket: str) -> None:
-    put(server, f"{bucket}/a.csv")
+    server.put(f"{bucket}/a.csv")
     server.requests.clear()
     server.fault = lambda _: SLOW_DOWN if len(server.requests) < 3 else None
     assert [f"{bucket}/a.csv"] == paths(f"{bucket}/*.csv")
@@ -115,7 +104,7 @@ def test_answers_of_503_are_retried(server: S3Server, bucket: str) -> None:
 def test_errors_name_the_file_but_no_secret(
     server: S3Server, bucket: str, fault: s3_server.Fault, text: str
 ) -> None:
-    put(server, f"{bucket}/a.csv")
+    server.put(f"{bucket}/a.csv")
     file = stat_file(f"{bucket}/a.csv")
     server.fault = lambda _: fault
     for read in (
