@@ -21,6 +21,7 @@ from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.session.lazy import imported
+from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
 from sparrow_core import PLACEMENTS, InvalidJob, make_placement
@@ -52,6 +53,7 @@ def connect(
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -105,6 +107,10 @@ def connect(
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
         event_log: a folder for the history of the session: what happens, as lines of JSON of at
             most 64 MiB, which `minishark ui FOLDER` shows. None for none.
+        storage_options: how object stores are reached, beside what the environment says: settings
+            by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
+            or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
+            them, called for each statement that needs a store.
 
     Raises:
         OptionError: an argument is invalid.
@@ -134,8 +140,9 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio, event_log)
+        return Session(on, planner, placement, probe_ratio, event_log, storage=storage)
 
+    storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
     if is_platform(cluster):
         if in_process or keys is not None:

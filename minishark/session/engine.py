@@ -44,6 +44,7 @@ from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.session.scratch_database import ScratchDatabase
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
@@ -91,7 +92,11 @@ class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
     def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+        storage: Storage,
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -113,6 +118,7 @@ class Engine:
             planning=self.planning, catalog=self.tables.catalog, options=options
         )
         self.placing = placing
+        self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
         self.environment = Environment()
         self.open_queries = OpenQueries()

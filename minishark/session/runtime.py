@@ -40,6 +40,7 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
@@ -51,9 +52,13 @@ class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
 
     def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+        storage: Storage,
     ) -> None:
-        self.engine = Engine(cluster, options, placing)
+        self.engine = Engine(cluster, options, placing, storage)
         self.named = NamedTables(self.engine)
         self.definitions = Definitions(self.engine, self.named)
         self.files = FileWriter(self.engine)
