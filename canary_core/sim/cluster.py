@@ -16,6 +16,7 @@ from canary_core.protocol.messages import (
     Ended,
     Failure,
     Finished,
+    Kept,
     Leave,
     Outcome,
     Progress,
@@ -212,6 +213,7 @@ class SimulatedRun:
     def _on_told(self, msg: Message) -> None:
         if isinstance(msg, Finished):
             self.outcome = msg.outcome
+            self.world.post(CONTROLLER, Kept())
         elif isinstance(msg, Progress):
             self.progress = msg
 
