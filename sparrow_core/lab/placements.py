@@ -54,9 +54,9 @@ NAMES = _Names(
 COMPARED = ("sparrow", "batch", "per_task", "random")
 # Shares of a run that are enough to see a difference in medians: relaxation times before
 # measuring, and while. Under random placement, thousands of queues are measured at once.
-_SETTLING = 4.0
-_MEASURED = {"random": 1.0}
-_MEASURED_ELSE = 8.0
+_SETTLING = 2.0
+_MEASURED = {"random": 0.5}
+_MEASURED_ELSE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +261,7 @@ def _over(series: str, load: float, factor: float, panel: str = "") -> Reading:
 
 FIVE = ("random", "per_task", "batch", "sparrow", "central")
 SIX = ("random", "per_task", "batch", "batch_filling", "sparrow", "central")
-_RUNS = 5
+_RUNS = 4
 _TINY = Sweep(slots_in_all=200, tasks=10, loads=(0.5, 0.9), jobs=60, jobs_max=80)
 
 EXPERIMENTS = (
@@ -344,7 +344,7 @@ EXPERIMENTS = (
             loads=(0.5, 0.7, 0.8, 0.9, 0.95),
             cancellation=(False, True),
         ),
-        runs=2 * _RUNS,
+        runs=6,
         quick=replace(_TINY, slots=(1, 4), placements=("sparrow",)),
         run=sweep_responses,
         chart=Chart(
@@ -374,7 +374,7 @@ EXPERIMENTS = (
             loads=(0.3, 0.5, 0.7, 0.8, 0.9),
             jobs=12_000,
         ),
-        runs=_RUNS,
+        runs=8,
         quick=replace(_TINY, placements=("sparrow",), arrivals=("poisson", "bursty")),
         run=sweep_responses,
         chart=Chart(x="Load (share of busy slots)"),
@@ -395,7 +395,7 @@ EXPERIMENTS = (
             loads=(0.5, 0.7, 0.8, 0.9, 0.95),
             jobs=20_000,
         ),
-        runs=2 * _RUNS,
+        runs=8,
         quick=replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
         run=sweep_responses,
         chart=Chart(x="Load (share of busy slots)"),
@@ -414,7 +414,7 @@ EXPERIMENTS = (
         source="Sparrow, figure 13",
         kind="simulated",
         parameters=Mixture(),
-        runs=_RUNS,
+        runs=8,
         quick=Mixture(
             nodes=25, slots=(4,), factors=(10.0,), long_shares=(0.0, 0.5), jobs=100, warm_up=20
         ),
