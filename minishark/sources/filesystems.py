@@ -160,7 +160,10 @@ def read_range(
     if file.version.startswith('"'):
         options["if_match"] = file.version
     with store.errors(file.path):
-        data = store.obstore.get(store.store, store.key(file.path), options=options).bytes()
+        answer = store.obstore.get(store.store, store.key(file.path), options=options)
+        # Some stores have no ETags, or ignore the condition.
+        same = store.stored(answer.meta).version == file.version
+        data = answer.bytes() if same else b""
     if len(data) != last - first:
         raise FileReplacedError(_replaced(file.path))
     return data
@@ -341,7 +344,10 @@ class ObjectStore:
         return [meta for page in pages for meta in page]
 
     def stored(self, meta: Mapping[str, Any]) -> StoredFile:
-        version = meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+        tag = meta["e_tag"]
+        version = tag or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+        if tag and not tag.endswith('"'):  # in lists, Azure leaves out the quotes
+            version = f'"{tag}"'
         return StoredFile(f"{self.root}{meta['path']}", meta["size"], version)
 
     @contextlib.contextmanager
