@@ -10,6 +10,9 @@ A process that needs bytes locks their range, so that the others wait for it ins
 them, too; then it appends the range to `ranges`. The system frees the locks of processes that die,
 and bytes that are not in `ranges` are fetched again. Whoever reads an entry holds a shared lock on
 its folder; where there is no room, the entries that were not used for the longest time go.
+
+Should DuckDB read more of a Parquet file than was fetched, it finds zeros where a page header has
+to be, which is an error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import random
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,13 @@ import s3_server
 from s3_server import DENIED, EXPIRED, KEY, SECRET, S3Server
 
 import minishark
-from minishark.errors import DataError, OptionError, QueryCancelledError, UnsupportedError
+from minishark.errors import (
+    DataError,
+    MinisharkError,
+    OptionError,
+    QueryCancelledError,
+    UnsupportedError,
+)
 from minishark.session.session import Session
 
 ROWS = 30_000
@@ -201,3 +212,50 @@ def test_a_provider_is_asked_for_each_statement(server: S3Server, bucket: str) -
 def test_storage_options_are_checked(options: Any) -> None:
     with pytest.raises(OptionError, match="storage_options"):
         minishark.connect(in_process=True, storage_options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kills_at_any_moment_leave_all_or_nothing(
+    server: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    """An executor is killed at 100 moments of a COPY, which tries again, or fails as a whole."""
+    choices = random.Random(21)
+    failed = 0
+    with minishark.connect(
+        nodes=2, partitions=4, single_task_rows=0, storage_options=server.options
+    ) as session:
+        session.sql(
+            "CREATE TABLE t AS SELECT i, i % 3 AS k, 'text ' || hash(i) AS text "
+            f"FROM range({10 * ROWS}) r(i)"
+        )
+        expected = session.sql("SELECT count(*), sum(i), bit_xor(hash(i, k, text)) FROM t")
+        answer = [tuple(row) for row in expected.collect()]
+        copy = "COPY t TO '{}' (FORMAT parquet, PARTITION_BY (k))"
+        began_s = time.monotonic()
+        session.sql(copy.format(f"{bucket}/first"))
+        took_s = time.monotonic() - began_s
+        for number in range(100):
+            uri = server.make_bucket()
+            killer = threading.Timer(
+                choices.random() * took_s, _kill_an_executor, [session, choices]
+            )
+            killer.start()
+            try:
+                session.sql(copy.format(f"{uri}/out"))
+            except MinisharkError:
+                failed += 1
+                assert set() == {key for key in server.keys(uri) if not key.startswith(".")}
+            else:
+                assert 12 == len(server.keys(uri))
+                assert answer == rows(server, uri, tmp_path / str(number))
+            finally:
+                killer.join()
+    assert failed < 50
+
+
+def _kill_an_executor(session: Session, choices: random.Random) -> None:
+    executors = [e.pid for node in session._runtime.cluster.status() for e in node.executors]
+    if executors:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(choices.choice(executors), signal.SIGKILL)

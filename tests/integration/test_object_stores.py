@@ -237,7 +237,7 @@ def test_files_of_azure_are_read_and_written(azure: StoreAccess, tmp_path: Path)
     assert b"345" == bytes(read_range(z, 3, 6, azure))
     path.write_bytes(b"9876543210")
     write_file(path, "az://cont/x/a.csv", azure)
-    with pytest.raises(FileReplacedError, match="az://cont/x/a.csv"):
+    with pytest.raises(FileReplacedError, match=r"az://cont/x/a\.csv"):
         read_range(a, 3, 6, azure)
     long = "abfss://cont@devstoreaccount1.dfs.core.windows.net/x/**/*.csv"
     assert 2 == len(list_files(long, azure))
