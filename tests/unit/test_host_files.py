@@ -16,7 +16,7 @@ from minishark.sources import filesystems
 from minishark.sources.filesystems import StoreAccess, StoredFile
 from minishark.sources.parquet_parts import FilePart, metadata_range, needed_ranges
 from minishark.worker import host_files
-from minishark.worker.host_files import HostFiles, Interrupted, merged, requests_for, without
+from minishark.worker.host_files import HostFiles, FetchInterruptedError, merged, requests_for, without
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda r: (r[0], sum(r))))
 ROWS = 20_000
@@ -205,7 +205,7 @@ def test_the_least_recently_used_files_make_room(store: Store, tmp_path: Path) -
 
 def test_a_task_that_is_to_end_fetches_no_more(store: Store, tmp_path: Path) -> None:
     held = HostFiles(tmp_path / "objects", is_interrupted=lambda: len(store.read) > 2)
-    with pytest.raises(Interrupted), held.held([store.file("a", bytes(500 << 20))]):
+    with pytest.raises(FetchInterruptedError), held.held([store.file("a", bytes(500 << 20))]):
         pass
     assert len(store.read) < 20
 
