@@ -31,12 +31,14 @@ from minishark.compiler.rules import enabled
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.rules.source_pushdown import plan_over
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.errors import DataError, QueryError
+from minishark.compiler.sql.tokens import find_calls, split_arguments
+from minishark.errors import DataError, OptionError, QueryError
 from minishark.expressions import Schema, quote
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
 from minishark.sources.parquet_parts import FilePart
+from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
 from minishark.worker.local_files import held
 from minishark.worker.scans import Scans, SplitRead
 
@@ -52,6 +54,11 @@ _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"'.encode())
 _CALLED = re.compile(rf"(?:{'|'.join(_READERS)})\s*\(\s*({_TEXT})\s*\)".encode(), re.IGNORECASE)
 _MAY_NAME_FILES = re.compile("parquet", re.IGNORECASE)
+
+_ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
+
+_Call: TypeAlias = tuple[str, tuple[tuple[str | None, str], ...]]
+"""A function, and the names and texts of its arguments."""
 
 _FileKey: TypeAlias = tuple[str, str]
 """A reader and a pattern."""
@@ -154,9 +161,11 @@ class SourceTables:
     """The tables that stand for sources; safe to use from several threads."""
 
     planning: PlanningDatabase  # DuckDB, which finds files and reads their schemas
+    functions: Mapping[str, ScanFunction] = field(default_factory=lambda: SCAN_FUNCTIONS)
     _current: dict[str, SourceTable] = field(default_factory=dict)  # by name in lower case
     _named: dict[str, str] = field(default_factory=dict)  # those of users, by name in lower case
     _files: OrderedDict[_FileKey, str] = field(default_factory=OrderedDict)
+    _calls: dict[_Call, str] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -248,6 +257,44 @@ class SourceTables:
         except DataError:
             return False
 
+    # Calls of functions that DuckDB does not have
+
+    def with_calls(self, sql: str) -> str:
+        """A text of SQL, in which calls of `SCAN_FUNCTIONS` are replaced by tables.
+
+        Raises:
+            OptionError: a function does not take its arguments.
+            QueryError: an argument is no constant.
+            DataError: a source can't be read.
+        """
+        text, last = "", 0
+        for first, end, function, arguments in find_calls(sql, self.functions):
+            name = self._called(function, arguments)
+            text += f"{sql[last:first]}{quote(name)}"
+            last = end
+        return text + sql[last:]
+
+    def _called(self, function: str, arguments: str) -> str:
+        """The table of a call; equal calls have the same one."""
+        given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
+        texts = [(found[1], found[2]) for found in given if found is not None]
+        key = (function, tuple(texts))
+        with self._lock:
+            known = self._calls.get(key)
+        if known is not None:
+            return known
+        values = self.planning.constants([text for _, text in texts])
+        pairs = [(name, value) for (name, _), value in zip(texts, values, strict=True)]
+        unnamed = [value for name, value in pairs if name is None]
+        named = {name.lower(): value for name, value in pairs if name is not None}
+        try:
+            source = self.functions[function](self, *unnamed, **named)
+        except TypeError as error:
+            raise OptionError(f"{function}: {error}") from error
+        name = self.add_unnamed(source).name
+        with self._lock:
+            return self._calls.setdefault(key, name)
+
     # Files that queries name
 
     def forget(self) -> None:
@@ -309,7 +356,7 @@ class SourceTables:
             source = FileSource(
                 name=f"{reader}({pattern!r})",
                 reader=reader,
-                find=lambda: self.found(pattern),
+                find=lambda: self.list(pattern),
                 reach=self,
             )
             table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
@@ -330,13 +377,8 @@ class SourceTables:
 
     # How the front end gets at files (`sources.files.Reach`)
 
-    def found(self, pattern: str) -> Sequence[StoredFile]:
-        """The files that match a pattern, in the order in which DuckDB reads them.
-
-        Raises:
-            DataError: there are none.
-        """
-        if is_remote(pattern):
+    def list(self, pattern: str) -> Sequence[StoredFile]:
+        if is_remote(pattern) or Path(pattern).is_dir():
             return list_files(pattern)
         try:
             paths = self.planning.glob(pattern)

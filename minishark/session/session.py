@@ -252,6 +252,7 @@ class Session(CamelCase):
         Raises:
             QueryError: DuckDB does not accept it.
         """
+        sql = self._runtime.engine.sources.with_calls(sql)
         schema = self._runtime.bind(f"FROM {sql}")
         return relation_frame(self._runtime, sql, schema, alias=alias)
 
