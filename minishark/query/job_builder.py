@@ -7,7 +7,7 @@ tables, and the outputs that the stage graph has of earlier stages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -50,7 +50,7 @@ class Environment:
     # Statements that create what a whole statement may name: views, macros, types.
     definitions: tuple[str, ...] = ()
     functions: tuple[ScalarFunction, ...] = ()  # Python functions that SQL may call
-    storage: Storage = Storage()  # how object stores are reached
+    storage: Storage = field(default_factory=Storage)  # how object stores are reached
 
     def called_by(self, stage: Stage) -> tuple[ScalarFunction, ...]:
         """The Python functions that a stage may call; a whole statement may do so by a macro."""

@@ -7,14 +7,14 @@ whatever kind. Files of this machine are found later, in DuckDB's syntax tree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
 import duckdb
 
-from minishark.compiler.sql.tokens import Token, split_arguments, sql_tokens
+from minishark.compiler.sql.tokens import Token, find_calls, split_arguments, sql_tokens
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import quote
 from minishark.sources.files import reader_of
@@ -79,25 +79,24 @@ def without_remote_files(sql: str, table_of: TableOf) -> str:
     return text + sql[done:]
 
 
-def _places(sql: str) -> Iterator[_Place]:
+def _places(sql: str) -> list[_Place]:
     tokens = sql_tokens(sql)
-    copies = bool(tokens) and tokens[0][1].upper() == "COPY"
-    at = 0
-    while at < len(tokens):
-        start, text, _ = tokens[at]
-        before = tokens[at - 1][1].upper() if at else ""
-        uri = _uri(text)
-        if uri and before in ("FROM", "JOIN") and not (copies and at < 4):
-            yield _named(tokens, at, uri)
-        elif text.lower() in _READERS and _follows(tokens, at + 1).startswith("("):
-            end = _closing(sql, tokens, at + 1)
-            arguments = split_arguments(sql[tokens[at + 1][0] + 1 : end - 1])
-            if arguments and _URI.search(arguments[0]):
-                at = next((i for i in range(at, len(tokens)) if tokens[i][0] >= end), len(tokens))
-                alias = "" if _has_alias(tokens, at) else text
-                yield _Place(start, end, _called(text, arguments), alias)
-                continue
-        at += 1
+    found = []
+    for first, last, function, text in find_calls(sql, _READERS):
+        arguments = split_arguments(text)
+        if arguments and _URI.search(arguments[0]):
+            after = next(
+                (i for i, (start, _, _) in enumerate(tokens) if start >= last), len(tokens)
+            )
+            alias = "" if _has_alias(tokens, after) else function
+            found.append(_Place(first, last, _called(function, arguments), alias))
+    # COPY t FROM 'file' is another statement.
+    begin = 4 if tokens and tokens[0][1].upper() == "COPY" else 1
+    for at in range(begin, len(tokens)):
+        uri = _uri(tokens[at][1])
+        if uri and tokens[at - 1][1].upper() in ("FROM", "JOIN"):
+            found.append(_named(tokens, at, uri))
+    return sorted(found, key=lambda place: place.first)
 
 
 def _named(tokens: Sequence[Token], at: int, uri: str) -> _Place:
@@ -138,25 +137,8 @@ def _uri(text: str) -> str:
     return found[1].replace("''", "'") if found else ""
 
 
-def _follows(tokens: Sequence[Token], at: int) -> str:
-    return tokens[at][1] if at < len(tokens) else ""
-
-
 def _has_alias(tokens: Sequence[Token], at: int) -> bool:
     if at >= len(tokens):
         return False
     _, text, type_ = tokens[at]
     return text.upper() == "AS" or type_ == duckdb.token_type.identifier
-
-
-def _closing(sql: str, tokens: Sequence[Token], at: int) -> int:
-    """The character after the bracket that closes the one at a token."""
-    depth = 0
-    for start, text, type_ in tokens[at:]:
-        if type_ != duckdb.token_type.operator:
-            continue
-        for offset, char in enumerate(text):
-            depth += (char == "(") - (char == ")")
-            if char == ")" and depth == 0:
-                return start + offset + 1
-    return len(sql)

@@ -31,13 +31,15 @@ from minishark.compiler.rules import enabled
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.rules.source_pushdown import plan_over
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.errors import DataError, QueryError
+from minishark.compiler.sql.tokens import find_calls, split_arguments
+from minishark.errors import DataError, OptionError, QueryError
 from minishark.expressions import Schema, quote
-from minishark.query.remote_calls import RemoteFiles
+from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
 from minishark.sources.parquet_parts import FilePart
+from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
 from minishark.sources.storage_options import Storage
 from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
@@ -54,6 +56,11 @@ _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"'.encode())
 _CALLED = re.compile(rf"(?:{'|'.join(_READERS)})\s*\(\s*({_TEXT})\s*\)".encode(), re.IGNORECASE)
 _MAY_NAME_FILES = re.compile("parquet", re.IGNORECASE)
+
+_ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
+
+_Call: TypeAlias = tuple[str, tuple[tuple[str | None, str], ...]]
+"""A function, and the names and texts of its arguments."""
 
 _FileKey: TypeAlias = tuple[str, str]
 """A reader and a pattern."""
@@ -158,9 +165,11 @@ class SourceTables:
     planning: PlanningDatabase  # DuckDB, which finds files and reads their schemas
     storage: Storage  # how object stores are reached
     host_files: HostFiles  # what is here of their files
+    functions: Mapping[str, ScanFunction] = field(default_factory=lambda: SCAN_FUNCTIONS)
     _current: dict[str, SourceTable] = field(default_factory=dict)  # by name in lower case
     _named: dict[str, str] = field(default_factory=dict)  # those of users, by name in lower case
     _files: OrderedDict[_FileKey, str] = field(default_factory=OrderedDict)
+    _calls: dict[_Call, str] = field(default_factory=dict)
     _remote: dict[RemoteFiles, str] = field(default_factory=dict)  # names; views may have them
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -274,6 +283,44 @@ class SourceTables:
         except DataError:
             return False
 
+    # Calls of functions that DuckDB does not have
+
+    def with_calls(self, sql: str) -> str:
+        """A text of SQL with tables in place of `SCAN_FUNCTIONS` and of files in object stores.
+
+        Raises:
+            OptionError: a function does not take its arguments.
+            QueryError: an argument is no constant.
+            DataError: a source can't be read.
+        """
+        text, last = "", 0
+        for first, end, function, arguments in find_calls(sql, self.functions):
+            name = self._called(function, arguments)
+            text += f"{sql[last:first]}{quote(name)}"
+            last = end
+        return without_remote_files(text + sql[last:], self.remote)
+
+    def _called(self, function: str, arguments: str) -> str:
+        """The table of a call; equal calls have the same one."""
+        given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
+        texts = [(found[1], found[2]) for found in given if found is not None]
+        key = (function, tuple(texts))
+        with self._lock:
+            known = self._calls.get(key)
+        if known is not None:
+            return known
+        values = self.planning.constants([text for _, text in texts])
+        pairs = [(name, value) for (name, _), value in zip(texts, values, strict=True)]
+        unnamed = [value for name, value in pairs if name is None]
+        named = {name.lower(): value for name, value in pairs if name is not None}
+        try:
+            source = self.functions[function](self, *unnamed, **named)
+        except TypeError as error:
+            raise OptionError(f"{function}: {error}") from error
+        name = self.add_unnamed(source).name
+        with self._lock:
+            return self._calls.setdefault(key, name)
+
     # Files that queries name
 
     def forget(self) -> None:
@@ -335,7 +382,7 @@ class SourceTables:
             source = FileSource(
                 name=f"{reader}({pattern!r})",
                 reader=reader,
-                find=lambda: self.found(pattern),
+                find=lambda: self.list(pattern),
                 reach=self,
             )
             table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
@@ -356,14 +403,11 @@ class SourceTables:
 
     # How the front end gets at files (`sources.files.Reach`)
 
-    def found(self, pattern: str) -> Sequence[StoredFile]:
-        """The files that match a pattern, in the order in which DuckDB reads them.
-
-        Raises:
-            DataError: there are none.
-        """
+    def list(self, pattern: str) -> Sequence[StoredFile]:
         if is_remote(pattern):
-            return self.list(pattern)
+            return list_files(pattern, self.storage.access())
+        if Path(pattern).is_dir():
+            return list_files(pattern)
         try:
             paths = self.planning.glob(pattern)
         except QueryError as error:
@@ -371,9 +415,6 @@ class SourceTables:
         if not paths:
             raise DataError(f"There is no file {pattern}.")
         return [stat_file(str(Path(path).absolute())) for path in paths]
-
-    def list(self, pattern: str) -> Sequence[StoredFile]:
-        return list_files(pattern, self.storage.access())
 
     def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         return self.planning.reading()
@@ -401,7 +442,7 @@ class SourceRows:
         table = self._tables.get(self._table.name) or self._table
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
         reads = {"rows": tuple(partition.read for partition in found.partitions)}
-        scans = Scans(reads, self._tables.held)
+        scans = Scans(reads=reads, hold=self._tables.held)
         batches = self._batches(scans)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)

@@ -43,14 +43,10 @@ from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
-from minishark.query.sources import SourceTables
-from minishark.query.sources import SourceRows
+from minishark.query.sources import SourceRows, SourceTables
 from minishark.session.scratch_database import ScratchDatabase
-<<<<<<< HEAD
-from minishark.sources.storage_options import Storage
-=======
 from minishark.sources.files import named_files
->>>>>>> sources
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables

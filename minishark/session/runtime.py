@@ -33,7 +33,6 @@ from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
-from minishark.query.remote_calls import without_remote_files
 from minishark.query.report import explain_text, metrics_text
 from minishark.query.run import working_folder
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
@@ -41,11 +40,8 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
-<<<<<<< HEAD
-from minishark.sources.storage_options import Storage
-=======
 from minishark.sources.contract import Source
->>>>>>> sources
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
@@ -147,11 +143,8 @@ class Runtime:
             table = self.engine.sources.add_unnamed(source)
             return table.name, table.snapshot.schema
 
-    def without_remote_files(self, sql: str) -> str:
-        if "://" not in sql:
-            return sql
-        self.engine.check_open()
-        return without_remote_files(sql, self.engine.sources.remote)
+    def with_calls(self, sql: str) -> str:
+        return self.engine.sources.with_calls(sql)
 
     @property
     def table_names(self) -> list[str]:

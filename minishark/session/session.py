@@ -45,11 +45,8 @@ from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
-<<<<<<< HEAD
-from minishark.sources.storage_options import Storage
-=======
 from minishark.sources.contract import Source
->>>>>>> sources
+from minishark.sources.storage_options import Storage
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -258,6 +255,7 @@ class Session(CamelCase):
         Raises:
             QueryError: DuckDB does not accept it.
         """
+        sql = self._runtime.engine.sources.with_calls(sql)
         schema = self._runtime.bind(f"FROM {sql}")
         return relation_frame(self._runtime, sql, schema, alias=alias)
 

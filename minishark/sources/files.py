@@ -52,7 +52,11 @@ class Reach(Protocol):
         """A DuckDB whose settings say how files are read."""
 
     def list(self, pattern: str) -> Sequence[StoredFile]:
-        """The files that match a pattern, or are in a folder; raises DataError if there are none."""
+        """The files that match a glob, or are below a folder, in the order of their rows.
+
+        Raises:
+            DataError: there are none.
+        """
 
     def held(
         self, files: Sequence[StoredFile], parts: Sequence[FilePart]
@@ -397,7 +401,7 @@ def named_files(pattern: str | Path, reach: Reach) -> FileSource:
         DataError: there are none, or their names do not tell how to read them.
     """
 
-    def find() -> list[StoredFile]:
+    def find() -> Sequence[StoredFile]:
         files = reach.list(str(pattern))
         known = [file for file in files if reader_of(file.path)]
         is_folder = any(file.path != str(pattern) for file in files)

@@ -186,9 +186,18 @@ def write_file(path: Path, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> 
     Raises:
         DataError: the store does not answer, or denies access.
     """
+    _put(path, uri, access)
+
+
+def write_data(data: bytes, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
+    """As `write_file`, with bytes of this process."""
+    _put(data, uri, access)
+
+
+def _put(data: Path | bytes, uri: str, access: StoreAccess) -> None:
     store = ObjectStore.at(uri, access)
     with store.errors(uri, "write"):
-        store.obstore.put(store.store, store.key(uri), path)
+        store.obstore.put(store.store, store.key(uri), data)
 
 
 def copy_file(file: StoredFile, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:

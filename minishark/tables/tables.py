@@ -26,6 +26,7 @@ from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.replication import Replicator

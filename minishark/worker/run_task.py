@@ -314,8 +314,9 @@ class TaskRunner:
             with self._duckdb.views(views, {}):
                 yield tables
             return
+        hold = partial(self._host_files.held, access=stage.access)
         with (
-            Scans(task.reads, partial(self._host_files.held, access=stage.access)).open() as scans,
+            Scans(reads=task.reads, hold=hold).open() as scans,
             self._duckdb.views({**views, **scans.streams}, scans.relations),
         ):
             yield tables
@@ -416,7 +417,7 @@ class TaskRunner:
         """Files that a task has written to a folder here, stored where they belong."""
         assert outcome.file is not None, "it names the task's entry"
         try:
-            upload(folder / outcome.file, f"{target.folder}/{outcome.file}", target.access)
+            upload(folder / outcome.file, target.folder, target.access)
         except DataError as error:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         return outcome

@@ -70,7 +70,7 @@ class SplitStream:
             raise
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Scans:
     """The inputs of a task that come from sources, by the name in the fragment."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import pytest
 import s3_server
+from processes import until
 from s3_server import DENIED, EXPIRED, KEY, SECRET, S3Server
 
 import minishark
@@ -85,7 +86,9 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize("case", TARGETS, ids=str)
+@pytest.mark.parametrize(
+    "case", TARGETS, ids=[target + options for target, options, _, _ in TARGETS]
+)
 def test_rows_are_written_to_a_store(
     session: Session, server: S3Server, bucket: str, tmp_path: Path, expected: Any, case: Any
 ) -> None:
@@ -143,7 +146,9 @@ def test_an_error_in_the_middle_changes_nothing(
     with pytest.raises(DataError, match=rf"Can't write .*{bucket}.*access is denied") as raised:
         session.sql(f"COPY t TO '{bucket}/out' (FORMAT parquet, PER_THREAD_OUTPUT, OVERWRITE)")
     assert KEY not in str(raised.value)
-    assert {"out/data_0.parquet": b"old", "out/other": b"old"} == server.contents(bucket)
+    assert b"old" == server.contents(bucket)["out/data_0.parquet"]
+    # A task that could not be stopped removes its files itself.
+    until(lambda: {"out/data_0.parquet", "out/other"} == server.keys(bucket), "what was before")
 
 
 def test_expired_credentials_are_told(session: Session, server: S3Server, bucket: str) -> None:
@@ -156,7 +161,8 @@ def test_a_cancelled_copy_leaves_nothing(session: Session, server: S3Server, buc
     begun = threading.Event()
 
     def fault(request: s3_server.Request) -> None:
-        if request.method == "PUT" and not begun.is_set():
+        is_data = request.method == "PUT" and not request.path.endswith("/open")
+        if is_data and not begun.is_set():
             begun.set()
             for number in list(session._runtime.engine.running):
                 session._runtime.engine.cancel(number)
@@ -166,8 +172,7 @@ def test_a_cancelled_copy_leaves_nothing(session: Session, server: S3Server, buc
         session.sql(f"COPY t TO '{bucket}/out' (FORMAT parquet, PER_THREAD_OUTPUT)")
     assert begun.is_set()
     server.fault = lambda _: None
-    visible = {key for key in server.keys(bucket) if not key.startswith(".")}
-    assert set() == visible
+    until(lambda: set() == server.keys(bucket), "an empty bucket")
 
 
 def test_what_copy_can_not_do_with_a_store_is_told(session: Session, bucket: str) -> None:
@@ -219,7 +224,7 @@ def test_storage_options_are_checked(options: Any) -> None:
 def test_kills_at_any_moment_leave_all_or_nothing(
     server: S3Server, bucket: str, tmp_path: Path
 ) -> None:
-    """An executor is killed at 100 moments of a COPY, which tries again, or fails as a whole."""
+    """An executor is killed at random moments of a COPY, which tries again, or fails as a whole."""
     choices = random.Random(21)
     failed = 0
     with minishark.connect(
@@ -235,7 +240,7 @@ def test_kills_at_any_moment_leave_all_or_nothing(
         began_s = time.monotonic()
         session.sql(copy.format(f"{bucket}/first"))
         took_s = time.monotonic() - began_s
-        for number in range(100):
+        for number in range(25):
             uri = server.make_bucket()
             killer = threading.Timer(
                 choices.random() * took_s, _kill_an_executor, [session, choices]
@@ -251,7 +256,7 @@ def test_kills_at_any_moment_leave_all_or_nothing(
                 assert answer == rows(server, uri, tmp_path / str(number))
             finally:
                 killer.join()
-    assert failed < 50
+    assert failed < 15
 
 
 def _kill_an_executor(session: Session, choices: random.Random) -> None:

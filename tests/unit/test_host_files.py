@@ -16,7 +16,13 @@ from minishark.sources import filesystems
 from minishark.sources.filesystems import StoreAccess, StoredFile
 from minishark.sources.parquet_parts import FilePart, metadata_range, needed_ranges
 from minishark.worker import host_files
-from minishark.worker.host_files import HostFiles, FetchInterruptedError, merged, requests_for, without
+from minishark.worker.host_files import (
+    HostFiles,
+    FetchInterruptedError,
+    merged,
+    requests_for,
+    without,
+)
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda r: (r[0], sum(r))))
 ROWS = 20_000
