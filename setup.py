@@ -21,6 +21,7 @@ DASK = ["distributed>=2024.8"]
 OTEL = ["opentelemetry-sdk>=1.25"]
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.10"]  # the warehouse too, whose catalog is SQLite
 DELTA = ["deltalake>=1.2"]
+OBJECTS = ["obstore>=0.8"]
 POSTGRES = ["adbc-driver-postgresql>=1.5"]
 TEST = [
     *TPCH,
@@ -32,6 +33,7 @@ TEST = [
     *OTEL,
     *ICEBERG,
     *DELTA,
+    *OBJECTS,
     *POSTGRES,
     "adbc-driver-flightsql>=1.5",
     "flask-cors>=4",  # with flask and moto, an S3 server
@@ -116,6 +118,7 @@ setup(
         "otel": OTEL,
         "iceberg": ICEBERG,
         "delta": DELTA,
+        "objects": OBJECTS,
         "postgres": POSTGRES,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],

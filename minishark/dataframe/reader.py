@@ -14,6 +14,7 @@ from minishark.dataframe.local import SchemaLike, names_and_types
 from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError, UnsupportedError
+from minishark.sources.contract import Source
 
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
 # DuckDB's names of PySpark's options.
@@ -111,6 +112,15 @@ class DataFrameReader(CamelCase):
     def json(self, path: str | Path | list[str], **options: Any) -> DataFrame:
         """JSON files: newline-delimited, or arrays."""
         return self.format("json").load(path, **options)
+
+    def source(self, source: Source) -> DataFrame:
+        """The rows of a source; see `Session.register_source`.
+
+        Raises:
+            DataError: it can't be read.
+        """
+        name, schema = self._runtime.add_source(source)
+        return relation_frame(self._runtime, ident(name), schema)
 
     def table(self, name: str) -> DataFrame:
         """A table of the session."""

@@ -17,9 +17,9 @@ from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.expressions import Schema
 from minishark.query.inputs import (
-    named_relation,
     preferred_nodes,
     read_partitions,
+    source_reads,
     stage_slices,
 )
 from minishark.query.locality import Holding, hosts_of, near, stage_holdings
@@ -152,7 +152,7 @@ class JobBuilder:
         shared = {
             item.name: self._slices(stage, item, tables, 0)
             for item in stage.inputs
-            if item.mode is ReadMode.ALL and not named_relation(item, tables, range(0))
+            if item.mode is ReadMode.ALL and not source_reads(item, tables, range(0))
         }
         environment = self.environment
         task = StageTask(
@@ -188,14 +188,14 @@ class JobBuilder:
         own = {
             item.name: self._slices(stage, item, tables, index)
             for item in stage.inputs
-            if item.mode is not ReadMode.ALL and not named_relation(item, tables, numbers)
+            if item.mode is not ReadMode.ALL and not source_reads(item, tables, numbers)
         }
-        relations = {
-            item.name: relation
+        reads = {
+            item.name: read
             for item in stage.inputs
-            if (relation := named_relation(item, tables, numbers))
+            if (read := source_reads(item, tables, numbers))
         }
-        payload = TaskPayload(index, own, relations)
+        payload = TaskPayload(index, own, reads)
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 
     def _slices(

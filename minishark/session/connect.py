@@ -91,7 +91,8 @@ def connect(
             skip rows without a join partner), "group_runs" (aggregation of consecutive groups
             without hash tables), "join_sides" (build sides chosen by statistics),
             "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
-            (small outputs in messages), "coalesced_tasks" (several small partitions in one task);
+            (small outputs in messages), "coalesced_tasks" (several small partitions in one task),
+            "source_pushdown" (only the needed columns, files and parts of sources);
             and of those that change the plan while it runs, by the true sizes of complete stages:
             "empty_inputs" (what has no rows is skipped), "join_switch" (shuffle instead of
             broadcast, and back), "collapse" (one task for the rest), "skew_split" (several tasks

@@ -43,7 +43,9 @@ from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
+from minishark.query.sources import SourceRows
 from minishark.session.scratch_database import ScratchDatabase
+from minishark.sources.files import named_files
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
@@ -106,12 +108,14 @@ class Engine:
             partitions=options.partitions,
             warn=self.warn,
             observed=partial(self.observed, kind="load"),
+            files=lambda pattern: named_files(pattern, self.sources),
         )
-        self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
         self.planner = QueryPlanner(
             planning=self.planning, catalog=self.tables.catalog, options=options
         )
+        self.sources = self.planner.sources
+        self.scratch = ScratchDatabase(limits, self._readable, self._rows)
         self.placing = placing
         self.programs = Programs(cluster, self.tables, placing)
         self.environment = Environment()
@@ -206,6 +210,13 @@ class Engine:
     def loaded_tables(self) -> list[str]:
         """The names of the tables in the cluster whose rows are computed, cached ones included."""
         return [table.name for table in self.tables.catalog if table.is_computed]
+
+    def _readable(self) -> list[str]:
+        """The names of what the scratch database can read."""
+        return [*self.loaded_tables, *self.sources.names]
+
+    def _rows(self, name: str) -> pa.Table | SourceRows:
+        return self.sources.rows(name) if name in self.sources else self.tables.read(name)
 
     def run(
         self,
@@ -431,9 +442,6 @@ class _Query(Generic[Result]):
 
     def is_current(self, plan: QueryPlan) -> bool:
         return self.engine.planner.is_current(plan)
-
-    def reads_files(self, plan: QueryPlan) -> bool:
-        return plan.reads_files
 
     def restore(self, lost: PartitionsLostError) -> None:
         self.engine.restore(lost)

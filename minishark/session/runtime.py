@@ -40,6 +40,7 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
+from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
@@ -131,6 +132,11 @@ class Runtime:
             raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
 
     # Named tables and views
+
+    def add_source(self, source: Source) -> tuple[str, Schema]:
+        with self.engine.up_to_date():
+            table = self.engine.sources.add_unnamed(source)
+            return table.name, table.snapshot.schema
 
     @property
     def table_names(self) -> list[str]:

@@ -32,7 +32,8 @@ from minishark.expressions import quote, quote_text
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
-ReadTable = Callable[[str], pa.Table]  # all rows of a table in the cluster, memory-mapped
+# All rows of a table in the cluster, memory-mapped, or of a source, read when they are needed.
+ReadTable = Callable[[str], object]
 # A context for a statement that runs, given what interrupts it.
 StoppedBy = Callable[[Callable[[], None]], contextlib.AbstractContextManager[None]]
 
@@ -174,7 +175,7 @@ class ScratchDatabase:
                 self._take(_mentioned(sql, names))  # views have no row ids
             return self._answer(sql) if lossless else self._handed_out(sql)
 
-    def catalog(self, sql: str, hidden: str) -> pa.Table:
+    def catalog(self, sql: str, hidden: tuple[str, ...]) -> pa.Table:
         """Answer a statement about the catalog, without tables whose names start with `hidden`."""
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
         with self._lock:

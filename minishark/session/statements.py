@@ -17,9 +17,9 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.file_writer import counted
+from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
-from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.store import survives_arrow
 
 
@@ -33,6 +33,7 @@ class Statements:
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
         with self.runtime.engine.binding(text):
+            text = self.runtime.engine.sources.with_calls(text)
             statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
@@ -137,7 +138,7 @@ class Statements:
         with runtime.engine.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
                 return runtime.engine.query_in_front_end(sql)
-            return runtime.scratch.catalog(sql, CACHED_PREFIX)
+            return runtime.scratch.catalog(sql, HIDDEN)
 
     # Statements that write
 
@@ -162,6 +163,7 @@ class Statements:
         with runtime.engine.up_to_date():
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own
+            exists = exists or name in runtime.engine.sources
             if exists and not created.replaces:
                 return False
             try:

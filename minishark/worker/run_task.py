@@ -43,6 +43,7 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
+from minishark.worker.scans import Scans
 from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
@@ -300,7 +301,14 @@ class TaskRunner:
         slices: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
         tables = dict(zip(slices, self._store.read_all([*slices.values()]), strict=True))
         views = {} if stage.types else tables  # a user's statement may use any name
-        with self._duckdb.views(views, task.relations):
+        if not task.reads:
+            with self._duckdb.views(views, {}):
+                yield tables
+            return
+        with (
+            Scans(task.reads).open() as scans,
+            self._duckdb.views({**views, **scans.streams}, scans.relations),
+        ):
             yield tables
 
     def _stored_unchanged(
@@ -405,7 +413,7 @@ def _repeating(stage: StageTask, task: TaskPayload) -> tuple[Inputs | None, froz
     None for the former if the fragment can't be prepared.
     """
     inputs = {**stage.shared_inputs, **task.inputs}
-    if not stage.hints.prepares or stage.scalars or task.relations:
+    if not stage.hints.prepares or stage.scalars or task.reads:
         return None, frozenset()
     new = frozenset(
         name

@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from minishark.errors import DataError
 from minishark.worker.protocol import ProblemDetail, TaskProblem
 from minishark.worker.store import FolderMissingError, InputMissingError
 from minishark.worker.writing import FULL, disk_full
@@ -64,6 +65,8 @@ def task_errors() -> Iterator[None]:
         if is_full(str(error)):
             raise TaskError(TaskProblem.RESOURCE, disk_full(error)) from error
         raise TaskError(TaskProblem.SQL, str(error)) from error
+    except DataError as error:
+        raise TaskError(TaskProblem.SOURCE, str(error)) from error
     except FolderMissingError as error:
         raise TaskError(TaskProblem.FOLDER, str(error)) from error
     except OSError as error:

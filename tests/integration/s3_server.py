@@ -1,0 +1,127 @@
+"""An S3 server for tests: moto, with a log of requests, and faults on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server
+
+KEY = "AKIAIOSFODNN7EXAMPLE"
+SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that the server got."""
+
+    method: str
+    path: str  # such as `/bucket/key`
+    query: str
+    range: str  # the header; empty without
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An answer instead of the right one."""
+
+    status: str
+    code: str
+
+    def body(self) -> bytes:
+        return (
+            f"<?xml version='1.0'?><Error><Code>{self.code}</Code><Message>sorry</Message>"
+            f"<AWSAccessKeyId>{KEY}</AWSAccessKeyId></Error>"
+        ).encode()
+
+
+SLOW_DOWN = Fault("503 Slow Down", "SlowDown")
+EXPIRED = Fault("400 Bad Request", "ExpiredToken")
+DENIED = Fault("403 Forbidden", "AccessDenied")
+
+
+@dataclass(slots=True)
+class S3Server:
+    """A running server."""
+
+    url: str = ""
+    requests: list[Request] = field(default_factory=list)
+    # Called with each request: what it returns is the answer.
+    fault: Callable[[Request], Fault | None] = lambda _: None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_REGION": "us-east-1",
+        }
+
+    @property
+    def client(self) -> Any:
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+        )
+
+    def read(self, ending: str = "") -> set[str]:
+        """The paths of files whose bytes were asked for."""
+        return {
+            request.path
+            for request in self.requests
+            if request.method == "GET" and request.path.endswith(ending) and not request.query
+        }
+
+    def answer(
+        self, app: Any, environ: dict[str, Any], start: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        request = Request(
+            environ["REQUEST_METHOD"],
+            environ["PATH_INFO"],
+            environ.get("QUERY_STRING", ""),
+            environ.get("HTTP_RANGE", ""),
+        )
+        self.requests.append(request)
+        fault = self.fault(request)
+        if fault is None:
+            answer: Iterable[bytes] = app(environ, start)
+            return answer
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        start(fault.status, [("Content-Type", "application/xml")])
+        return [fault.body()]
+
+
+@contextlib.contextmanager
+def running() -> Iterator[S3Server]:
+    """A server on loopback, while the block runs."""
+    server = S3Server()
+    app = DomainDispatcherApplication(create_backend_app)
+    http = make_server(
+        "127.0.0.1",
+        0,
+        lambda environ, start: server.answer(app, environ, start),
+        threaded=True,
+        request_handler=MotoRequestHandler,
+    )
+    server.url = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, name="s3")
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
