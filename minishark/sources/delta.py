@@ -228,13 +228,15 @@ class DeltaSnapshot(Snapshot):
     def _column(self, file: Mapping[str, Any], name: str, type_: str) -> MappedColumn:
         physical, number = self._physical[name]
         if name not in self._partitioned:
-            return MappedColumn(name, type_, (physical,), number)
+            # Files that are read by id may have any names.
+            named = (physical,) if number is None else None
+            return MappedColumn(name, type_, stored=(physical,), field_id=number, named=named)
         # The log's value counts, even if a file has the column.
         value = file.get(f"partition.{self._key(file, name)}")
         sql = constant(value, self._types[name])
         if sql is None:
             raise UnsupportedError(f"{self._name} is partitioned by {name}, which is {type_}.")
-        return MappedColumn(name, type_, constant=sql)
+        return MappedColumn(name, type_, constant=sql, named=())
 
     def _column_statistics(self, name: str) -> ColumnStatistics:
         bounds = [self._bounds(file, name) for file in self._files]

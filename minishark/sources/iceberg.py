@@ -212,7 +212,14 @@ class IcebergSnapshot(Snapshot):
                 return None
             names = self._pinned.mapped_names.get(field_.field_id, ())
             columns.append(
-                MappedColumn(column.name, column.type, names, field_.field_id, constant=sql)
+                MappedColumn(
+                    column.name,
+                    column.type,
+                    stored=names,
+                    field_id=field_.field_id,
+                    constant=sql,
+                    named=self._pinned.all_names(field_.field_id),
+                )
             )
         return tuple(columns)
 
@@ -364,6 +371,14 @@ class _Pinned:
             each.field_id: tuple(each.names) for each in mapping.root if each.field_id is not None
         }
 
+    def all_names(self, number: int) -> tuple[str, ...] | None:
+        """The names that a column had ever since; None where schemas were forgotten."""
+        schemas = self.metadata.schemas
+        if {each.schema_id for each in schemas} != set(range(len(schemas))):
+            return None
+        own = [name for each in schemas if (name := each.find_column_name(number)) is not None]
+        return tuple(dict.fromkeys((*own, *self.mapped_names.get(number, ()))))
+
     @cached_property
     def has_changed_nested_fields(self) -> bool:
         """Whether files may have structs, lists or maps with other fields than the table's."""
@@ -460,13 +475,13 @@ def _local_names(folder: str) -> list[str]:
 
 
 def _mapped(task: FileScanTask, columns: tuple[MappedColumn, ...]) -> MappedFile:
-    deletes = sorted(each.file_path for each in task.delete_files)
+    deletes = sorted(task.delete_files, key=lambda each: each.file_path)
     return MappedFile(
         path=_local(task.file.file_path),
         bytes=task.file.file_size_in_bytes,
         columns=columns,
         rows=None if deletes else task.file.record_count,
-        delete_files=tuple(map(_local, deletes)),
+        delete_files=tuple((_local(each.file_path), each.file_size_in_bytes) for each in deletes),
         named_in_deletes=task.file.file_path,
     )
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 from minishark.errors import DataError
 from minishark.expressions import Schema, quote, quote_text
 from minishark.sources.contract import FileSplit, Pushed, Relation
+from minishark.sources.filesystems import StoredFile, is_remote, stat_file
+from minishark.sources.parquet_parts import WHOLE, FilePart
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -37,6 +39,7 @@ class MappedColumn:
     stored: tuple[str, ...] = ()  # its names in files without field ids
     field_id: int | None = None  # its id in files with field ids
     constant: str = "NULL"  # SQL of its value in files that lack it
+    named: tuple[str, ...] | None = None  # all names that it may have in a file; None if unknown
     is_row_number: bool = False  # whether it is no column of files, but a row's number in its file
 
 
@@ -50,7 +53,8 @@ class MappedFile:
     rows: int | None = None  # of the whole file, without the deleted ones if those are known
     first: int = 0  # the range's first byte
     last: int | None = None  # the first byte behind the range; None for the end of the file
-    delete_files: tuple[str, ...] = ()  # Parquet files of positions, as Iceberg writes them
+    # Parquet files of positions, as Iceberg writes them, and their sizes in bytes.
+    delete_files: tuple[tuple[str, int], ...] = ()
     named_in_deletes: str = ""  # what `delete_files` call this file
     deleted: str = ""  # deleted positions as text, with commas
 
@@ -86,9 +90,21 @@ class MappedParquet(FileSplit):
     def __repr__(self) -> str:
         return f"MappedParquet({self.name!r}, {len(self.file_parts)} files, {self.bytes} bytes)"
 
-    def files(self) -> Sequence[str]:
+    def files(self) -> Sequence[StoredFile]:
         """The data files, each followed by its delete files."""
-        return [path for part in self.file_parts for path in (part.path, *part.delete_files)]
+        return [
+            _stored(path, size)
+            for part in self.file_parts
+            for path, size in ((part.path, part.bytes), *part.delete_files)
+        ]
+
+    def parts(self, pushed: Pushed) -> Sequence[FilePart]:
+        """The columns of the data files; all of the delete files."""
+        return [
+            each
+            for part in self.file_parts
+            for each in (_needed(part, pushed), *(WHOLE for _ in part.delete_files))
+        ]
 
     def relation(self, paths: Sequence[str]) -> Relation:
         """The rows of all parts.
@@ -103,18 +119,6 @@ class MappedParquet(FileSplit):
             deletes, waiting = waiting[: len(part.delete_files)], waiting[len(part.delete_files) :]
             selects.append(_select(part, data, deletes))
         return Relation("(" + " UNION ALL ".join(selects) + ")")
-
-    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
-        """The rows of files that are on this host."""
-        import duckdb  # noqa: PLC0415 - executors have it; front ends need it not for this
-
-        columns = "*" if pushed.columns is None else ", ".join(map(quote, pushed.columns))
-        sql = f"SELECT {columns or '1'} FROM {self.relation(self.files()).sql}"
-        try:
-            connection = duckdb.connect(config={"arrow_lossless_conversion": True})
-            return connection.sql(sql).to_arrow_reader()
-        except duckdb.Error as error:
-            raise DataError(f"Can't read a file of {self.name}: {error}") from error
 
 
 def divided(name: str, files: Sequence[MappedFile], tasks: int) -> list[MappedParquet]:
@@ -154,6 +158,21 @@ def enough_for(limit: int | None, files: Sequence[MappedFile]) -> Sequence[Mappe
 def has_reserved_name(schema: Schema) -> bool:
     """Whether a column hides DuckDB's number of a row in its file."""
     return any(column.name.lower() == _ROW_NUMBER for column in schema)
+
+
+def _stored(path: str, size: int) -> StoredFile:
+    """Table formats never write a file twice, so its version needs not be asked for."""
+    return StoredFile(path, size, "") if is_remote(path) else stat_file(path)
+
+
+def _needed(part: MappedFile, pushed: Pushed) -> FilePart:
+    if pushed.columns is None:
+        return WHOLE
+    wanted = {*pushed.columns, *(each.column for each in pushed.predicates)}
+    columns = [each for each in part.columns if each.name in wanted and not each.is_row_number]
+    if any(each.named is None for each in columns):
+        return WHOLE
+    return FilePart(columns=tuple(name for each in columns for name in each.named or ()))
 
 
 def _cut(file: MappedFile, size: int) -> list[MappedFile]:

@@ -37,7 +37,7 @@ def read(snapshot: Snapshot, pushed: Pushed = EVERYTHING, tasks: int = 3) -> pa.
     for split in snapshot.splits(pushed, tasks):
         travelled = cloudpickle.loads(cloudpickle.dumps(split))
         if isinstance(travelled, FileSplit):
-            relation = travelled.relation(travelled.files()).sql
+            relation = travelled.relation([file.path for file in travelled.files()]).sql
             found = database().sql(f"SELECT {', '.join(map(quote, wanted))} FROM {relation}")
         else:
             found = database().from_arrow(travelled.read(pushed).read_all())

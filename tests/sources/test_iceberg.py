@@ -11,6 +11,7 @@ from minishark.sources.iceberg import IcebergSource
 _SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 8 else []) for seed in range(200)]
 
 
+@pytest.mark.filterwarnings("ignore:Delete operation did not match")
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_rows_and_types_are_those_of_pyiceberg(seed: int, tmp_path: Path) -> None:
     """Whatever happened to a table: now, at each snapshot, and at each tag."""
