@@ -30,6 +30,7 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
+    "warehouse",
     "programs",
     "dataframe",
     "functions",

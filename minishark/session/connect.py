@@ -10,7 +10,7 @@ import contextlib
 import math
 import numbers
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ def connect(
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
     storage_options: StorageOptions | None = None,
+    warehouse: str | Path | Mapping[str, str] | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -112,10 +113,13 @@ def connect(
             by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
             or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
             them, called for each statement that needs a store.
+        warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
+            if it is missing; the address of an Iceberg REST catalog; or the properties of a catalog
+            as PyIceberg takes them. None for none.
 
     Raises:
         OptionError: an argument is invalid.
-        DataError: `event_log` can't be written.
+        DataError: `event_log` or `warehouse` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -141,7 +145,9 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio, event_log, storage=storage)
+        return Session(
+            on, planner, placement, probe_ratio, event_log, storage=storage, warehouse=warehouse
+        )
 
     storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
