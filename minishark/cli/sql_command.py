@@ -155,8 +155,11 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
             session=session, output=output, errors=standard_error(), timer=True
         )
         load_all(session, tables, nodes)
-        asks = not named and cluster["warehouse"] is None
-        if asks and confirm("No data given. Load the bundled TPC-H sample?"):
+        if (
+            not named
+            and cluster["warehouse"] is None
+            and confirm("No data given. Load the bundled TPC-H sample?")
+        ):
             load_sample(interpreter)
         try:
             ask_until_over(interpreter)

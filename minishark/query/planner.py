@@ -96,13 +96,10 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
+    sources: SourceTables  # the tables that stand for sources
     functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
-    sources: SourceTables = field(init=False)  # the tables that stand for sources
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.sources = SourceTables(planning=self.planning)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""

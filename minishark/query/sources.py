@@ -31,13 +31,17 @@ from minishark.compiler.rules import enabled
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.rules.source_pushdown import plan_over
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.errors import DataError, QueryError
+from minishark.compiler.sql.tokens import find_calls, split_arguments
+from minishark.errors import DataError, OptionError, QueryError
 from minishark.expressions import Schema, quote
+from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
 from minishark.sources.parquet_parts import FilePart
-from minishark.worker.local_files import held
+from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
+from minishark.sources.storage_options import Storage
+from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
 
 PREFIX = "_source_"  # how the names of tables start that no user has named
@@ -52,6 +56,11 @@ _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"'.encode())
 _CALLED = re.compile(rf"(?:{'|'.join(_READERS)})\s*\(\s*({_TEXT})\s*\)".encode(), re.IGNORECASE)
 _MAY_NAME_FILES = re.compile("parquet", re.IGNORECASE)
+
+_ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
+
+_Call: TypeAlias = tuple[str, tuple[tuple[str | None, str], ...]]
+"""A function, and the names and texts of its arguments."""
 
 _FileKey: TypeAlias = tuple[str, str]
 """A reader and a pattern."""
@@ -154,9 +163,14 @@ class SourceTables:
     """The tables that stand for sources; safe to use from several threads."""
 
     planning: PlanningDatabase  # DuckDB, which finds files and reads their schemas
+    storage: Storage  # how object stores are reached
+    host_files: HostFiles  # what is here of their files
+    functions: Mapping[str, ScanFunction] = field(default_factory=lambda: SCAN_FUNCTIONS)
     _current: dict[str, SourceTable] = field(default_factory=dict)  # by name in lower case
     _named: dict[str, str] = field(default_factory=dict)  # those of users, by name in lower case
     _files: OrderedDict[_FileKey, str] = field(default_factory=OrderedDict)
+    _calls: dict[_Call, str] = field(default_factory=dict)
+    _remote: dict[RemoteFiles, str] = field(default_factory=dict)  # names; views may have them
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -190,6 +204,27 @@ class SourceTables:
     def add_unnamed(self, source: Source) -> SourceTable:
         """Let queries read a source by a name that nobody else uses."""
         return self.add(f"{PREFIX}{next(self._numbers)}", source)
+
+    def remote(self, files: RemoteFiles) -> str:
+        """The name of a table that stands for files of object stores.
+
+        Raises:
+            DataError: there are none, or they can't be read.
+        """
+        with self._lock:
+            known = self._remote.get(files)
+        if known is not None:
+            return known
+
+        def find() -> Sequence[StoredFile]:
+            return [file for pattern in files.patterns for file in self.list(pattern)]
+
+        source = FileSource(
+            name=files.name, reader=files.reader, find=find, options=dict(files.options), reach=self
+        )
+        name = self.add_unnamed(source).name
+        with self._lock:
+            return self._remote.setdefault(files, name)
 
     def remove(self, name: str) -> None:
         with self._lock:
@@ -247,6 +282,44 @@ class SourceTables:
             return self.get(table.name) is table
         except DataError:
             return False
+
+    # Calls of functions that DuckDB does not have
+
+    def with_calls(self, sql: str) -> str:
+        """A text of SQL with tables in place of `SCAN_FUNCTIONS` and of files in object stores.
+
+        Raises:
+            OptionError: a function does not take its arguments.
+            QueryError: an argument is no constant.
+            DataError: a source can't be read.
+        """
+        text, last = "", 0
+        for first, end, function, arguments in find_calls(sql, self.functions):
+            name = self._called(function, arguments)
+            text += f"{sql[last:first]}{quote(name)}"
+            last = end
+        return without_remote_files(text + sql[last:], self.remote)
+
+    def _called(self, function: str, arguments: str) -> str:
+        """The table of a call; equal calls have the same one."""
+        given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
+        texts = [(found[1], found[2]) for found in given if found is not None]
+        key = (function, tuple(texts))
+        with self._lock:
+            known = self._calls.get(key)
+        if known is not None:
+            return known
+        values = self.planning.constants([text for _, text in texts])
+        pairs = [(name, value) for (name, _), value in zip(texts, values, strict=True)]
+        unnamed = [value for name, value in pairs if name is None]
+        named = {name.lower(): value for name, value in pairs if name is not None}
+        try:
+            source = self.functions[function](self, *unnamed, **named)
+        except TypeError as error:
+            raise OptionError(f"{function}: {error}") from error
+        name = self.add_unnamed(source).name
+        with self._lock:
+            return self._calls.setdefault(key, name)
 
     # Files that queries name
 
@@ -309,7 +382,7 @@ class SourceTables:
             source = FileSource(
                 name=f"{reader}({pattern!r})",
                 reader=reader,
-                find=lambda: self.found(pattern),
+                find=lambda: self.list(pattern),
                 reach=self,
             )
             table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
@@ -330,13 +403,10 @@ class SourceTables:
 
     # How the front end gets at files (`sources.files.Reach`)
 
-    def found(self, pattern: str) -> Sequence[StoredFile]:
-        """The files that match a pattern, in the order in which DuckDB reads them.
-
-        Raises:
-            DataError: there are none.
-        """
+    def list(self, pattern: str) -> Sequence[StoredFile]:
         if is_remote(pattern):
+            return list_files(pattern, self.storage.access())
+        if Path(pattern).is_dir():
             return list_files(pattern)
         try:
             paths = self.planning.glob(pattern)
@@ -352,7 +422,7 @@ class SourceTables:
     def held(
         self, files: Sequence[StoredFile], parts: Sequence[FilePart]
     ) -> AbstractContextManager[Sequence[str]]:
-        return held(files, parts)
+        return self.host_files.held(files, parts, self.storage.access())
 
 
 class SourceRows:
@@ -371,7 +441,8 @@ class SourceRows:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         table = self._tables.get(self._table.name) or self._table
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
-        scans = Scans({"rows": tuple(partition.read for partition in found.partitions)})
+        reads = {"rows": tuple(partition.read for partition in found.partitions)}
+        scans = Scans(reads=reads, hold=self._tables.held)
         batches = self._batches(scans)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)

@@ -42,6 +42,7 @@ from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
 from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
@@ -56,9 +57,13 @@ class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
 
     def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+        storage: Storage,
     ) -> None:
-        self.engine = Engine(cluster, options, placing)
+        self.engine = Engine(cluster, options, placing, storage)
         self.named = NamedTables(self.engine)
         self.definitions = Definitions(self.engine, self.named)
         self.files = FileWriter(self.engine)
@@ -183,6 +188,9 @@ class Runtime:
         with self.engine.up_to_date():
             table = self.engine.sources.add_unnamed(source)
             return table.name, table.snapshot.schema
+
+    def with_calls(self, sql: str) -> str:
+        return self.engine.sources.with_calls(sql)
 
     @property
     def table_names(self) -> list[str]:

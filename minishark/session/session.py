@@ -46,6 +46,7 @@ from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
 from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -86,10 +87,11 @@ class Session(CamelCase):
         probe_ratio: float,
         event_log: str | Path | None = None,
         *,
+        storage: Storage | None = None,
         warehouse: str | Path | Mapping[str, str] | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(cluster, planner, placing)
+        self._runtime = Runtime(cluster, planner, placing, storage or Storage())
         self._statements = Statements(self._runtime)
         if warehouse is not None:
             self._runtime.open_warehouse(warehouse)
@@ -290,6 +292,7 @@ class Session(CamelCase):
         Raises:
             QueryError: DuckDB does not accept it.
         """
+        sql = self._runtime.engine.sources.with_calls(sql)
         schema = self._runtime.bind(f"FROM {sql}")
         return relation_frame(self._runtime, sql, schema, alias=alias)
 

@@ -42,11 +42,13 @@ class Statements:
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
         with self.runtime.engine.binding(text):
+            text = self.runtime.engine.sources.with_calls(text)
             statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
                 raise QueryError("Parameters go with one statement; run the others without them.")
             filled = fill_parameters(statements[0].sql, params)
+            filled = self.runtime.engine.sources.with_calls(filled)
             statements = self.runtime.planning.statements(filled)
         for statement in statements[:-1]:
             self._statement(statement)

@@ -51,6 +51,13 @@ class Reach(Protocol):
     def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         """A DuckDB whose settings say how files are read."""
 
+    def list(self, pattern: str) -> Sequence[StoredFile]:
+        """The files that match a glob, or are below a folder, in the order of their rows.
+
+        Raises:
+            DataError: there are none.
+        """
+
     def held(
         self, files: Sequence[StoredFile], parts: Sequence[FilePart]
     ) -> AbstractContextManager[Sequence[str]]:
@@ -62,6 +69,9 @@ class OwnReach:
 
     def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         return duckdb.connect(config={"threads": 1})
+
+    def list(self, pattern: str) -> Sequence[StoredFile]:
+        return list_files(pattern)
 
     @contextlib.contextmanager
     def held(
@@ -391,8 +401,8 @@ def named_files(pattern: str | Path, reach: Reach) -> FileSource:
         DataError: there are none, or their names do not tell how to read them.
     """
 
-    def find() -> list[StoredFile]:
-        files = list_files(pattern)
+    def find() -> Sequence[StoredFile]:
+        files = reach.list(str(pattern))
         known = [file for file in files if reader_of(file.path)]
         is_folder = any(file.path != str(pattern) for file in files)
         if not known and is_folder and not glob.has_magic(str(pattern)):

@@ -11,7 +11,7 @@ import pytest
 
 import minishark
 from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.errors import CatalogError, DataError, QueryError, UnsupportedError
+from minishark.errors import CatalogError, DataError, OptionError, QueryError, UnsupportedError
 from minishark.expressions import Column, Schema
 from minishark.session.session import Session
 from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split
@@ -180,6 +180,41 @@ def test_sources_are_loaded(session: Session, weather: Weather) -> None:
         session.drop_table("loaded")
     frame = session.read.source(weather)
     assert 30 == frame.filter("month = 1").count()
+
+
+def test_functions_that_duckdb_lacks(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of registered functions are tables in statements of every kind."""
+    made: list[Weather] = []
+
+    def weather_scan(reach: object, log: str, *, factor: int = 1) -> Source:
+        made.append(Weather(log, factor=factor))
+        return made[-1]
+
+    monkeypatch.setattr(
+        session._runtime.engine.sources, "functions", {"weather_scan": weather_scan}
+    )
+    log = tmp_path / "it's (a) log"
+    call = f"weather_scan('{str(log).replace(chr(39), chr(39) * 2)}', factor := 1 + 1)"
+    count = (
+        f"SELECT count(*), 'ä weather_scan(1)' FROM {call} w -- weather_scan(2)\n WHERE w.day = 3"
+    )
+    assert [(12, "ä weather_scan(1)")] == rows(session, count)
+    session.sql(f"CREATE VIEW v AS FROM WEATHER_SCAN {call.removeprefix('weather_scan')}")
+    session.sql(f"CREATE TABLE w AS SELECT rain FROM {call} WHERE day = 30")
+    session.sql(f"INSERT INTO w SELECT rain FROM {call} WHERE day = 29 AND month = 1")
+    assert [(360,)] == rows(session, "SELECT count(*) FROM v")
+    assert [(12 * 60 + 58,)] == rows(session, "SELECT sum(rain) FROM w")
+    assert 12 == session.relation(call).filter("day = 1").count()
+    assert [2] == [each.factor for each in made]
+    assert {"w"} == set(session.tables)
+    with pytest.raises(OptionError, match=r"weather_scan: .*'size'"):
+        session.sql("FROM weather_scan('x', size = 3)")
+    with pytest.raises(QueryError, match="day"):
+        session.sql("SELECT day FROM t, weather_scan(day)")
+    session.sql("DROP VIEW v")
+    session.sql("DROP TABLE w")
 
 
 def test_errors_are_told_as_the_source_tells_them(session: Session, weather: Weather) -> None:

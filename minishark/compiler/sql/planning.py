@@ -192,6 +192,11 @@ class PlanningDatabase:
         with self._lock, _query_errors():
             return [row[0] for row in self._con.execute(sql, values).fetchall()]
 
+    def constants(self, texts: Sequence[str]) -> list[Any]:
+        """The values of constant expressions; a QueryError for any other."""
+        with self._lock, _query_errors():
+            return [self._con.execute(f"SELECT {text}").fetchall()[0][0] for text in texts]
+
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Try something with DuckDB, whose errors become QueryErrors."""
         with self._lock, _query_errors():
