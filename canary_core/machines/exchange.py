@@ -15,7 +15,7 @@ from canary_core.machines.links import Links
 from canary_core.machines.partition import Key, PackError, Partition
 from canary_core.protocol.messages import Entry, Pieces
 from canary_core.stages import UNTOLD, Stage
-from canary_core.tree import Node, combine
+from canary_core.tree import Node, combine, first_block, is_relayed
 from sparrow_core.protocol.ids import Address
 
 Arrivals = dict[int, dict[Any, Any]]  # by target, by source
@@ -66,12 +66,12 @@ class Exchange:
         # By stage: its digest, the size of the target group, and what goes where.
         self._outgoing: dict[int, tuple[int, int, Arrivals]] = {}
 
-    def send(self, stage: Stage, source: Any, pieces: dict[int, Any]) -> None:
-        """Deliver what a partition here has sent, by target.
+    def send(self, stage: Stage, size: int, source: Any, pieces: dict[int, Any]) -> None:
+        """Deliver what a partition here has sent to a group of this size, by target.
 
         What goes elsewhere waits for `flush`.
         """
-        index, size = stage.index, stage.target
+        index = stage.index
         for target, piece in pieces.items():
             part = self.parts.get((size, target))
             if part is not None:
@@ -192,7 +192,20 @@ class Reductions:
         leaves[index, index + 1] = value
         return len(leaves)
 
-    def take(self, stage: int, fn: Any, size: int) -> dict[Node, Any]:
-        """Combine as much as the tree allows; returns the values of the nodes."""
-        nodes, _ = combine(fn, self.leaves.pop(stage), 0, size)
-        return dict(nodes)
+    def take(self, stage: int, fn: Any, size: int) -> list[tuple[int | None, Node, Any]]:
+        """Combine as much as the tree allows below a relay, or below the single.
+
+        Returns:
+            Nodes and their values, each with the relay that it is for; None: for the single.
+        """
+        leaves = self.leaves.pop(stage)
+        if not is_relayed(size):
+            return [(None, *each) for each in combine(fn, leaves, 0, size)[0]]
+        blocks: dict[Node, dict[Node, Any]] = {}
+        for node, value in leaves.items():
+            blocks.setdefault(first_block(node[0], size), {})[node] = value
+        return [
+            (low, *each)
+            for (low, high), block in blocks.items()
+            for each in combine(fn, block, low, high)[0]
+        ]
