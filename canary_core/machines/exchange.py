@@ -63,8 +63,8 @@ class Exchange:
         self._address = address
         self._links = links
         self._held: dict[Key, dict[int, dict[Any, Any]]] = {}
-        # By stage: its digest, the size of the target group, and what goes where.
-        self._outgoing: dict[int, tuple[int, int, Arrivals]] = {}
+        # By stage and size of the target group: the stage's digest, and what goes where.
+        self._outgoing: dict[tuple[int, int], tuple[int, Arrivals]] = {}
 
     def send(self, stage: Stage, size: int, source: Any, pieces: dict[int, Any]) -> None:
         """Deliver what a partition here has sent to a group of this size, by target.
@@ -78,7 +78,7 @@ class Exchange:
                 if part.deliver(index, source, piece):
                     self.runnable[part.key] = None
             else:
-                _, _, waiting = self._outgoing.setdefault(index, (stage.digest, size, {}))
+                _, waiting = self._outgoing.setdefault((index, size), (stage.digest, {}))
                 waiting.setdefault(target, {})[source] = piece
 
     @property
@@ -90,7 +90,7 @@ class Exchange:
         """The workers for which data wait for `flush`."""
         return {
             owner
-            for _, size, arrivals in self._outgoing.values()
+            for (_, size), (_, arrivals) in self._outgoing.items()
             for target in arrivals
             if (owner := self.map.owner((size, target))) is not None
         }
@@ -98,7 +98,7 @@ class Exchange:
     def flush(self) -> None:
         """Post all that waits, in one message for each stage and worker."""
         outgoing, self._outgoing = self._outgoing, {}
-        for stage, (digest, size, arrivals) in outgoing.items():
+        for (stage, size), (digest, arrivals) in outgoing.items():
             self._route(stage, digest, size, arrivals)
 
     def _route(self, stage: int, digest: int, size: int, arrivals: Arrivals) -> None:
@@ -106,7 +106,7 @@ class Exchange:
         for target, pieces in arrivals.items():
             owner = self.map.owner((size, target))
             if owner is None:  # a group that the controller has not placed yet
-                self._outgoing.setdefault(stage, (digest, size, {}))[2][target] = pieces
+                self._outgoing.setdefault((stage, size), (digest, {}))[1][target] = pieces
             elif owner == self._address:
                 self._take(stage, (size, target), pieces)
             else:

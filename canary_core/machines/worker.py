@@ -380,8 +380,8 @@ class Worker(Machine[WorkerIn]):
                 self._send_leaves(stage)
         elif stage.kind == stages.BROADCAST:
             size = stage.target
-            targets = below(None, size) if is_relayed(size) else range(size)
-            self._exchange.send(stage, size, 0, dict.fromkeys(targets, pieces))
+            first = below(None, size) if is_relayed(size) else range(size)
+            self._exchange.send(stage, size, 0, dict.fromkeys(first, pieces))
         else:
             routes = stage.routes
             targets = range(stage.target) if routes is None else routes.targets[index]

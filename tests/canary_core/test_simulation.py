@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from canary_programs import driver_of, make_ops, source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from canary_core import Run, Value, run_sequentially
+from canary_core import Run, Value, run_sequentially, tree
 from canary_core.errors import (
     ControllerLost,
     DriverFailed,
@@ -174,6 +175,17 @@ def test_no_worker_of_many_serves_all_others() -> None:
 
 
 _SUMS = 10
+
+
+@pytest.mark.parametrize("size", range(3, 20))
+def test_relays_change_no_bit(size: int) -> None:
+    """Of few partitions, too, whatever their number; and while partitions move."""
+    with patch.multiple(tree, STAR_MAX=2, FAN=2):
+        run = simulated(_sums, partitions=size)
+        for at_s in (0.001, 0.002, 0.003):
+            move = Move(size, round(1000 * at_s) % size, max(run.workers))
+            run.world.call(at_s, functools.partial(run.world.post, CONTROLLER, move))
+        assert run_sequentially(_sums, partitions=size) == run.result(LIMIT_S)
 
 
 def _sums(run: Run) -> Value:
