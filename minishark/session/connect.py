@@ -52,6 +52,7 @@ def connect(
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
+    audit: str | Path | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -105,10 +106,13 @@ def connect(
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
         event_log: a folder for the history of the session: what happens, as lines of JSON of at
             most 64 MiB, which `minishark ui FOLDER` shows. None for none.
+        audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
+            each process: when each task was placed, started and ended. `sparrow audit FOLDER`
+            reports times and shares, and says why a task ran where it did. None for none.
 
     Raises:
         OptionError: an argument is invalid.
-        DataError: `event_log` can't be written.
+        DataError: `event_log` or `audit` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -137,6 +141,8 @@ def connect(
         return Session(on, planner, placement, probe_ratio, event_log)
 
     limit = None if memory_limit is None else parse_size(memory_limit)
+    if audit is not None and cluster is not None:
+        raise OptionError("Only a new cluster on this machine has audit logs; connect without.")
     if is_platform(cluster):
         if in_process or keys is not None:
             raise OptionError("On Ray or Dask, nodes are processes, and keys are made for them.")
@@ -179,6 +185,7 @@ def connect(
         in_process=in_process,
         memory_limit_bytes=limit,
         scaling=scaling,
+        audit=None if audit is None else Path(audit).absolute(),
     )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)
