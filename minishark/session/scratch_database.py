@@ -182,7 +182,8 @@ class ScratchDatabase:
             names = [name for name in self._show() if not name.startswith(hidden)]
             self._run("BEGIN")
             try:
-                for name in self._visible.difference(names):  # not for users
+                # Not for users; a statement names those that stand for its files.
+                for name in self._visible.difference(names, _mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
                     self._run(f"CREATE TABLE {quote(name)} AS FROM temp.{quote(name)} LIMIT 0")

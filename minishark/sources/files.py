@@ -32,7 +32,7 @@ from minishark.sources.contract import (
     Source,
     Split,
 )
-from minishark.sources.filesystems import StoredFile, list_files
+from minishark.sources.filesystems import FileReplacedError, StoredFile, list_files
 from minishark.sources.hive import FolderKeys, folder_keys
 from minishark.sources.parquet_parts import FilePart
 
@@ -40,6 +40,8 @@ ROW_NUMBER = "file_row_number"
 _RANGE_ROWS = 122_880  # a row group of DuckDB's
 _ROW_BYTES = 64  # of text files, whose rows nobody has counted
 _COUNTED_MAX = 256  # files whose rows are counted before any is chosen; of more, some are
+
+_REPLACED_MAX = 2
 
 Options: TypeAlias = Mapping[str, str]
 """Options of a reader: DuckDB's names in lower case, and values as SQL."""
@@ -233,6 +235,12 @@ class FileSource(Source):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def resolve(self) -> FileSnapshot:
+        for _ in range(_REPLACED_MAX):
+            with contextlib.suppress(FileReplacedError):  # since they were listed
+                return self._resolved()
+        return self._resolved()
+
+    def _resolved(self) -> FileSnapshot:
         files = tuple(self.find())
         with self._lock:
             last = self._last
