@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,8 @@ _DETECTION = frozenset(
     ]
 )
 """Options of read_csv that say what a dialect says."""
+
+_TYPING = ("types", "dtypes", "column_types", "auto_type_candidates", "sample_size")
 
 _TEMPORAL = re.compile(r"\b(?:DATE|TIME|TIMESTAMP)")
 
@@ -101,10 +103,14 @@ class Dialect:
 
 @dataclass(slots=True)
 class CsvFormat(FileFormat):
-    """CSV files; with the option `union_by_name`, of different columns."""
+    """CSV files; with the option `union_by_name`, of different columns.
+
+    DuckDB detects the dialect of each file. A task has it do so again, but for the types, which are
+    those of all files; a file that is read in ranges has its dialect detected once.
+    """
 
     options: Options
-    _dialects: dict[StoredFile, Dialect] = field(default_factory=dict)
+    _dialects: dict[StoredFile, Dialect | None] = field(default_factory=dict)
     _ranges: dict[tuple[StoredFile, int], list[tuple[int, int]] | None] = field(
         default_factory=dict
     )
@@ -112,72 +118,97 @@ class CsvFormat(FileFormat):
     def find(
         self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...], reach: Reach
     ) -> Found:
+        current = {*files}
+        self._dialects = {f: d for f, d in self._dialects.items() if f in current}
+        self._ranges = {k: v for k, v in self._ranges.items() if k[0] in current}
         with reach.held(files, ()) as paths:
-            own = columns_of(connection, call("read_csv", paths, self._reader_options(files)))
-            known = {f: d for f, d in self._dialects.items() if f in {*files}}
-            if self._is_divisible(files):
-                for file, path in zip(files, paths, strict=True):
-                    if file not in known:
-                        known[file] = _dialect(connection, path, self.options)
-                    if not self._unites and not _starts_alike(paths, known[file]):
-                        break
-                    if not self._unites:  # what DuckDB finds in the first one holds for all
-                        known |= dict.fromkeys(files, known[file])
-                        break
-            self._dialects = known
+            options = {**self.options, "hive_partitioning": "false", **compression(files[0].path)}
+            own = columns_of(connection, call("read_csv", paths, options))
+        # The first one says whether files have headers; united ones have columns of their own.
+        self._sniff(connection, files if self._unites else files[:1], reach)
         return Found(files, own, sum(file.bytes for file in files) // _ROW_BYTES)
 
     @property
     def _unites(self) -> bool:
         return self.options.get("union_by_name") == "true"
 
-    def _reader_options(self, files: Sequence[StoredFile]) -> Options:
-        """All options, for all files at once."""
-        return {**self.options, "hive_partitioning": "false", **compression(files[0].path)}
-
-    def _is_divisible(self, files: Sequence[StoredFile]) -> bool:
-        kinds = {tuple(compression(file.path)) for file in files}
-        return len(kinds) == 1 and _NOT_IN_PARTS.isdisjoint(self.options)
+    def _sniff(
+        self, connection: duckdb.DuckDBPyConnection, files: Sequence[StoredFile], reach: Reach
+    ) -> None:
+        new = [file for file in files if file not in self._dialects]
+        with reach.held(new, ()) as paths:
+            for file, path in zip(new, paths, strict=True):
+                self._dialects[file] = _dialect(connection, path, self.options)
 
     def divide(
         self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
     ) -> Sequence[Split]:
         files = [found.files[i] for i in chosen]
         own = without_keys(found.own, keys)
-        if any(file not in self._dialects for file in files):
-            return whole("read_csv", self._reader_options(files), files, own, keys, chosen)
+        first = self._dialects[found.files[0]]
+        if first is None or not _NOT_IN_PARTS.isdisjoint(self.options):
+            plain = {**self.options, "hive_partitioning": "false"}
+            return whole("read_csv", plain, files, own, keys, chosen)
+        cuts = {file: min(-(-tasks // len(chosen)), file.bytes // RANGE_BYTES) for file in files}
+        with reach.connect() as connection:
+            self._sniff(connection, [file for file in files if self._is_cut(file, cuts)], reach)
         splits: list[Split] = []
         for index, file in zip(chosen, files, strict=True):
-            dialect = self._dialects[file]
-            columns = _named(found.own, dialect.names)
-            extra = {n: v for n, v in self.options.items() if n not in _DETECTION}
-            first = {**dialect.options, **extra, "columns": struct_of(columns)}
-            first["hive_partitioning"] = "false"
-            count = min(-(-tasks // len(chosen)), file.bytes // RANGE_BYTES)
-            ranges = self._divided(file, count, dialect) if dialect.is_divisible else None
-            if ranges is None or len(columns) < len(found.own):
-                part = WholeFiles(
-                    stored=(file,),
-                    reader="read_csv",
-                    options=tuple(first.items()),
-                    own=own,
-                    keys=keys.of(index),
-                    bytes=file.bytes,
-                    fills=len(columns) < len(found.own),
-                )
-                splits.append(part)
-                continue
-            splits += _in_ranges("read_csv", file, first, own, keys.of(index), ranges, dialect)
+            dialect = self._dialects.get(file) if self._is_cut(file, cuts) else None
+            if dialect is not None and dialect.is_divisible:
+                options, columns = self._told(dialect, found.own)
+                ranges = self._divided(file, cuts[file], dialect)
+                if ranges is not None and len(columns) == len(found.own):
+                    splits += _in_ranges(
+                        "read_csv", file, options, own, keys.of(index), ranges, dialect
+                    )
+                    continue
+            names = self._names(file, first, found.own)
+            columns = _named(found.own, names)
+            part = WholeFiles(
+                stored=(file,),
+                reader="read_csv",
+                options=tuple(self._detected(first, columns).items()),
+                own=own,
+                keys=keys.of(index),
+                bytes=file.bytes,
+                fills=len(columns) < len(found.own),
+            )
+            splits.append(part)
         return splits
+
+    def _is_cut(self, file: StoredFile, cuts: Mapping[StoredFile, int]) -> bool:
+        is_plain = not compression(file.path) and "compression" not in self.options
+        return cuts[file] > 1 and is_plain and not file.is_remote
+
+    def _names(self, file: StoredFile, first: Dialect, own: Schema) -> Sequence[str]:
+        """The columns of a file; those of all files unless files have some of them only."""
+        dialect = self._dialects.get(file) if self._unites else None
+        return [column.name for column in own] if dialect is None else dialect.names
+
+    def _detected(self, first: Dialect, columns: Schema) -> dict[str, str]:
+        """Options with which a task detects the dialect of a file, but not its types."""
+        options = {**self.options, "header": str(first.header).lower()}
+        for name in ("union_by_name", *_TYPING):
+            options.pop(name, None)
+        if "columns" not in options and "all_varchar" not in options:
+            options["types"] = struct_of(columns)
+            if not first.header:
+                options["names"] = f"[{', '.join(quote_text(c.name) for c in columns)}]"
+        return {**options, "hive_partitioning": "false"}
+
+    def _told(self, dialect: Dialect, own: Schema) -> tuple[dict[str, str], Schema]:
+        """Options with which nothing is detected, and the columns of a file."""
+        columns = _named(own, dialect.names)
+        extra = {name: text for name, text in self.options.items() if name not in _DETECTION}
+        told = {**dialect.options, **extra, "columns": struct_of(columns)}
+        return {**told, "hive_partitioning": "false"}, columns
 
     def _divided(
         self, file: StoredFile, count: int, dialect: Dialect
     ) -> list[tuple[int, int]] | None:
-        if count < 2 or file.is_remote or compression(file.path) or "compression" in self.options:
-            return None
         key = (file, count)
         if key not in self._ranges:
-            self._ranges = {k: v for k, v in self._ranges.items() if k[0] in self._dialects}
             self._ranges[key] = line_ranges(file.path, count, dialect.quoting)
         return self._ranges[key]
 
@@ -237,12 +268,21 @@ def _in_ranges(
     ]
 
 
-def _dialect(connection: duckdb.DuckDBPyConnection, path: str, options: Options) -> Dialect:
-    given = {n: v for n, v in options.items() if n not in ("union_by_name", "hive_partitioning")}
-    row = connection.execute(
-        "SELECT Delimiter, Quote, Escape, Comment, NewLineDelimiter, SkipRows, HasHeader, "
-        f"DateFormat, TimestampFormat, Columns FROM {call('sniff_csv', [path], given)}"
-    ).fetchall()[0]
+def _dialect(connection: duckdb.DuckDBPyConnection, path: str, options: Options) -> Dialect | None:
+    """The dialect of a file; None if DuckDB does not tell it for these options."""
+    given = {n: v for n, v in options.items() if n not in ("union_by_name", *_TYPING)}
+    columns = given.pop("columns", None)
+    given |= compression(path)
+    try:
+        row = connection.execute(
+            "SELECT Delimiter, Quote, Escape, Comment, NewLineDelimiter, SkipRows, HasHeader, "
+            f"DateFormat, TimestampFormat, Columns FROM {call('sniff_csv', [path], given)}"
+        ).fetchall()[0]
+        names = [column["name"] for column in row[9]]
+        if columns is not None:
+            names = [*connection.execute(f"SELECT {columns}").fetchall()[0][0]]
+    except duckdb.Error:
+        return None
     texts = ["" if text == "(empty)" else text for text in row[:4]]
     return Dialect(
         delimiter=texts[0],
@@ -254,22 +294,8 @@ def _dialect(connection: duckdb.DuckDBPyConnection, path: str, options: Options)
         header=row[6],
         dateformat=row[7],
         timestampformat=row[8],
-        names=tuple(column["name"] for column in row[9]),
+        names=tuple(names),
     )
-
-
-def _starts_alike(paths: Sequence[str], dialect: Dialect) -> bool:
-    """Whether all files have the header of the first one."""
-    if not dialect.header:
-        return True
-    lines = dialect.skip + 1
-    starts = set()
-    for path in paths:
-        with Path(path).open("rb") as file:
-            starts.add(b"".join(file.readline(1 << 20) for _ in range(lines)).rstrip(b"\r\n"))
-        if len(starts) > 1:
-            return False
-    return True
 
 
 def _named(columns: Schema, names: Sequence[str]) -> Schema:
