@@ -87,6 +87,7 @@ class DataFrameReader(CamelCase):
         if bare:  # as in PySpark; DuckDB would guess
             merged["header"] = False
         relation = f"{_READERS[kind]}({', '.join([listed, *_settings(merged)])})"
+        relation = self._runtime.with_calls(relation)
         frame = relation_frame(self._runtime, relation, self._runtime.bind(f"FROM {relation}"))
         if bare and names is None:
             return frame.to_df(*(_NUMBERED.sub(_pyspark_name, name) for name in frame.columns))

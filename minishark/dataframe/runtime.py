@@ -84,6 +84,9 @@ class Runtime(Protocol):
     def add_source(self, source: Source) -> tuple[str, Schema]:
         """Let queries read a source; the name of its table, and its columns."""
 
+    def with_calls(self, sql: str) -> str:
+        """A text of SQL with tables in place of sources that DuckDB can't read."""
+
     def create_table(self, name: str, data: Any, *, layout: Layout, replace: bool = False) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""
 

@@ -7,7 +7,7 @@ tables, and the outputs that the stage graph has of earlier stages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -25,6 +25,7 @@ from minishark.query.inputs import (
 from minishark.query.locality import Holding, hosts_of, near, stage_holdings
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import StageGraph, Submission
+from minishark.sources.storage_options import Storage
 from minishark.worker.protocol import (
     FileSlice,
     OutputKind,
@@ -49,6 +50,7 @@ class Environment:
     # Statements that create what a whole statement may name: views, macros, types.
     definitions: tuple[str, ...] = ()
     functions: tuple[ScalarFunction, ...] = ()  # Python functions that SQL may call
+    storage: Storage = field(default_factory=Storage)  # how object stores are reached
 
     def called_by(self, stage: Stage) -> tuple[ScalarFunction, ...]:
         """The Python functions that a stage may call; a whole statement may do so by a macro."""
@@ -171,6 +173,8 @@ class JobBuilder:
             hints=stage.hints,
             profiled=self.profiled and not stage.is_statement,
         )
+        if any(table.is_source for table in tables.values()):
+            task = structs.replace(task, access=environment.storage.access())
         if stage.index == self.last:
             # What it puts out is a result, or is stored.
             hints = structs.replace(stage.hints, inline_bytes=0)

@@ -96,13 +96,10 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
+    sources: SourceTables  # the tables that stand for sources
     functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
-    sources: SourceTables = field(init=False)  # the tables that stand for sources
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.sources = SourceTables(planning=self.planning)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
@@ -117,7 +114,7 @@ class QueryPlanner:
             return self._physical(found, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
-        key = (sql, self.planning.version, self.options)
+        key = (sql, self.planning.version, sink.options(self.options))
         with self._lock:
             known = self._plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().

@@ -34,12 +34,14 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.sql.tokens import find_calls, split_arguments
 from minishark.errors import DataError, OptionError, QueryError
 from minishark.expressions import Schema, quote
+from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
 from minishark.sources.parquet_parts import FilePart
 from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
-from minishark.worker.local_files import held
+from minishark.sources.storage_options import Storage
+from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
 
 PREFIX = "_source_"  # how the names of tables start that no user has named
@@ -180,11 +182,14 @@ class SourceTables:
     """The tables that stand for sources; safe to use from several threads."""
 
     planning: PlanningDatabase  # DuckDB, which finds files and reads their schemas
+    storage: Storage  # how object stores are reached
+    host_files: HostFiles  # what is here of their files
     functions: Mapping[str, ScanFunction] = field(default_factory=lambda: SCAN_FUNCTIONS)
     _current: dict[str, SourceTable] = field(default_factory=dict)  # by name in lower case
     _named: dict[str, str] = field(default_factory=dict)  # those of users, by name in lower case
     _files: OrderedDict[_FileKey, str] = field(default_factory=OrderedDict)
     _calls: dict[_Call, str] = field(default_factory=dict)
+    _remote: dict[RemoteFiles, str] = field(default_factory=dict)  # names; views may have them
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -218,6 +223,27 @@ class SourceTables:
     def add_unnamed(self, source: Source) -> SourceTable:
         """Let queries read a source by a name that nobody else uses."""
         return self.add(f"{PREFIX}{next(self._numbers)}", source)
+
+    def remote(self, files: RemoteFiles) -> str:
+        """The name of a table that stands for files of object stores.
+
+        Raises:
+            DataError: there are none, or they can't be read.
+        """
+        with self._lock:
+            known = self._remote.get(files)
+        if known is not None:
+            return known
+
+        def find() -> Sequence[StoredFile]:
+            return [file for pattern in files.patterns for file in self.list(pattern)]
+
+        source = FileSource(
+            name=files.name, reader=files.reader, find=find, options=dict(files.options), reach=self
+        )
+        name = self.add_unnamed(source).name
+        with self._lock:
+            return self._remote.setdefault(files, name)
 
     def remove(self, name: str) -> None:
         with self._lock:
@@ -279,7 +305,7 @@ class SourceTables:
     # Calls of functions that DuckDB does not have
 
     def with_calls(self, sql: str) -> str:
-        """A text of SQL, in which calls of `SCAN_FUNCTIONS` are replaced by tables.
+        """A text of SQL with tables in place of `SCAN_FUNCTIONS` and of files in object stores.
 
         Raises:
             OptionError: a function does not take its arguments.
@@ -291,7 +317,7 @@ class SourceTables:
             name = self._called(function, arguments)
             text += f"{sql[last:first]}{quote(name)}"
             last = end
-        return text + sql[last:]
+        return without_remote_files(text + sql[last:], self.remote)
 
     def _called(self, function: str, arguments: str) -> str:
         """The table of a call; equal calls have the same one."""
@@ -399,7 +425,9 @@ class SourceTables:
     # How the front end gets at files (`sources.files.Reach`)
 
     def list(self, pattern: str) -> Sequence[StoredFile]:
-        if is_remote(pattern) or Path(pattern).is_dir():
+        if is_remote(pattern):
+            return list_files(pattern, self.storage.access())
+        if Path(pattern).is_dir():
             return list_files(pattern)
         try:
             paths = self.planning.glob(pattern)
@@ -415,7 +443,7 @@ class SourceTables:
     def held(
         self, files: Sequence[StoredFile], parts: Sequence[FilePart]
     ) -> AbstractContextManager[Sequence[str]]:
-        return held(files, parts)
+        return self.host_files.held(files, parts, self.storage.access())
 
 
 class SourceRows:
@@ -434,7 +462,8 @@ class SourceRows:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         table = self._tables.get(self._table.name) or self._table
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
-        scans = Scans({"rows": tuple(partition.read for partition in found.partitions)})
+        reads = {"rows": tuple(partition.read for partition in found.partitions)}
+        scans = Scans(reads=reads, hold=self._tables.held)
         batches = self._batches(scans)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)

@@ -43,12 +43,14 @@ from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
-from minishark.query.sources import SourceRows
+from minishark.query.sources import SourceRows, SourceTables
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.sources.files import named_files
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
+from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
 
 OPEN_MAX = 1000
@@ -93,7 +95,11 @@ class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
     def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+        storage: Storage,
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -109,18 +115,28 @@ class Engine:
             warn=self.warn,
             observed=partial(self.observed, kind="load"),
             files=lambda pattern: named_files(pattern, self.sources),
+            storage=storage,
         )
         self.cached = CachedTables(self.tables)
-        self.planner = QueryPlanner(
-            planning=self.planning, catalog=self.tables.catalog, options=options
+        self.sources = SourceTables(
+            planning=self.planning,
+            storage=storage,
+            host_files=HostFiles(cluster.scratch / OBJECTS),
         )
-        self.sources = self.planner.sources
+        self.planner = QueryPlanner(
+            planning=self.planning,
+            catalog=self.tables.catalog,
+            options=options,
+            sources=self.sources,
+        )
         self.scratch = ScratchDatabase(limits, self._readable, self._rows)
         self.placing = placing
+        self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
-        self.environment = Environment()
+        self.environment = Environment(storage=storage)
         self.open_queries = OpenQueries()
         self.events = EventStream()
+        self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self._explain_until_s = 0.0
         self.running: dict[int, QueryObserver] = {}
         self._query_numbers = itertools.count(1)
@@ -184,6 +200,8 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 self.scratch.loaded(table)
+        if self.before_statements is not None:
+            self.before_statements()
         yield
 
     @property

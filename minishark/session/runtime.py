@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -41,20 +41,28 @@ from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
 from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
 
+if TYPE_CHECKING:
+    from minishark.session.warehouse import Warehouse
+
 
 class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
 
     def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+        storage: Storage,
     ) -> None:
-        self.engine = Engine(cluster, options, placing)
+        self.engine = Engine(cluster, options, placing, storage)
         self.named = NamedTables(self.engine)
         self.definitions = Definitions(self.engine, self.named)
         self.files = FileWriter(self.engine)
@@ -76,6 +84,20 @@ class Runtime:
             events=self.engine.events,
         )
         self.calls = Calls(pool, lambda: cluster.total_slots)
+        self.warehouse: Warehouse | None = None
+
+    def open_warehouse(self, where: Any) -> None:
+        """Let statements see a warehouse; `where` is as in `connect`."""
+        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+
+        catalog = open_catalog(where)
+        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
+        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
+        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
+
+        tables = WarehouseTables(self.engine, self.named, catalog)
+        self.warehouse = Warehouse(tables, WarehouseWrites(tables))
+        self.engine.before_statements = tables.refresh
 
     def _placement(self) -> Placement:
         return self.engine.placing()  # which may change
@@ -137,6 +159,9 @@ class Runtime:
         with self.engine.up_to_date():
             table = self.engine.sources.add_unnamed(source)
             return table.name, table.snapshot.schema
+
+    def with_calls(self, sql: str) -> str:
+        return self.engine.sources.with_calls(sql)
 
     @property
     def table_names(self) -> list[str]:

@@ -46,6 +46,7 @@ from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
 from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -83,10 +84,15 @@ class Session(CamelCase):
         placement: str,
         probe_ratio: float,
         event_log: str | Path | None = None,
+        *,
+        storage: Storage | None = None,
+        warehouse: str | Path | Mapping[str, str] | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(cluster, planner, placing)
+        self._runtime = Runtime(cluster, planner, placing, storage or Storage())
         self._statements = Statements(self._runtime)
+        if warehouse is not None:
+            self._runtime.open_warehouse(warehouse)
         self._name = secrets.token_hex(8)
         shared = cluster.store_name if cluster.address else self._name[:6]
         self._watcher = Watcher(self._runtime.engine, shared, cluster.address)

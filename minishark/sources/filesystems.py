@@ -18,7 +18,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -52,6 +52,7 @@ _RETRIES = {
     },
 }
 _STORES_MAX = 64
+_S3_COPY_BYTES_MAX = 5 << 30
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\"code\":\s*\"?(\w+)|x-ms-error-code: (\w+)")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired")
@@ -60,6 +61,16 @@ _CREDENTIALS = {
     "GCSStore": "GOOGLE_APPLICATION_CREDENTIALS",
     "AzureStore": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
+
+
+_PREFIXES = {
+    "S3Store": ("aws_",),
+    "GCSStore": ("google_",),
+    "AzureStore": ("azure_", "storage_"),
+}
+
+
+_ENDPOINTS = ("endpoint_url", "endpoint_url_s3", "endpoint_override")
 
 
 class StoredFile(msgspec.Struct, frozen=True, array_like=True):
@@ -149,10 +160,73 @@ def read_range(
     if file.version.startswith('"'):
         options["if_match"] = file.version
     with store.errors(file.path):
-        data = store.obstore.get(store.store, store.key(file.path), options=options).bytes()
+        answer = store.obstore.get(store.store, store.key(file.path), options=options)
+        # Some stores have no ETags, or ignore the condition.
+        same = store.stored(answer.meta).version == file.version
+        data = answer.bytes() if same else b""
     if len(data) != last - first:
         raise FileReplacedError(_replaced(file.path))
     return data
+
+
+def list_below(folder: str, access: StoreAccess = FROM_ENVIRONMENT) -> list[StoredFile]:
+    """All files below a folder of an object store, whatever their names; perhaps none.
+
+    Raises:
+        DataError: the store does not answer, or denies access.
+    """
+    store = ObjectStore.at(folder, access)
+    with store.errors(folder):
+        return [store.stored(meta) for meta in store.listed(store.key(folder))]
+
+
+def write_file(path: Path, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
+    """Store a local file, which is visible when it is complete.
+
+    Raises:
+        DataError: the store does not answer, or denies access.
+    """
+    _put(path, uri, access)
+
+
+def write_data(data: bytes, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
+    """As `write_file`, with bytes of this process."""
+    _put(data, uri, access)
+
+
+def _put(data: Path | bytes, uri: str, access: StoreAccess) -> None:
+    store = ObjectStore.at(uri, access)
+    with store.errors(uri, "write"):
+        store.obstore.put(store.store, store.key(uri), data)
+
+
+def copy_file(file: StoredFile, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
+    """Have a store copy a file inside a bucket or container; the copy is visible when complete.
+
+    Raises:
+        DataError: the store can't do so, does not answer, or denies access.
+    """
+    store = ObjectStore.at(uri, access)
+    if store.kind == "S3Store" and file.bytes > _S3_COPY_BYTES_MAX:
+        raise DataError(
+            f"Can't write {uri}: S3 copies files of at most 5 GiB. Write several with the option "
+            "FILE_SIZE_BYTES."
+        )
+    with store.errors(uri, "write"):
+        store.obstore.copy(store.store, store.key(file.path), store.key(uri))
+
+
+def remove_files(uris: Sequence[str], access: StoreAccess = FROM_ENVIRONMENT) -> None:
+    """Delete files of one bucket or container, whether they are there or not.
+
+    Raises:
+        DataError: the store does not answer, or denies access.
+    """
+    if not uris:
+        return
+    store = ObjectStore.at(uris[0], access)
+    with store.errors(uris[0], "remove"), contextlib.suppress(FileNotFoundError):
+        store.obstore.delete(store.store, [store.key(uri) for uri in uris])
 
 
 def _replaced(path: str) -> str:
@@ -193,8 +267,7 @@ def _list_remote(pattern: str, access: StoreAccess) -> list[StoredFile]:
     rest = "**" if wild is None else key[len(folder) :].lstrip("/")
     matches = re.compile(glob_pattern(f"{folder}/{rest}" if folder else rest)).fullmatch
     with store.errors(pattern):
-        pages = store.obstore.list(store.store, prefix=folder or None, chunk_size=1000)
-        metas = [meta for page in pages for meta in page]
+        metas = store.listed(folder)
     return [store.stored(meta) for meta in metas if matches(meta["path"])]
 
 
@@ -275,8 +348,15 @@ class ObjectStore:
             self.obstore.get_range(self.store, self.key(uri), start=0, length=1)
             raise
 
+    def listed(self, folder: str) -> list[Mapping[str, Any]]:
+        pages = self.obstore.list(self.store, prefix=folder.rstrip("/") or None, chunk_size=1000)
+        return [meta for page in pages for meta in page]
+
     def stored(self, meta: Mapping[str, Any]) -> StoredFile:
-        version = meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+        tag = meta["e_tag"]
+        version = tag or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+        if tag and not tag.endswith('"'):  # in lists, Azure leaves out the quotes
+            version = f'"{tag}"'
         return StoredFile(f"{self.root}{meta['path']}", meta["size"], version)
 
     @contextlib.contextmanager
@@ -291,6 +371,8 @@ class ObjectStore:
         except exceptions.PreconditionError:
             raise FileReplacedError(_replaced(uri)) from None
         except FileNotFoundError:
+            if verb != "read":
+                raise DataError(f"Can't {verb} {uri}: there is no such bucket, or file.") from None
             raise DataError(f"There is no file {uri}.") from None
         except (exceptions.BaseError, OSError, ValueError) as error:
             raise DataError(f"Can't {verb} {uri}: {self._reason(error)}") from None
@@ -345,7 +427,7 @@ def _exceptions() -> Any:
 
 def _opened(root: str, kind: str, settings: Mapping[str, str]) -> Any:
     scheme, _, place = root.rstrip("/").partition("://")
-    config = {_plain(name): text for name, text in settings.items()}
+    config = {_plain(name, kind): text for name, text in settings.items()}
     client = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)}
     client["allow_http"] = _is_http(config, kind)  # type: ignore[assignment]
     keywords: dict[str, Any] = {"client_options": client, "retry_config": _RETRIES}
@@ -362,16 +444,25 @@ def _opened(root: str, kind: str, settings: Mapping[str, str]) -> Any:
         store = importlib.import_module("obstore.store")
         return getattr(store, kind)(bucket, config=config, **keywords)
     except (_exceptions().BaseError, ValueError, TypeError) as error:
-        unknown = type(error).__name__ == "UnknownConfigurationKeyError"
         names = ", ".join(sorted(config)) or "none"
-        what = "One of the storage options is unknown" if unknown else "Can't open the store"
-        raise OptionError(f"{what} for {scheme}://{place} (given: {names}).") from None
+        raise OptionError(
+            f"The storage options for {scheme}://{place} are invalid, or some are missing "
+            f"({_option_error(str(error))}; given: {names})."
+        ) from None
 
 
-def _plain(name: str) -> str:
-    """A setting's name as obstore has it: pandas and polars write `aws_access_key_id`."""
+def _option_error(text: str) -> str:
+    """The first sentence of what obstore says of options, unless it quotes a value."""
+    found = re.search(r"key: '\w+' is not valid|[Mm]issing \w+|Account must be specified", text)
+    return found[0] if found else "they can't be parsed"
+
+
+def _plain(name: str, kind: str) -> str:
+    """The shortest of a setting's names: `aws_access_key_id` is `access_key_id`, too."""
     plain = name.lower()
-    return "endpoint" if plain in ("endpoint_url", "endpoint_override") else plain
+    for prefix in _PREFIXES[kind]:
+        plain = plain.removeprefix(prefix)
+    return "endpoint" if plain in _ENDPOINTS else plain
 
 
 def _default_region() -> str:
@@ -392,8 +483,7 @@ def _is_http(config: Mapping[str, str], kind: str) -> bool:
 def _profile(config: Mapping[str, str]) -> Any:
     """Credentials of an AWS profile, if one was named or there are files with one; else None."""
     named = os.environ.get("AWS_PROFILE")
-    keys = {name.removeprefix("aws_") for name in config}
-    if keys & {"access_key_id", "skip_signature"} or "AWS_ACCESS_KEY_ID" in os.environ:
+    if config.keys() & {"access_key_id", "skip_signature"} or "AWS_ACCESS_KEY_ID" in os.environ:
         return None
     default = Path("~/.aws").expanduser()
     file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", default / "credentials"))

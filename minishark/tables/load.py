@@ -35,6 +35,8 @@ from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
 from minishark.sources.contract import Source
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
+from minishark.sources.storage_options import Storage
 from minishark.worker.protocol import (
     FileSlice,
     OutputKind,
@@ -129,6 +131,7 @@ class TableLoader:
     source: TableSource  # where its rows come from
     layout: TableLayout  # how they are partitioned and replicated
     observer: QueryObserver  # told what happens
+    storage: Storage = field(default_factory=Storage)  # how object stores are reached
     on_progress: OnProgress | None = None  # called with the number of tasks done and of all tasks
     _graph: StageGraph = field(init=False)
     _pieces: Sequence[TaskPayload] = field(init=False)
@@ -220,6 +223,7 @@ class TableLoader:
             folder=f"{self.folder}-buckets",
             buckets=self.layout.partitions,
             stores=self._placed.stores,
+            access=self._access(),
         )
 
     def _storing(self) -> StageTask:
@@ -233,7 +237,12 @@ class TableLoader:
             folder=self.folder,
             columns=tuple((column.name, column.type) for column in schema),
             stores=self._placed.stores,
+            access=self._access(),
         )
+
+    def _access(self) -> StoreAccess:
+        reads = any(payload.reads for payload in self._pieces)
+        return self.storage.access() if reads else FROM_ENVIRONMENT
 
     def _partition(self, index: int) -> TaskPayload:
         first, live = index, self._placed.nodes

@@ -26,6 +26,7 @@ from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.replication import Replicator
@@ -59,6 +60,7 @@ class Tables:
     observed: Observed  # gives the observer of a load, by what it is called
     # Files that users name, or folders of them, as a source.
     files: Callable[[str | Path], Source]
+    storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -263,6 +265,7 @@ class Tables:
             layout=layout,
             observer=observer,
             on_progress=on_progress,
+            storage=self.storage,
         )
         return self.described(
             name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas

@@ -16,7 +16,9 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
+from minishark.errors import DataError
 from minishark.expressions import quote, quote_text
+from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
 from minishark.worker.dictionary_codes import CodedInputs, with_codes
 from minishark.worker.duckdb_slot import (
@@ -27,6 +29,7 @@ from minishark.worker.duckdb_slot import (
     stored_types,
 )
 from minishark.worker.helpers import Helpers
+from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.worker.prepared import Inputs, PreparedFragments
@@ -48,6 +51,7 @@ from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
 from minishark.worker.task_errors import TaskError, is_full, task_errors
+from minishark.worker.uploads import local_folder, upload
 from minishark.worker.writing import StoredFile, mapped
 
 _FUNCTIONS_MAX = 16
@@ -71,6 +75,9 @@ class TaskRunner:
         self._store = store
         self._outputs = Outputs(store, memory.buffer_bytes)
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
+        self._spill_folder = Path(spill_folder)
+        self._interrupted = threading.Event()  # the task that runs
+        self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
         self._prepared = PreparedFragments()
@@ -92,6 +99,7 @@ class TaskRunner:
         """
         with self._running:
             self._store.take_received()  # of a task that failed
+            self._interrupted.clear()
             outcome = self._run_guarded(stage, task)
             received = self._store.take_received()
             if received or self._profiles:
@@ -273,6 +281,7 @@ class TaskRunner:
         Returns:
             For how many seconds user code has ignored the request.
         """
+        self._interrupted.set()
         self._duckdb.interrupt()
         return self._user_code.stop()
 
@@ -305,8 +314,9 @@ class TaskRunner:
             with self._duckdb.views(views, {}):
                 yield tables
             return
+        hold = partial(self._host_files.held, access=stage.access)
         with (
-            Scans(task.reads).open() as scans,
+            Scans(reads=task.reads, hold=hold).open() as scans,
             self._duckdb.views({**views, **scans.streams}, scans.relations),
         ):
             yield tables
@@ -377,6 +387,11 @@ class TaskRunner:
     ) -> TaskOutcome:
         # Each attempt writes an entry of its own: an earlier one may have died half-way.
         entry = f"{attempt_name(task)}{target.suffix}"
+        if is_remote(target.folder):
+            with local_folder(self._spill_folder) as folder:
+                here = structs.replace(target, folder=str(folder))
+                outcome = self._write_files(stage, here, task, variables)
+                return self._uploaded(outcome, folder, target)
         path = f"{target.folder}/{entry}"
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
         coded = with_codes(variables, stage.hints.dictionary_codes)
@@ -397,6 +412,15 @@ class TaskRunner:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
         return TaskOutcome(rows=count, nbytes=_size_bytes(Path(path)), file=entry)
+
+    def _uploaded(self, outcome: TaskOutcome, folder: Path, target: CopyTarget) -> TaskOutcome:
+        """Files that a task has written to a folder here, stored where they belong."""
+        assert outcome.file is not None, "it names the task's entry"
+        try:
+            upload(folder / outcome.file, target.folder, target.access)
+        except DataError as error:
+            raise TaskError(TaskProblem.OUTPUT, str(error)) from error
+        return outcome
 
 
 def _unpickled(pickled: bytes) -> functions.Function:

@@ -14,7 +14,7 @@ from minishark.errors import DataError, MinisharkError
 from minishark.expressions import Schema, quote
 from minishark.sources.contract import FileSplit, Pushed, Split
 from minishark.sources.filesystems import StoredFile
-from minishark.worker.local_files import check_unchanged, held
+from minishark.worker.host_files import Hold, check_unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,12 @@ class SplitStream:
             raise
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Scans:
     """The inputs of a task that come from sources, by the name in the fragment."""
 
     reads: Mapping[str, tuple[bytes, ...]]  # pickled `SplitRead`s
+    hold: Hold  # keeps files of object stores here
     streams: dict[str, SplitStream] = field(default_factory=dict)  # Arrow data, by names of it
     relations: dict[str, str] = field(default_factory=dict)  # SQL over files and over that
     _files: list[StoredFile] = field(default_factory=list)  # of this machine
@@ -119,7 +120,7 @@ class Scans:
         if isinstance(split, FileSplit):
             files = split.files()
             self._files += (file for file in files if not file.is_remote)
-            paths = self._held.enter_context(held(files, split.parts(pushed)))
+            paths = self._held.enter_context(self.hold(files, split.parts(pushed)))
             return split.relation(paths).sql
         stream = f"{name} stream {len(self.streams)}"
         self.streams[stream] = SplitStream(split, pushed)

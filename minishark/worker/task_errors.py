@@ -10,6 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.errors import DataError
+from minishark.worker.host_files import FetchInterruptedError
 from minishark.worker.protocol import ProblemDetail, TaskProblem
 from minishark.worker.store import FolderMissingError, InputMissingError
 from minishark.worker.writing import FULL, disk_full
@@ -53,7 +54,7 @@ def task_errors() -> Iterator[None]:
         raise  # a bug of DuckDB's, after which the slot restarts it
     except _REJECTIONS as error:
         raise TaskError(TaskProblem.BIND, str(error)) from error
-    except duckdb.InterruptException as error:
+    except (duckdb.InterruptException, FetchInterruptedError) as error:
         raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
     except duckdb.OutOfMemoryException as error:
         raise TaskError(TaskProblem.RESOURCE, out_of_memory(str(error))) from error

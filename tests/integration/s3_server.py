@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -68,6 +70,48 @@ class S3Server:
         }
 
     @property
+    def options(self) -> dict[str, str]:
+        """As `connect(storage_options=...)` takes them."""
+        return {
+            "aws_access_key_id": KEY,
+            "aws_secret_access_key": SECRET,
+            "aws_endpoint_url": self.url,
+            "aws_region": "us-east-1",
+        }
+
+    def make_bucket(self) -> str:
+        """The URI of a new bucket, before which nothing was asked."""
+        self.fault = lambda _: None
+        name = f"b{uuid.uuid4().hex}"
+        self.client.create_bucket(Bucket=name)
+        self.requests.clear()
+        return f"s3://{name}"
+
+    def put(self, uri: str, data: bytes = b"data", access: str = "private") -> None:
+        bucket, key = _parts(uri)
+        self.client.put_object(Bucket=bucket, Key=key, Body=data, ACL=access)
+
+    def contents(self, uri: str) -> dict[str, bytes]:
+        """The files of a bucket, by key."""
+        bucket, _ = _parts(uri)
+        return {
+            key: self.client.get_object(Bucket=bucket, Key=key)["Body"].read()
+            for key in self.keys(uri)
+        }
+
+    def keys(self, uri: str) -> set[str]:
+        bucket, _ = _parts(uri)
+        found = self.client.list_objects_v2(Bucket=bucket).get("Contents", [])
+        return {item["Key"] for item in found}
+
+    def download(self, uri: str, folder: Path) -> None:
+        """Copy the files of a bucket to a folder."""
+        for key, data in self.contents(uri).items():
+            path = folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    @property
     def client(self) -> Any:
         return boto3.client(
             "s3",
@@ -102,6 +146,11 @@ class S3Server:
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         start(fault.status, [("Content-Type", "application/xml")])
         return [fault.body()]
+
+
+def _parts(uri: str) -> tuple[str, str]:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key
 
 
 @contextlib.contextmanager
