@@ -30,6 +30,7 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
+    "warehouse",
     "programs",
     "dataframe",
     "functions",
@@ -275,6 +276,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     homes = ("protocol.events", "protocol.types", "protocol.ids")
     names = {"JobSpec", "explain", *(name for home in homes for name in sparrow_core._HOMES[home])}
     vocabulary = frozenset(f"sparrow_core.{name}" for name in names)
+    placements = {f"sparrow_core.{n}" for n in ("PLACEMENTS", "make_placement", "InvalidJob")}
     may = {
         "minishark.cluster": lambda _: True,
         "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),
@@ -285,7 +287,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
         "minishark.deploy": TRANSPORT.__contains__,
-        "minishark.session": "sparrow_core.PLACEMENTS".__eq__,
+        "minishark.session": placements.__contains__,
         "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }
     for module in _modules("minishark"):

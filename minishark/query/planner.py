@@ -114,7 +114,7 @@ class QueryPlanner:
             return self._physical(found, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
-        key = (sql, self.planning.version, self.options)
+        key = (sql, self.planning.version, sink.options(self.options))
         with self._lock:
             known = self._plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().

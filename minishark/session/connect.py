@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,13 @@ from minishark.session.lazy import imported
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
-from sparrow_core import PLACEMENTS
+from sparrow_core import PLACEMENTS, InvalidJob, make_placement
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
     from minishark.session.session import Session
+
+_PLUG_IN = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 def connect(
@@ -51,6 +54,7 @@ def connect(
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
     storage_options: StorageOptions | None = None,
+    warehouse: str | Path | Mapping[str, str] | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -77,8 +81,9 @@ def connect(
         max_nodes: for a new cluster that grows up to there while tasks wait for slots, and shrinks
             while it is idle; None for one that keeps its number of nodes.
         idle_s: seconds for which one node fewer would have sufficed, after which one goes.
-        placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
-            Sparrow's batch sampling with late binding.
+        placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`, or
+            "module:factory" for a policy of your own, which schedulers must be able to import (see
+            docs/policies.md); by default Sparrow's batch sampling with late binding.
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
         single_task_rows: statements over tables of at most this many rows in total run in one
@@ -108,10 +113,13 @@ def connect(
             by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
             or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
             them, called for each statement that needs a store.
+        warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
+            if it is missing; the address of an Iceberg REST catalog; or the properties of a catalog
+            as PyIceberg takes them. None for none.
 
     Raises:
         OptionError: an argument is invalid.
-        DataError: `event_log` can't be written.
+        DataError: `event_log` or `warehouse` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -137,7 +145,9 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio, event_log, storage=storage)
+        return Session(
+            on, planner, placement, probe_ratio, event_log, storage=storage, warehouse=warehouse
+        )
 
     storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
@@ -168,6 +178,7 @@ def connect(
         return begin(_attached(cluster, keys))
     if keys is not None:
         raise OptionError("keys go with the address of a cluster.")
+    _check_import(placement)
     cores = usable_cores()
     few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
     scaling = _scaling(min_nodes, max_nodes, idle_s)
@@ -224,10 +235,19 @@ def _attached(cluster: str, keys: str | Path | None) -> Cluster:
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:
-    if placement not in PLACEMENTS:
-        raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
+    if placement not in PLACEMENTS and not _PLUG_IN.fullmatch(placement):
+        known = ", ".join(PLACEMENTS)
+        raise OptionError(f"Unknown placement {placement!r}; choose {known}, or module:factory.")
     if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
+
+
+def _check_import(placement: str) -> None:
+    """Refuse a plug-in that the schedulers of a new cluster, which have our path, can't import."""
+    try:
+        make_placement(placement)
+    except InvalidJob as error:
+        raise OptionError(f"{error}.") from error
 
 
 def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:

@@ -136,6 +136,7 @@ class Engine:
         self.environment = Environment(storage=storage)
         self.open_queries = OpenQueries()
         self.events = EventStream()
+        self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self._explain_until_s = 0.0
         self.running: dict[int, QueryObserver] = {}
         self._query_numbers = itertools.count(1)
@@ -199,6 +200,8 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 self.scratch.loaded(table)
+        if self.before_statements is not None:
+            self.before_statements()
         yield
 
     @property

@@ -32,7 +32,7 @@ from minishark.tables.store import (
 )
 from minishark.tables.tables import check_layout, named_columns
 
-HIDDEN = (CACHED_PREFIX, PREFIX)
+HIDDEN = (CACHED_PREFIX, PREFIX, "warehouse.")
 """How the names of tables start that no user has named."""
 
 

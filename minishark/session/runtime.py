@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -47,6 +47,9 @@ from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
+
+if TYPE_CHECKING:
+    from minishark.session.warehouse import Warehouse
 
 
 class Runtime:
@@ -81,6 +84,20 @@ class Runtime:
             events=self.engine.events,
         )
         self.calls = Calls(pool, lambda: cluster.total_slots)
+        self.warehouse: Warehouse | None = None
+
+    def open_warehouse(self, where: Any) -> None:
+        """Let statements see a warehouse; `where` is as in `connect`."""
+        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+
+        catalog = open_catalog(where)
+        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
+        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
+        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
+
+        tables = WarehouseTables(self.engine, self.named, catalog)
+        self.warehouse = Warehouse(tables, WarehouseWrites(tables))
+        self.engine.before_statements = tables.refresh
 
     def _placement(self) -> Placement:
         return self.engine.placing()  # which may change

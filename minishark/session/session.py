@@ -86,10 +86,13 @@ class Session(CamelCase):
         event_log: str | Path | None = None,
         *,
         storage: Storage | None = None,
+        warehouse: str | Path | Mapping[str, str] | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(cluster, planner, placing, storage or Storage())
         self._statements = Statements(self._runtime)
+        if warehouse is not None:
+            self._runtime.open_warehouse(warehouse)
         self._name = secrets.token_hex(8)
         shared = cluster.store_name if cluster.address else self._name[:6]
         self._watcher = Watcher(self._runtime.engine, shared, cluster.address)

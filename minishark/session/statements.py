@@ -22,6 +22,15 @@ from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
 from minishark.tables.store import survives_arrow
 
+_TRANSACTION = (
+    "Transactions are for tables of a warehouse: see connect(warehouse=...). In memory, each "
+    "statement is a transaction of its own."
+)
+_WAREHOUSE = (
+    "VACUUM and CACHE TABLE are for tables of a warehouse: see connect(warehouse=...). Others are "
+    "in memory already."
+)
+
 
 @dataclass(slots=True)
 class Statements:
@@ -49,7 +58,13 @@ class Statements:
         return self._statement(last)
 
     def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:
-        sql, runtime = statement.sql, self.runtime
+        runtime = self.runtime
+        if runtime.warehouse is not None:
+            answered = runtime.warehouse.run(statement)
+            if isinstance(answered, pa.Table):
+                return local_frame(runtime, answered)
+            statement = answered
+        sql = statement.sql
         match statement:
             case kinds.Query(parsed=parsed):
                 return self._query(sql, None, parsed)
@@ -67,6 +82,10 @@ class Statements:
                 answer = self._write(statement)
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
+            case kinds.Transaction():
+                raise UnsupportedError(_TRANSACTION)
+            case kinds.Vacuum() | kinds.CacheTable():
+                raise UnsupportedError(_WAREHOUSE)
             case _:
                 self._define(statement)
                 answer = counted(0)

@@ -17,8 +17,8 @@ from minishark.sources.filesystems import StoreAccess, StoredFile
 from minishark.sources.parquet_parts import FilePart, metadata_range, needed_ranges
 from minishark.worker import host_files
 from minishark.worker.host_files import (
-    HostFiles,
     FetchInterruptedError,
+    HostFiles,
     merged,
     requests_for,
     without,
