@@ -118,13 +118,18 @@ class WarehouseTables:
         version = f"{name}@{number if moment is None else moment.isoformat()}"
         if version not in sources:
             source = WarehouseSource(
-                version, lambda: self.current(name), snapshot_id=number, timestamp=moment
+                version,
+                lambda: self.current(name),
+                snapshot_id=number,
+                timestamp=moment,
+                hosts_reach=self.catalog.hosts_reach,
             )
             sources.add(version, source)
         return version
 
     def _source(self, name: TableName) -> WarehouseSource:
-        return WarehouseSource(str(name), lambda: self.current(name))
+        reach = self.catalog.hosts_reach
+        return WarehouseSource(str(name), lambda: self.current(name), hosts_reach=reach)
 
     def _moment(self, at: At) -> tuple[int | None, datetime | None]:
         """The snapshot, or the point in time, that an AT clause means."""

@@ -279,7 +279,7 @@ class WarehouseWrites:
             with self.engine.up_to_date():
                 written, _ = self.engine.run(self.tables.renamed(sql), WriteTable(write))
         except BaseException:
-            remove_files(write.location, write.write_id)
+            remove_files(io, write.location, write.write_id)
             raise
         if self.tables.transaction is not None:
             self.tables.transaction.files += [file.file_path for file in written.files]
@@ -290,7 +290,8 @@ class WarehouseWrites:
         self, name: TableName, table: Any
     ) -> Iterator[tuple[str, Callable[[frozenset[str]], Any]]]:
         """A relation of a table's rows with their places, and one of some of its files."""
-        snapshot = WarehouseSource(str(name), lambda: table).resolve()
+        reach = self.catalog.hosts_reach
+        snapshot = WarehouseSource(str(name), lambda: table, hosts_reach=reach).resolve()
 
         @contextlib.contextmanager
         def of(files: frozenset[str] | None) -> Iterator[str]:
