@@ -84,10 +84,17 @@ class PerTaskPlacement(Placement):
 
 
 class BatchPlacement(Placement):
-    """Batch sampling without late binding: a job's m tasks share the d*m nodes that are probed."""
+    """Batch sampling without late binding: the m tasks go to the m least loaded of d*m nodes."""
 
     def placer(self, job: PlacedJob, rng: Random) -> Placer:
         return BatchPlacer(rng, job.probe_ratio)
+
+
+class BatchFillingPlacement(Placement):
+    """Batch filling: each task to the least loaded of d*m nodes, counting those placed before."""
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return BatchFillingPlacer(rng, job.probe_ratio)
 
 
 class RandomPlacer(BoundPlacer):
@@ -98,12 +105,13 @@ class RandomPlacer(BoundPlacer):
 
 
 class PerTaskPlacer(BoundPlacer):
-    """Binds each task to the least loaded of its own probed nodes."""
+    """Binds each task to the least loaded of its own probed nodes, whatever other tasks do."""
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
         super().__init__(rng, probe_ratio)
         self._probed: dict[TaskId, Sequence[NodeName]] = {}
         self._loads: dict[NodeName, int] = {}
+        self._dealt: Counter[NodeName] = Counter()  # tasks of this job, by node
 
     def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
         """All nodes that a task may go to."""
@@ -132,13 +140,17 @@ class PerTaskPlacer(BoundPlacer):
         choices = [node for node in probed if node in usable]
         if not choices:  # nobody answered in time, or this is a retry that avoids them
             return self._rng.choice(candidates)
-        node = min(choices, key=self._loads.__getitem__)
-        self._loads[node] += 1  # so that a job's tasks do not all choose the same node
+        node = min(choices, key=self._rank)
+        self._dealt[node] += 1
         return node
+
+    def _rank(self, node: NodeName) -> tuple[int, int]:
+        """The least is chosen."""
+        return 0, self._loads[node]
 
 
 class BatchPlacer(PerTaskPlacer):
-    """Binds each task to the least loaded of the nodes that are probed for the whole job."""
+    """Binds one task to each of the least loaded nodes that are probed for the whole job."""
 
     def _sample(
         self, tasks: Sequence[tuple[TaskId, Sequence[NodeName]]], nodes: Sequence[NodeName]
@@ -149,3 +161,14 @@ class BatchPlacer(PerTaskPlacer):
         shared = self._rng.sample(nodes, min(count, len(nodes)))
         own = super()._sample([each for each in tasks if each[1]], nodes)
         return {**own, **dict.fromkeys(free, shared)}
+
+    def _rank(self, node: NodeName) -> tuple[int, int]:
+        # With fewer nodes than tasks, each has a task before one has a second.
+        return self._dealt[node], self._loads[node]
+
+
+class BatchFillingPlacer(BatchPlacer):
+    """Binds each task to the probed node whose queue, with the tasks so far, is shortest."""
+
+    def _rank(self, node: NodeName) -> tuple[int, int]:
+        return 0, self._loads[node] + self._dealt[node]

@@ -13,7 +13,12 @@ from random import Random
 from typing import Final
 
 from sparrow_core.policy import plugins
-from sparrow_core.policy.early_binding import BatchPlacement, PerTaskPlacement, RandomPlacement
+from sparrow_core.policy.early_binding import (
+    BatchFillingPlacement,
+    BatchPlacement,
+    PerTaskPlacement,
+    RandomPlacement,
+)
 from sparrow_core.policy.late_binding import LateBinding
 from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Watcher
 from sparrow_core.policy.round_robin import RoundRobinPlacement
@@ -23,6 +28,7 @@ from sparrow_core.protocol.types import TaskSpec
 PLACEMENTS: Final[dict[str, Callable[[], Placement]]] = {
     "sparrow": LateBinding,
     "batch": BatchPlacement,
+    "batch_filling": BatchFillingPlacement,
     "per_task": PerTaskPlacement,
     "random": RandomPlacement,
     "round_robin": RoundRobinPlacement,

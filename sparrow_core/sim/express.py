@@ -253,9 +253,11 @@ class ExpressCluster:
         for placement in self._placements:
             placement.on_asked(name, job.start, tasks, self.now)
         ask.drained = drained = not placer.offers(name)
-        held = job.reserved.pop(name, 0) - len(tasks)
+        held = job.reserved.get(name, 0) - len(tasks)
         if held > 0 and not drained:
-            job.reserved[name] = held
+            job.reserved[name] = held  # in its old place: nodes are cancelled in this order
+        else:
+            job.reserved.pop(name, None)
         if not ask.node.plain:
             ask.answered = job.claim_now()
         self._messages.append((self.now + self._delay_s, self._answer, ask))
@@ -282,7 +284,7 @@ class ExpressCluster:
             if number > 1 or not node.plain or node.queue.setdefault(job_id, single) is not single:
                 self._add_held(node, job, number, claim)
             node.queued += number
-            if node.room and not node.flush_due:
+            if not node.flush_due:  # also without room: its place among others of this instant
                 node.flush_due = True
                 flushes.append(node)
 
@@ -391,8 +393,7 @@ class ExpressCluster:
             node.queue[job.job_id].claim = ask.answered
         for task in ask.tasks:
             self._start_task(ask, task)
-        if node.queue and node.room:
-            self._wake(node)
+        self._wake(node)
 
     def _start_task(self, ask: _Ask, task: TaskSpec) -> None:
         job = ask.job
@@ -419,8 +420,7 @@ class ExpressCluster:
 
     def _free_slot(self, node: _Node) -> None:
         node.room += 1
-        if node.queue:
-            self._wake(node)
+        self._wake(node)
 
     def _end_task(self, run: tuple[_Ask, float]) -> None:
         ask, started_s = run
