@@ -53,9 +53,9 @@ def connect(
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
-    audit: str | Path | None = None,
     storage_options: StorageOptions | None = None,
     warehouse: str | Path | Mapping[str, str] | None = None,
+    audit: str | Path | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -110,9 +110,6 @@ def connect(
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
         event_log: a folder for the history of the session: what happens, as lines of JSON of at
             most 64 MiB, which `minishark ui FOLDER` shows. None for none.
-        audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
-            each process: when each task was placed, started and ended. `sparrow audit FOLDER`
-            reports times and shares, and says why a task ran where it did. None for none.
         storage_options: how object stores are reached, beside what the environment says: settings
             by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
             or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
@@ -120,6 +117,9 @@ def connect(
         warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
             if it is missing; the address of an Iceberg REST catalog; or the properties of a catalog
             as PyIceberg takes them. None for none.
+        audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
+            each process: when each task was placed, started and ended. `sparrow audit FOLDER`
+            reports times and shares, and says why a task ran where it did. None for none.
 
     Raises:
         OptionError: an argument is invalid.
