@@ -19,6 +19,10 @@ JOBLIB = ["joblib>=1.5"]
 RAY = ["ray[data]>=2.50"]  # the first with label selectors, by which nodes avoid each other
 DASK = ["distributed>=2024.8"]
 OTEL = ["opentelemetry-sdk>=1.25"]
+ICEBERG = ["pyiceberg[sql-sqlite]>=0.10"]  # the warehouse too, whose catalog is SQLite
+DELTA = ["deltalake>=1.2"]
+OBJECTS = ["obstore>=0.8"]
+POSTGRES = ["adbc-driver-postgresql>=1.5"]
 TEST = [
     *TPCH,
     *BENCH,
@@ -27,9 +31,17 @@ TEST = [
     *SPARK,
     *JOBLIB,
     *OTEL,
+    *ICEBERG,
+    *DELTA,
+    *OBJECTS,
+    *POSTGRES,
+    "adbc-driver-flightsql>=1.5",
+    "flask-cors>=4",  # with flask and moto, an S3 server
+    "flask>=3",
     "hypothesis>=6.100",
     "ipykernel>=6",
     "jupysql>=0.11",
+    "moto[s3]>=5",
     "nbclient>=0.10",
     "pandas>=2",
     "playwright>=1.49",
@@ -104,6 +116,10 @@ setup(
         "ray": RAY,
         "dask": DASK,
         "otel": OTEL,
+        "iceberg": ICEBERG,
+        "delta": DELTA,
+        "objects": OBJECTS,
+        "postgres": POSTGRES,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

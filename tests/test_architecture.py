@@ -23,13 +23,14 @@ LAYERS = (
     "errors",
     "expressions",
     "catalog",
-    "answers",
+    "sources",
     "events",
     "compiler",
     "worker",
     "cluster",
     "query",
     "tables",
+    "warehouse",
     "programs",
     "dataframe",
     "functions",
@@ -89,7 +90,7 @@ TRANSPORT = frozenset(
 )
 # Bounds on how much a reader has to hold in mind at once.
 ROOMS_MAX = 24
-ARROWS_MAX = 110
+ARROWS_MAX = 119
 POSITIONAL_ARGUMENTS_MAX = 6
 POSITIONAL_FIELDS_MAX = 5
 EXCEPTIONS = Path(__file__).with_name("exceptions")
@@ -353,6 +354,7 @@ UNPICKLING = (
     "minishark.worker.functions",
     "minishark.worker.run_task",
     "minishark.worker.scalars",
+    "minishark.worker.scans",
     "minishark.worker.values",
 )
 UNSAFE_CALLS = frozenset({"os.system", "os.popen", "tempfile.mktemp"})

@@ -1,9 +1,10 @@
 """A worker: runs the program's stages on the partitions that it has.
 
-One `Work` message is one round: each partition that may have something to do runs what is ready,
-then the driver goes on until it is WINDOW stages ahead of the slowest partition here. So a task
-costs no message, no queue entry and no clock read; data for other workers leave at the end of the
-round, one message for each stage and peer.
+One `Work` message is one round of some passes: each partition that may have something to do runs
+what is ready, then the driver goes on until it is WINDOW stages ahead of the slowest partition
+here. So a task costs no message, no queue entry and no clock read; data for other workers leave at
+the end of the round, one message for each stage and peer. A round ends early if somebody waits for
+these data; as long as all others are busy, more data gather for the same message.
 
 The controller is not asked for anything while a program runs. It may change the partition map (a
 partition that is another's by the map is sent there, with all that is its own), tell which stages
@@ -13,8 +14,9 @@ partitions continue from these).
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar, Protocol, assert_never
 
 from msgspec import structs
 
@@ -23,7 +25,7 @@ from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.archive import Archive, plan_cuts
 from canary_core.machines.comparison import Comparison
-from canary_core.machines.exchange import Arrivals, Exchange, Reductions
+from canary_core.machines.exchange import Exchange, Reductions
 from canary_core.machines.links import Links
 from canary_core.machines.meter import Meter
 from canary_core.machines.moving import packed, unpacked
@@ -67,6 +69,7 @@ from canary_core.protocol.messages import (
 from canary_core.results import driver_failure, pack_failure, task_failure
 from canary_core.sequential import no_tables
 from canary_core.stages import UNTOLD, Stage
+from canary_core.tree import Node, above, below, block_of, is_relayed
 from canary_core.values import NOTHING, Frames
 from sparrow_core.protocol.ids import Address, address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
@@ -76,6 +79,7 @@ WINDOW = 16  # stages that the driver is ahead of the slowest partition here
 SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last word
 SLICE_S = 0.005  # a round ends after about so long, so that messages are looked at
 PROMPT_S = 1e-4  # ... or after so long if other workers wait for data
+PASSES_MAX = 4  # over the partitions in a round, if they give each other something to do
 BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
 ANNOUNCE_TICKS = 20
@@ -84,6 +88,37 @@ EARLY_MAX = 1 << 16  # packets; links bound them sooner, but for duplicates
 TRAIL_MAX = 4096
 IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not acknowledged
 SINGLE_KEY: Key = (1, 0)
+
+
+class _Pause(enum.Enum):
+    """Why a round ends."""
+
+    NONE = 0  # it goes on
+    OVER = 1  # its time is over, or somebody waits for its data
+    MAIL = 2  # messages have come; its data leave after the round that goes on when they are read
+
+
+class Neighbours(Protocol):
+    """What a worker may know of the others without a message; it decides on speed alone."""
+
+    def await_data(self, worker: Address) -> bool:
+        """Whether a worker waits for messages, or may."""
+        ...
+
+    def have_written(self) -> bool:
+        """Whether messages of other workers are there."""
+        ...
+
+
+class _Unseen:
+    """Nothing is known: whoever has data for others sends them."""
+
+    def await_data(self, worker: Address) -> bool:
+        del worker
+        return True
+
+    def have_written(self) -> bool:
+        return False
 
 
 class Worker(Machine[WorkerIn]):
@@ -97,6 +132,7 @@ class Worker(Machine[WorkerIn]):
         clock: For load reports: seconds, of any origin.
         host: The name of the machine; copies of snapshots go to other ones.
         born: Greater than that of an earlier worker with this address.
+        neighbours: What is known of other workers without a message.
     """
 
     inputs: ClassVar[Any] = WorkerIn
@@ -111,6 +147,7 @@ class Worker(Machine[WorkerIn]):
         clock: Callable[[], float],
         host: str = "",
         born: int = 0,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self.address = address_
         self.meter = Meter()
@@ -121,6 +158,7 @@ class Worker(Machine[WorkerIn]):
         self._clock = clock
         self._host = host
         self._born = born
+        self._neighbours = neighbours or _Unseen()
         self._links = Links(self.address, self._born)
         self._archive = Archive(self._links)
         self._epoch = 0
@@ -229,23 +267,29 @@ class Worker(Machine[WorkerIn]):
         replica = self._replica
         if replica is None or self._failed or self._ended:
             return
-        try:
-            self._run_partitions(replica)
-            self._must_look_at_leaves = False
-            if self._reductions.leaves:
-                self._combine_leaves(replica)
-        except TaskError as error:
-            self._fail(task_failure(error.stage, error.index, error.__cause__ or error))
-            return
-        limit = self._limit(replica)
-        if limit > replica.end:
-            self._advance(replica, limit)
-        self._exchange.flush()
+        started, pause = self._clock(), _Pause.NONE
+        for _ in range(PASSES_MAX):
+            try:
+                pause = self._run_partitions(replica, started)
+                self._must_look_at_leaves = False
+                if self._reductions.leaves:
+                    self._combine_leaves(replica)
+            except TaskError as error:
+                self._fail(task_failure(error.stage, error.index, error.__cause__ or error))
+                return
+            limit = self._limit(replica)
+            if limit > replica.end:
+                self._advance(replica, limit)
+            if pause is not _Pause.NONE or not self._exchange.runnable or self._is_awaited():
+                break
+        if pause is not _Pause.MAIL:
+            self._exchange.flush()
 
-    def _run_partitions(self, replica: Replica) -> None:
-        """Let each partition run what is ready, until a round's time is over."""
+    def _run_partitions(self, replica: Replica, started: float) -> _Pause:
+        """Let each partition run what is ready, and say whether that ends the round."""
         exchange, clock = self._exchange, self._clock
-        started = before = clock()
+        first = before = clock()
+        pause = _Pause.NONE
         for key in list(exchange.runnable):
             part = exchange.parts[key]
             del exchange.runnable[key]
@@ -259,18 +303,31 @@ class Worker(Machine[WorkerIn]):
                 part.batch = _batch(part.batch, took_s)
             if part.cuts and _is_at_cut(part, replica):
                 self._store(part, replica)
-            limit_s = SLICE_S
-            if self._has_outgoing:
-                # All wait for what a single sends: it leaves before other tasks run.
-                limit_s = PROMPT_S if part.size > 1 else 0.0
-            if after - started >= limit_s:
+            pause = self._pause(part, after - started)
+            if pause is not _Pause.NONE:
                 break
-        self.meter.busy_s += before - started
+        self.meter.busy_s += before - first
+        return pause
 
-    @property
-    def _has_outgoing(self) -> bool:
-        """Whether data or signals for other workers wait for the end of the round."""
-        return self._exchange.has_outgoing or self._links.has_pending
+    def _pause(self, last: Partition, took_s: float) -> _Pause:
+        """Whether a round ends after a partition's turn."""
+        if took_s >= SLICE_S:
+            return _Pause.OVER
+        if last.size == 1:  # all wait for what a single sends: it leaves before other tasks run
+            has_outgoing = self._exchange.has_outgoing or self._links.has_pending
+            return _Pause.OVER if has_outgoing else _Pause.NONE
+        if took_s >= PROMPT_S and self._is_awaited():
+            return _Pause.OVER
+        if took_s >= PROMPT_S and self._exchange.runnable and self._neighbours.have_written():
+            return _Pause.MAIL
+        return _Pause.NONE
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody waits for what is to leave."""
+        if self._links.has_pending:
+            return True
+        await_data = self._neighbours.await_data
+        return self._exchange.has_outgoing and any(map(await_data, self._exchange.destinations()))
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""
@@ -278,7 +335,7 @@ class Worker(Machine[WorkerIn]):
             stage = replica.stage_at(index)
             parts = self._exchange.parts.values()
             here = [part for part in parts if part.size == stage.size]
-            if all(part.first_unrun(replica) > index for part in here):
+            if all(part.has_sent(stage, replica) for part in here):
                 self._send_leaves(stage)
 
     def _send_leaves(self, stage: Stage) -> None:
@@ -286,10 +343,14 @@ class Worker(Machine[WorkerIn]):
             nodes = self._reductions.take(stage.index, stage.fn, stage.size)
         except (Exception, SystemExit) as error:
             raise TaskError(stage, 0) from error
-        self._send(stage, {0: nodes})
+        for relay, node, value in nodes:
+            self._send_node(stage, relay, node, value)
 
-    def _send(self, stage: Stage, arrivals: Arrivals) -> None:
-        self._exchange.send(stage.index, stage.digest, stage.target, arrivals)
+    def _send_node(self, stage: Stage, relay: int | None, node: Node, value: Any) -> None:
+        if relay is None:
+            self._exchange.send(stage, 1, node, {0: value})
+        else:
+            self._exchange.send(stage, stage.size, node, {relay: value})
 
     def _advance(self, replica: Replica, limit: int) -> None:
         """Let the driver record more stages."""
@@ -318,12 +379,24 @@ class Worker(Machine[WorkerIn]):
             if self._reductions.add(stage.index, index, pieces) == self._counts[stage.size]:
                 self._send_leaves(stage)
         elif stage.kind == stages.BROADCAST:
-            self._send(stage, {target: {0: pieces} for target in range(stage.target)})
+            size = stage.target
+            first = below(None, size) if is_relayed(size) else range(size)
+            self._exchange.send(stage, size, 0, dict.fromkeys(first, pieces))
         else:
-            by_target = dict(pieces)
             routes = stage.routes
             targets = range(stage.target) if routes is None else routes.targets[index]
-            self._send(stage, {t: {index: by_target.get(t, NOTHING)} for t in targets})
+            if len(pieces) < len(targets):
+                pieces = {target: pieces.get(target, NOTHING) for target in targets}
+            self._exchange.send(stage, stage.target, index, pieces)
+
+    def relay(self, stage: Stage, index: int, value: Any) -> None:
+        """Send what a relay of a broadcast or a reduction has: its value, or that of its block."""
+        if stage.kind == stages.BROADCAST:
+            size = stage.target
+            self._exchange.send(stage, size, 0, dict.fromkeys(below(index, size), value))
+        else:
+            size = stage.size
+            self._send_node(stage, above(index, size), block_of(index, size), value)
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""

@@ -330,11 +330,19 @@ class Pieces(Message, frozen=True, kw_only=True):
 
 
 class SignalsKnown(Message, frozen=True):
-    """Values of signals; the digest is that of the last of these stages (0: not told)."""
+    """Values of signals.
+
+    Attributes:
+        stages: Whose values they are.
+        digest: Of the last of these stages; 0: not told.
+        frames: See above.
+        others: Workers to which the receiver shall pass them on.
+    """
 
     stages: tuple[int, ...]
     digest: int
     frames: int
+    others: tuple[Address, ...] = ()
 
 
 class AskSignals(Message, frozen=True):
@@ -475,6 +483,10 @@ class Cancel(Message, frozen=True):
     """The host of the controller ends the program."""
 
 
+class Kept(Message, frozen=True):
+    """The host of the controller has the outcome: workers may end."""
+
+
 class Ended(Message, frozen=True):
     """To the host of a worker: the program is over."""
 
@@ -499,7 +511,7 @@ class Outcome(Record, frozen=True):
 
 
 class Finished(Message, frozen=True):
-    """To the host of the controller, once."""
+    """To the host of the controller, once; it answers with `Kept`."""
 
     outcome: Outcome
 
@@ -527,4 +539,4 @@ class Progress(Message, frozen=True, kw_only=True):
 
 
 WorkerIn = Packet | Tick | Work | Leave
-ControllerIn = Packet | Tick | WorkerLost | Drain | Move | Cancel
+ControllerIn = Packet | Tick | WorkerLost | Drain | Move | Cancel | Kept

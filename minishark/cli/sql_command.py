@@ -30,6 +30,7 @@ Examples:
   minishark sql "EXPLAIN SELECT * FROM orders ORDER BY o_totalprice LIMIT 3"
   minishark sql "FROM events SELECT kind, count(*) GROUP BY ALL" --data events.csv --format json
   minishark sql "FROM 'folder/*.parquet'" --output all.parquet
+  minishark sql "CREATE TABLE warehouse.visits AS FROM 'visits.csv'" --warehouse ~/warehouse
 """
 _RUN_EXAMPLES = """\b
 Examples:
@@ -100,7 +101,8 @@ def interpreter(
     form = form or (format_of(output) if output else "table")
     if form in FILE_FORMATS and output is None:
         raise click.BadParameter(f"{form} is a binary format: name a file with --output.")
-    needed = _needed(text, chosen_tables(scale, data))
+    named = scale is not None or bool(data) or cluster["warehouse"] is None
+    needed = _needed(text, chosen_tables(scale, data)) if named else {}
     answers = Output(standard_output(), rows_max=rows_max or None)
     answers.set_form(form, output)
     with minishark.connect(**cluster_arguments(nodes, **cluster)) as session:
@@ -153,7 +155,11 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
             session=session, output=output, errors=standard_error(), timer=True
         )
         load_all(session, tables, nodes)
-        if not named and confirm("No data given. Load the bundled TPC-H sample?"):
+        if (
+            not named
+            and cluster["warehouse"] is None
+            and confirm("No data given. Load the bundled TPC-H sample?")
+        ):
             load_sample(interpreter)
         try:
             ask_until_over(interpreter)

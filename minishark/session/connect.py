@@ -10,7 +10,7 @@ import contextlib
 import math
 import numbers
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.session.lazy import imported
+from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
 from sparrow_core import PLACEMENTS, InvalidJob, make_placement
@@ -52,6 +53,9 @@ def connect(
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
+    storage_options: StorageOptions | None = None,
+    warehouse: str | Path | Mapping[str, str] | None = None,
+    audit: str | Path | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -95,7 +99,8 @@ def connect(
             skip rows without a join partner), "group_runs" (aggregation of consecutive groups
             without hash tables), "join_sides" (build sides chosen by statistics),
             "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
-            (small outputs in messages), "coalesced_tasks" (several small partitions in one task);
+            (small outputs in messages), "coalesced_tasks" (several small partitions in one task),
+            "source_pushdown" (only the needed columns, files and parts of sources);
             and of those that change the plan while it runs, by the true sizes of complete stages:
             "empty_inputs" (what has no rows is skipped), "join_switch" (shuffle instead of
             broadcast, and back), "collapse" (one task for the rest), "skew_split" (several tasks
@@ -105,10 +110,20 @@ def connect(
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
         event_log: a folder for the history of the session: what happens, as lines of JSON of at
             most 64 MiB, which `minishark ui FOLDER` shows. None for none.
+        storage_options: how object stores are reached, beside what the environment says: settings
+            by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
+            or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
+            them, called for each statement that needs a store.
+        warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
+            if it is missing; the address of an Iceberg REST catalog; or the properties of a catalog
+            as PyIceberg takes them. None for none.
+        audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
+            each process: when each task was placed, started and ended. `sparrow audit FOLDER`
+            reports times and shares, and says why a task ran where it did. None for none.
 
     Raises:
         OptionError: an argument is invalid.
-        DataError: `event_log` can't be written.
+        DataError: `event_log`, `audit` or `warehouse` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -134,9 +149,14 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio, event_log)
+        return Session(
+            on, planner, placement, probe_ratio, event_log, storage=storage, warehouse=warehouse
+        )
 
+    storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
+    if audit is not None and cluster is not None:
+        raise OptionError("Only a new cluster on this machine has audit logs; connect without.")
     if is_platform(cluster):
         if in_process or keys is not None:
             raise OptionError("On Ray or Dask, nodes are processes, and keys are made for them.")
@@ -179,6 +199,7 @@ def connect(
         in_process=in_process,
         memory_limit_bytes=limit,
         scaling=scaling,
+        audit=None if audit is None else Path(audit).absolute(),
     )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)

@@ -84,7 +84,7 @@ class Definitions:
         with self._lock:
             old = self.engine.environment
             self.engine.environment = replace(old, settings=(*old.settings, sql))
-        self.engine.planner.files.forget()  # settings may change how files are read
+        self.engine.planner.sources.forget()  # settings may change how files are read
 
     # Views
 

@@ -15,22 +15,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from minishark.answers import differences, output_order
 from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import Cancellation
+from minishark.dataframe.names import ident
 from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
 from minishark.expressions import Schema
 from minishark.page.export import QueryPage
+from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
@@ -40,27 +41,35 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
+from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
 
+if TYPE_CHECKING:
+    from minishark.session.warehouse import Warehouse
+
 
 class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
 
     def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+        storage: Storage,
     ) -> None:
-        self.engine = Engine(cluster, options, placing)
+        self.engine = Engine(cluster, options, placing, storage)
         self.named = NamedTables(self.engine)
         self.definitions = Definitions(self.engine, self.named)
         self.files = FileWriter(self.engine)
         self.cluster, self.tables = self.engine.cluster, self.engine.tables
         self.planning, self.planner = self.engine.planning, self.engine.planner
         self.scratch = self.engine.scratch
-        self.create_table, self.insert = self.named.create, self.named.insert
         self.create_view = self.definitions.create_view
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
@@ -75,6 +84,20 @@ class Runtime:
             events=self.engine.events,
         )
         self.calls = Calls(pool, lambda: cluster.total_slots)
+        self.warehouse: Warehouse | None = None
+
+    def open_warehouse(self, where: Any) -> None:
+        """Let statements see a warehouse; `where` is as in `connect`."""
+        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+
+        catalog = open_catalog(where)
+        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
+        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
+        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
+
+        tables = WarehouseTables(self.engine, self.named, catalog)
+        self.warehouse = Warehouse(tables, WarehouseWrites(tables))
+        self.engine.before_statements = tables.refresh
 
     def _placement(self) -> Placement:
         return self.engine.placing()  # which may change
@@ -82,6 +105,35 @@ class Runtime:
     @property
     def is_stopped(self) -> bool:
         return self.engine.is_stopped
+
+    # Tables, in memory or in the warehouse
+
+    def create_table(
+        self,
+        name: str,
+        data: Any,
+        *,
+        layout: Layout,
+        replace: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        warehouse = self.warehouse
+        if warehouse is None or not warehouse.has_place_for(name):
+            self.named.create(name, data, layout=layout, replace=replace, on_progress=on_progress)
+            return
+        rows = self.store_rows(data)
+        try:
+            warehouse.create_table(name, f"FROM {ident(rows.name)}", replace=replace)
+        finally:
+            self.release(rows)
+
+    def insert(self, name: str, query: str) -> None:
+        if self.warehouse is None or not self.warehouse.insert(name, query):
+            self.named.insert(name, query)
+
+    def drop_table(self, name: str) -> None:
+        if self.warehouse is None or not self.warehouse.drop_table(name):
+            self.named.drop(name)
 
     # Queries
 
@@ -132,9 +184,18 @@ class Runtime:
 
     # Named tables and views
 
+    def add_source(self, source: Source) -> tuple[str, Schema]:
+        with self.engine.up_to_date():
+            table = self.engine.sources.add_unnamed(source)
+            return table.name, table.snapshot.schema
+
+    def with_calls(self, sql: str) -> str:
+        return self.engine.sources.with_calls(sql)
+
     @property
     def table_names(self) -> list[str]:
-        return self.named.names
+        names = self.named.names
+        return names if self.warehouse is None else [*names, *self.warehouse.names]
 
     # Cached rows
 

@@ -29,7 +29,7 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
-from minishark.errors import OptionError
+from minishark.errors import CatalogError, OptionError
 from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -45,6 +45,8 @@ from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
+from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -55,6 +57,8 @@ from minishark.tasks.verbs import Calls, call_options
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from minishark.session.warehouse import Warehouse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,10 +86,15 @@ class Session(CamelCase):
         placement: str,
         probe_ratio: float,
         event_log: str | Path | None = None,
+        *,
+        storage: Storage | None = None,
+        warehouse: str | Path | Mapping[str, str] | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(cluster, planner, placing)
+        self._runtime = Runtime(cluster, planner, placing, storage or Storage())
         self._statements = Statements(self._runtime)
+        if warehouse is not None:
+            self._runtime.open_warehouse(warehouse)
         self._name = secrets.token_hex(8)
         shared = cluster.store_name if cluster.address else self._name[:6]
         self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
@@ -170,7 +179,7 @@ class Session(CamelCase):
             name: the table's name, as SQL will use it.
             data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader
                 or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark; a
-                dataset of Ray.
+                dataset of Ray; a `Source`.
             partition_by: columns whose hash decides a row's partition. Tables that are partitioned
                 alike on their join keys join without a shuffle.
             partitions: the number of partitions; None for the session's default, and 1 for small
@@ -198,7 +207,53 @@ class Session(CamelCase):
         Raises:
             CatalogError: there is no such table.
         """
-        self._runtime.named.drop(name)
+        self._runtime.drop_table(name)
+
+    def cache(self, name: str) -> int:
+        """Load a table of the warehouse into the cluster's memory, as CACHE TABLE does.
+
+        Queries read it there until `uncache`. They see the current version: where another one was
+        committed meanwhile, it is loaded first.
+
+        Returns:
+            its number of rows.
+
+        Raises:
+            CatalogError: there is no such table in the warehouse.
+        """
+        return self._warehouse.cache(name)
+
+    def uncache(self, name: str) -> None:
+        """Free the memory of a table that `cache` has loaded.
+
+        Raises:
+            CatalogError: it is not cached.
+        """
+        self._warehouse.uncache(name)
+
+    @property
+    def _warehouse(self) -> Warehouse:
+        found = self._runtime.warehouse
+        if found is None:
+            raise CatalogError("The session has no warehouse: see connect(warehouse=...).")
+        return found
+
+    def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
+        """Let queries read a source by a name, where its rows are.
+
+        Each query reads the version that is current when it is planned. `drop_table` removes the
+        name; `create_table(other_name, source)` loads the rows into the cluster's memory.
+
+        Args:
+            name: the name, as SQL will use it.
+            source: where the rows are; docs/sources.md shows how to write one.
+            replace: whether it takes the place of a source of that name.
+
+        Raises:
+            CatalogError: there is a table, view or source of that name.
+            DataError: the source can't be read.
+        """
+        self._runtime.named.add_source(name, source, replace=replace)
 
     @property
     def tables(self) -> list[str]:
@@ -222,6 +277,11 @@ class Session(CamelCase):
                 if view is None:
                     return self.relation(ident(name), alias=name)
                 return view_frame(view, name)
+            if name in runtime.engine.sources:
+                return self.relation(ident(name), alias=name)
+            stored = None if runtime.warehouse is None else runtime.warehouse.registered(name)
+            if stored is not None:
+                return self.relation(ident(stored), alias=name.rpartition(".")[2])
             if name.lower() in runtime.scratch.own_tables:
                 return self.sql(f"FROM {ident(name)}")
             raise runtime.tables.catalog.unknown(name)
@@ -232,6 +292,7 @@ class Session(CamelCase):
         Raises:
             QueryError: DuckDB does not accept it.
         """
+        sql = self._runtime.engine.sources.with_calls(sql)
         schema = self._runtime.bind(f"FROM {sql}")
         return relation_frame(self._runtime, sql, schema, alias=alias)
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -91,9 +92,12 @@ class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     """The destination of FILES."""
 
-    folder: str  # an absolute path; each task makes an entry of its own in it
+    # An absolute path, or the URI of a folder in an object store; each task makes an entry of its
+    # own in it.
+    folder: str
     options: str  # the text between the parentheses of DuckDB's COPY
     suffix: str  # how the entries' names end
+    access: StoreAccess = FROM_ENVIRONMENT  # if the folder is a URI
 
 
 class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="stage"):
@@ -130,6 +134,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=
     threads: int = 1  # how many cores a task may use
     hints: FragmentHints = NO_FRAGMENT_HINTS  # what optimizer rules attach to the fragment
     profiled: bool = False  # whether outcomes say what DuckDB's operators did
+    access: StoreAccess = FROM_ENVIRONMENT  # to files of object stores that tasks read
 
 
 class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
@@ -183,7 +188,8 @@ class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
 
     index: int  # its index in the stage, and of its partition
     inputs: dict[str, tuple[FileSlice, ...]]  # its own inputs, by the name in the fragment
-    relations: dict[str, str] = {}  # inputs that are SQL relations, such as `read_parquet([...])`
+    # Inputs that are read from sources, by the name in the fragment: pickled `SplitRead`s.
+    reads: dict[str, tuple[bytes, ...]] = {}
     replicas: tuple[str, ...] = ()  # the nodes that get a copy of the output, for PARTITION
 
 
@@ -252,6 +258,8 @@ class TaskProblem(StrEnum):
     """DuckDB reported an error in the data or a conversion, as it would to any user."""
     INPUT = "input"
     """Input data is missing or unreadable."""
+    SOURCE = "source"
+    """What a source has can't be read."""
     RESOURCE = "resource"
     """Memory or disk ran out."""
     OUTPUT = "output"

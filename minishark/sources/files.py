@@ -1,0 +1,231 @@
+"""Files as a source: Parquet, CSV, JSON and Arrow, on disks or in object stores.
+
+Keys that folders are named by are columns, and a predicate on one decides which files are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from minishark.catalog import ColumnStatistics, TableStatistics
+from minishark.errors import DataError
+from minishark.expressions import Schema
+from minishark.sources.arrow_files import ArrowFormat
+from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.filesystems import FileReplacedError, StoredFile
+from minishark.sources.formats import FileFormat, Options, OwnReach, Reach
+from minishark.sources.hive import FolderKeys, folder_keys
+from minishark.sources.parquet import ParquetFormat
+from minishark.sources.text import CsvFormat, JsonFormat
+
+FORMATS: dict[str, Callable[[Options], FileFormat]] = {
+    "read_parquet": ParquetFormat,
+    "read_csv": CsvFormat,
+    "read_json": JsonFormat,
+    "read_arrow": ArrowFormat,
+}
+"""Formats by the function of SQL that reads them."""
+
+_REPLACED_MAX = 2
+
+_HIVE_OPTIONS = ("hive_partitioning", "hive_types_autocast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSnapshot(Snapshot):
+    """Files as they were found."""
+
+    version: str
+    schema: Schema
+    statistics: TableStatistics | None
+    files: tuple[StoredFile, ...]
+    keys: FolderKeys  # the columns of folders
+    # The splits of the files at these positions, at least about so many.
+    divide: Callable[[Sequence[int], int], Sequence[Split]]
+
+    def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
+        chosen = [i for i in range(len(self.files)) if self._may_have(i, pushed.predicates)]
+        # A limit needs few rows: of the first files, and not at once.
+        by_folder = all(each.column in self.keys.values for each in pushed.predicates)
+        limit = pushed.limit if by_folder else None
+        found = self.divide(chosen, tasks if limit is None else 1) if chosen else []
+        return found if limit is None else [*_enough(found, limit)]
+
+    def _may_have(self, index: int, predicates: Iterable[Predicate]) -> bool:
+        """Whether rows of a file may be needed, by the values of its folders."""
+        return all(
+            is_true(each, self.keys.values[each.column][index])
+            for each in predicates
+            if each.column in self.keys.values
+        )
+
+
+def _enough(splits: Iterable[Split], limit: int) -> Iterator[Split]:
+    """The first splits, which have as many rows as are needed."""
+    for split in splits:
+        if limit <= 0:
+            return
+        yield split
+        limit -= split.rows or 0
+
+
+_COMPARISONS: dict[Comparison, Callable[[Any, Any], bool]] = {
+    Comparison.EQUAL: operator.eq,
+    Comparison.NOT_EQUAL: operator.ne,
+    Comparison.LESS: operator.lt,
+    Comparison.LESS_OR_EQUAL: operator.le,
+    Comparison.GREATER: operator.gt,
+    Comparison.GREATER_OR_EQUAL: operator.ge,
+}
+
+
+def is_true(predicate: Predicate, value: Any) -> bool:
+    """Whether a predicate is true for a value of its column; NULL is None."""
+    match predicate.comparison:
+        case Comparison.IS_NULL:
+            return value is None
+        case Comparison.IS_NOT_NULL:
+            return value is not None
+        case _ if value is None:
+            return False
+        case Comparison.IN:
+            return value in predicate.values
+        case comparison:
+            return _COMPARISONS[comparison](value, predicate.values[0])
+
+
+@dataclass(slots=True, kw_only=True)
+class FileSource(Source):
+    """Files of one format; safe to use from several threads.
+
+    Attributes:
+        name: what messages and plans call them.
+        reader: the function of SQL that reads them, such as "read_parquet".
+        find: gives them in the order of their rows; raises DataError if there are none.
+        options: the reader's options.
+        reach: how they are got at.
+    """
+
+    name: str
+    reader: str
+    find: Callable[[], Sequence[StoredFile]]
+    options: Options = field(default_factory=dict)
+    reach: Reach = field(default_factory=OwnReach)
+    _format: FileFormat = field(init=False)
+    _last: FileSnapshot | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        own = {name: text for name, text in self.options.items() if name not in _HIVE_OPTIONS}
+        self._format = FORMATS[self.reader](own)
+
+    def resolve(self) -> FileSnapshot:
+        for _ in range(_REPLACED_MAX):
+            with contextlib.suppress(FileReplacedError):  # since they were listed
+                return self._resolved()
+        return self._resolved()
+
+    def _resolved(self) -> FileSnapshot:
+        files = tuple(self.find())
+        with self._lock:
+            if self._last is None or files != self._last.files:
+                try:
+                    self._last = self._snapshot(files)
+                except duckdb.Error as error:
+                    raise DataError(f"Can't read {self.name}: {error}") from error
+            return self._last
+
+    def _snapshot(self, files: tuple[StoredFile, ...]) -> FileSnapshot:
+        keys = FolderKeys()
+        with self.reach.connect() as connection:
+            if self.options.get("hive_partitioning", "true") == "true":
+                detects = self.options.get("hive_types_autocast", "true") == "true"
+                keys = folder_keys(connection, [file.path for file in files], detects=detects)
+            found = self._format.find(connection, files, self.reach)
+        schema = keys.schema(found.own)
+        size = sum(file.bytes for file in files)
+
+        def divide(chosen: Sequence[int], tasks: int) -> Sequence[Split]:
+            try:
+                return self._format.divide(found, chosen, keys, tasks, self.reach)
+            except duckdb.Error as error:
+                raise DataError(f"Can't read {self.name}: {error}") from error
+
+        return FileSnapshot(
+            version=hashlib.sha256(repr(files).encode()).hexdigest(),
+            schema=schema,
+            statistics=TableStatistics(found.rows, size, (ColumnStatistics(),) * len(schema)),
+            files=files,
+            keys=keys,
+            divide=divide,
+        )
+
+
+ENDINGS = {
+    ".parquet": "read_parquet",
+    ".csv": "read_csv",
+    ".tsv": "read_csv",
+    ".csv.gz": "read_csv",
+    ".json": "read_json",
+    ".jsonl": "read_json",
+    ".ndjson": "read_json",
+    ".arrow": "read_arrow",
+    ".feather": "read_arrow",
+    ".json.gz": "read_json",
+    ".jsonl.gz": "read_json",
+    ".ndjson.gz": "read_json",
+}
+"""The readers of files, by how their names end."""
+
+
+def reader_of(path: str) -> str:
+    """The reader of a file, by its name; empty if that does not tell it."""
+    name = path.lower()
+    found = [ending for ending in ENDINGS if name.endswith(ending)]
+    return ENDINGS[max(found, key=len)] if found else ""
+
+
+def named_files(pattern: str | Path, reach: Reach) -> FileSource:
+    """The files at a path or a glob, or all in a folder that are read; columns are united by name.
+
+    Raises:
+        DataError: there are none, or their names do not tell how to read them.
+    """
+
+    def find() -> Sequence[StoredFile]:
+        files = reach.list(str(pattern))
+        known = [file for file in files if reader_of(file.path)]
+        is_folder = any(file.path != str(pattern) for file in files)
+        if not known and is_folder and not glob.has_magic(str(pattern)):
+            endings = ", ".join(ENDINGS)
+            raise DataError(f"There are no files in {pattern} that end in {endings}.")
+        for file in known or files:
+            if not file.is_remote and not Path(file.path).is_file():
+                # A pipe or device could give rows for ever, or none.
+                raise DataError(f"{file.path} is no regular file; copy what it gives to one first.")
+        return known or files
+
+    files = find()
+    readers = {reader_of(file.path) for file in files}
+    if len(readers) != 1 or "" in readers:
+        raise DataError(
+            f"Can't tell how to read {files[0].path}; files may end in "
+            f"{', '.join(sorted(ENDINGS))}, all alike."
+        )
+    return FileSource(
+        name=str(pattern),
+        reader=readers.pop(),
+        find=find,
+        options={"union_by_name": "true"},
+        reach=reach,
+    )

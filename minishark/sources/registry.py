@@ -1,0 +1,31 @@
+"""The functions of SQL that give the rows of a source, and that DuckDB does not have.
+
+`FROM iceberg_scan('folder', snapshot_id = 7)` calls the entry of that name as
+`function(reach, 'folder', snapshot_id=7)`. Entries import their libraries when they are called, and
+raise OptionError for arguments that they do not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from minishark.sources.contract import Source
+from minishark.sources.files import FileSource
+from minishark.sources.formats import Reach
+
+ScanFunction: TypeAlias = Callable[..., Source]
+
+
+def _read_arrow(reach: Reach, *patterns: str, **options: object) -> Source:
+    return FileSource(
+        name=f"read_arrow({', '.join(map(repr, patterns))})",
+        reader="read_arrow",
+        find=lambda: [file for pattern in patterns for file in reach.list(pattern)],
+        options={name: str(value).lower() for name, value in options.items()},
+        reach=reach,
+    )
+
+
+SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {"read_arrow": _read_arrow}
+"""By name, in lower case."""
