@@ -8,11 +8,34 @@ raise OptionError for arguments that they do not take.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from minishark.sources.contract import Source
 
 ScanFunction: TypeAlias = Callable[..., Source]
 
-SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {}
+
+def _iceberg(_: Any, table: str, **options: Any) -> Source:
+    from minishark.sources.iceberg import IcebergSource  # noqa: PLC0415 - an extra
+
+    return IcebergSource(table, **options)
+
+
+def _delta(_: Any, table: str, **options: Any) -> Source:
+    from minishark.sources.delta import DeltaSource  # noqa: PLC0415 - an extra
+
+    return DeltaSource(table, **options)
+
+
+def _postgres(_: Any, dsn: str, schema: str, table: str, **options: Any) -> Source:
+    from minishark.sources.postgres import PostgresSource  # noqa: PLC0415 - an extra
+
+    return PostgresSource(dsn, schema, table, **options)
+
+
+SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {
+    "iceberg_scan": _iceberg,
+    "delta_scan": _delta,
+    "postgres_scan": _postgres,
+}
 """By name, in lower case."""
