@@ -172,14 +172,23 @@ class WarehouseTables:
                 with contextlib.suppress(KeyError):
                     sources.remove(registered)
         for name in list(self.cached):
-            self.reload(name)
+            try:
+                self.catalog.load(name)
+            except CatalogError:
+                self.uncache(name)
+            else:
+                self.reload(name)
 
     # Tables in memory
 
     def reload(self, name: TableName) -> None:
         """Load a table into memory, unless its current version is there."""
         with self._lock:
-            table = self.current(name)
+            try:
+                table = self.current(name)
+            except CatalogError:
+                self.uncache(name)
+                raise
             if self.cached.get(name) is table.metadata:
                 return
             sources = self.engine.planner.sources

@@ -11,29 +11,42 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from minishark.sources.contract import Source
+from minishark.sources.files import FileSource
+from minishark.sources.formats import Reach
 
 ScanFunction: TypeAlias = Callable[..., Source]
 
 
-def _iceberg(_: Any, table: str, **options: Any) -> Source:
+def _iceberg(_: Reach, table: str, **options: Any) -> Source:
     from minishark.sources.iceberg import IcebergSource  # noqa: PLC0415 - an extra
 
     return IcebergSource(table, **options)
 
 
-def _delta(_: Any, table: str, **options: Any) -> Source:
+def _delta(_: Reach, table: str, **options: Any) -> Source:
     from minishark.sources.delta import DeltaSource  # noqa: PLC0415 - an extra
 
     return DeltaSource(table, **options)
 
 
-def _postgres(_: Any, dsn: str, schema: str, table: str, **options: Any) -> Source:
+def _postgres(_: Reach, dsn: str, schema: str, table: str, **options: Any) -> Source:
     from minishark.sources.postgres import PostgresSource  # noqa: PLC0415 - an extra
 
     return PostgresSource(dsn, schema, table, **options)
 
 
+def _read_arrow(reach: Reach, *patterns: str, **options: object) -> Source:
+    return FileSource(
+        name=f"read_arrow({', '.join(map(repr, patterns))})",
+        reader="read_arrow",
+        find=lambda: [file for pattern in patterns for file in reach.list(pattern)],
+        options={name: str(value).lower() for name, value in options.items()},
+        reach=reach,
+    )
+
+
 SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {
+    "read_arrow": _read_arrow,
     "iceberg_scan": _iceberg,
     "delta_scan": _delta,
     "postgres_scan": _postgres,
