@@ -93,8 +93,8 @@ class LocatedRows(Snapshot):
 
 def _places(path: str) -> tuple[MappedColumn, MappedColumn]:
     return (
-        MappedColumn(FILE, "VARCHAR", constant=quote_text(path)),
-        MappedColumn(ROW, "BIGINT", is_row_number=True),
+        MappedColumn(name=FILE, type="VARCHAR", constant=quote_text(path), named=()),
+        MappedColumn(name=ROW, type="BIGINT", is_row_number=True),
     )
 
 
