@@ -88,14 +88,14 @@ class Runtime:
 
     def open_warehouse(self, where: Any) -> None:
         """Let statements see a warehouse; `where` is as in `connect`."""
-        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+        from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
 
         catalog = open_catalog(where)
         from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
         from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
         from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
 
-        tables = WarehouseTables(self.engine, self.named, catalog)
+        tables = WarehouseTables(engine=self.engine, named=self.named, catalog=catalog)
         self.warehouse = Warehouse(tables, WarehouseWrites(tables))
         self.engine.before_statements = tables.refresh
 
