@@ -83,6 +83,13 @@ class QueryPlan:
         return shown(self.physical, self.stages, self.tables)
 
 
+@dataclass(slots=True)
+class PythonFunctions:
+    """The Python functions that statements may call; sessions over one engine share them."""
+
+    by_name: Mapping[str, ScalarFunction] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class QueryPlanner:
     """Plans the queries of a session; safe to use from several threads."""
@@ -90,13 +97,30 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
-    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
+    python: PythonFunctions = field(default_factory=PythonFunctions)
     files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.files = NamedFiles(planning=self.planning, partitions=self.options.partitions)
+
+    @property
+    def functions(self) -> Mapping[str, ScalarFunction]:
+        """The Python functions, by name."""
+        return self.python.by_name
+
+    def over(self, planning: PlanningDatabase) -> QueryPlanner:
+        """The same, for a session with settings and temporary views of its own."""
+        # Physical plans are only reused for the same logical plan, so all sessions share them.
+        return QueryPlanner(
+            planning=planning,
+            catalog=self.catalog,
+            options=self.options,
+            python=self.python,
+            _plans=self._plans,
+            _lock=self._lock,
+        )
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""

@@ -13,7 +13,6 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,6 @@ from minishark.answers import differences, output_order
 from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.cluster.wire import own_versions
-from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import Cancellation
 from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
@@ -50,10 +48,10 @@ from minishark.worker.protocol import TaskFunction
 class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
 
-    def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
-    ) -> None:
-        self.engine = Engine(cluster, options, placing)
+    def __init__(self, engine: Engine, calls: Calls | None = None) -> None:
+        """Over an engine; with the calls of the root's runtime if it is a child's."""
+        cluster = engine.cluster
+        self.engine = engine
         self.named = NamedTables(self.engine)
         self.definitions = Definitions(self.engine, self.named)
         self.files = FileWriter(self.engine)
@@ -65,6 +63,13 @@ class Runtime:
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
         self.remove_function = self.definitions.remove_function
+        self.calls = calls or self._calls(cluster)
+
+    def child(self) -> Runtime:
+        """One for a session of its own over the same cluster and tables."""
+        return Runtime(self.engine.child(), self.calls)
+
+    def _calls(self, cluster: Cluster) -> Calls:
         folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
         pool = CallPool(
@@ -74,10 +79,10 @@ class Runtime:
             working_folder=working_folder,
             events=self.engine.events,
         )
-        self.calls = Calls(pool, lambda: cluster.total_slots)
+        return Calls(pool, lambda: cluster.total_slots)
 
     def _placement(self) -> Placement:
-        return self.engine.placing()  # which may change
+        return self.engine.root.placing()  # which may change
 
     @property
     def is_stopped(self) -> bool:
@@ -150,7 +155,7 @@ class Runtime:
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
     ) -> CachedRows:
-        return self.engine.cached.promise(CachePlan(sql, self.bind(sql), layout, function, needs))
+        return self.engine.promise(CachePlan(sql, self.bind(sql), layout, function, needs))
 
     def materialize(self, cached: CachedRows) -> None:
         self.engine.check_open()

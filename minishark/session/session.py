@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import secrets
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
 from minishark.session.connect import check_placement
+from minishark.session.engine import Engine
 from minishark.session.lazy import imported
 from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
@@ -84,9 +86,11 @@ class Session(CamelCase):
         event_log: str | Path | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(cluster, planner, placing)
+        self._runtime = Runtime(Engine(cluster, planner, placing))
         self._statements = Statements(self._runtime)
         self._name = secrets.token_hex(8)
+        self._root = self
+        self._children: weakref.WeakSet[Session] = weakref.WeakSet()
         shared = cluster.store_name if cluster.address else self._name[:6]
         self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
         self._page: PageServer | None = None
@@ -97,6 +101,31 @@ class Session(CamelCase):
         is_here(self._name, self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
+
+    def new_session(self) -> Session:
+        """A session over the same cluster, with the same tables, views and Python functions.
+
+        It begins with this session's settings. What it sets, its temporary tables, views and
+        macros, the views of its DataFrames, its prepared statements and its current schema are its
+        own. It ends when it is stopped, or with this one.
+
+        Raises:
+            ClusterError: the session is stopped.
+
+        Examples:
+            >>> with session.new_session() as other:
+            ...     other.conf.set("default_null_order", "nulls_first")
+            ...     other.sql("SELECT unnest([1, NULL]) AS x ORDER BY x").collect()
+            [Row(x=None), Row(x=1)]
+        """
+        child = object.__new__(type(self))
+        child.__dict__.update(self.__dict__)  # `copy` would pickle it, as what it is in a call
+        runtime, name = self._runtime.child(), secrets.token_hex(8)
+        own = {"_runtime": runtime, "_statements": Statements(runtime), "_name": name}
+        child.__dict__.update(own)
+        self._children.add(child)
+        is_here(name, child)
+        return child
 
     def __repr__(self) -> str:
         if not self.is_open:
@@ -213,6 +242,8 @@ class Session(CamelCase):
         """
         runtime = self._runtime
         with runtime.engine.up_to_date():
+            if name.lower() in runtime.scratch.temporary:
+                return self.sql(f"FROM {ident(name)}")
             found = runtime.tables.catalog.find(name)
             if found is not None:
                 quoted = ident(found.name)
@@ -411,7 +442,7 @@ class Session(CamelCase):
         address = SessionAddress(
             name=self._name,
             schedulers=cluster.schedulers,
-            placement=engine.placing(),
+            placement=engine.root.placing(),
             folder=self._runtime.calls.pool.files.folder,
             slots=cluster.total_slots,
             working_folder=working_folder(),
@@ -538,7 +569,7 @@ class Session(CamelCase):
             OptionError: there is no such placement, or the ratio is below 1.
         """
         check_placement(placement, probe_ratio)
-        engine = self._runtime.engine
+        engine = self._runtime.engine.root
         engine.placing = partial(engine.cluster.placement, placement, probe_ratio)
 
     @contextlib.contextmanager
@@ -589,6 +620,8 @@ class Session(CamelCase):
         """
         engine = self._runtime.engine
         engine.check_open()
+        if self._root is not self:
+            return self._root.ui(port=port, open_browser=open_browser)
         with self._page_lock:
             if self._page is None:
                 self._page = serve_session(self._watcher, engine, port)
@@ -625,8 +658,15 @@ class Session(CamelCase):
     def stop(self) -> None:
         """Stop the cluster and free its memory; may be called twice, and from any thread.
 
-        Does nothing in a fork of the process.
+        A session that `new_session` has made only ends itself. Does nothing in a fork of the
+        process.
         """
+        if self._root is not self:
+            self._runtime.engine.stop()
+            return
+        if not self.is_stopped:
+            for child in tuple(self._children):
+                child.stop()
         if not self.is_stopped:
             self._runtime.calls.pool.close()
             self._watcher.stop()
