@@ -37,6 +37,7 @@ LAYERS = (
     "page",
     "deploy",
     "session",
+    "serve",
     "tpch",
     "adapters",
     "dbapi",

@@ -45,6 +45,7 @@ from minishark.session.engine import Engine
 from minishark.session.lazy import imported
 from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
+from minishark.session.served import Served
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
 from minishark.tasks.broadcast import Broadcast
@@ -90,6 +91,7 @@ class Session(CamelCase):
         self._statements = Statements(self._runtime)
         self._name = secrets.token_hex(8)
         self._root = self
+        self._ending: list[Callable[[], None]] = []
         self._children: weakref.WeakSet[Session] = weakref.WeakSet()
         shared = cluster.store_name if cluster.address else self._name[:6]
         self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
@@ -628,6 +630,67 @@ class Session(CamelCase):
         show(self._page.address, open_browser)
         return self._page.address
 
+    def serve(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 31337,
+        token: str | None = None,
+        users: Mapping[str, str] | None = None,
+        certificate: tuple[str | Path, str | Path] | None = None,
+        max_connections: int = 200,
+        max_running: int = 100,
+        max_running_each: int = 16,
+        idle_s: float = 1800.0,
+    ) -> Served:
+        """Serve the session to other programs by Arrow Flight SQL; docs/tools.md names some.
+
+        Clients share its tables, views and Python functions; settings, temporary tables, prepared
+        statements and the current schema are each connection's own. It is served until the server
+        or the session is stopped.
+
+        Args:
+            host: the address to listen on. One that other machines reach needs `certificate`, and
+                `token` or `users`.
+            port: the port; 0 for any that is free, which the server's `address` has.
+            token: what clients must send, as a bearer token.
+            users: passwords by user, of which clients must send one.
+            certificate: PEM files of a certificate and its private key, for TLS.
+            max_connections: connections at a time.
+            max_running: statements that run or send rows at a time, in all.
+            max_running_each: the same, of one connection.
+            idle_s: seconds after which a connection ends that nobody uses.
+
+        Raises:
+            OptionError: protobuf is not installed, other machines could reach it unencrypted or
+                without a token or password, it can't listen there, or a limit is not positive.
+            DataError: the certificate can't be read.
+
+        Examples:
+            >>> with session.serve(port=0) as server:
+            ...     server.address.rpartition(":")[0]
+            'grpc://127.0.0.1'
+        """
+        self._runtime.engine.check_open()
+        # By its name: that room is above this one.
+        served: Served = imported("minishark.serve.server").serve(
+            self,
+            host=host,
+            port=port,
+            token=token,
+            users=users or {},
+            certificate=certificate,
+            connections=max_connections,
+            running=max_running,
+            running_each=max_running_each,
+            idle_s=idle_s,
+        )
+        return served
+
+    def on_stop(self, end: Callable[[], None]) -> None:
+        """Call `end` when the session is about to stop."""
+        self._ending.append(end)
+
     def trace(self, provider: TracerProvider | None = None) -> None:
         """Send what happens from now on as OpenTelemetry spans: queries, stages, tasks, calls.
 
@@ -665,6 +728,8 @@ class Session(CamelCase):
             self._runtime.engine.stop()
             return
         if not self.is_stopped:
+            for end in tuple(self._ending):
+                end()
             for child in tuple(self._children):
                 child.stop()
         if not self.is_stopped:

@@ -124,10 +124,11 @@ class _Remembered:
     def __init__(self) -> None:
         self.parsed: OrderedDict[str, tuple[ParsedStatement, ...]] = OrderedDict()
         self.bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
+        self.schemas: OrderedDict[BoundStatement, pa.Schema] = OrderedDict()
         self.plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
 
     def clear(self) -> None:
-        for cache in (self.parsed, self.bound, self.plans):
+        for cache in (self.parsed, self.bound, self.schemas, self.plans):
             cache.clear()
 
 
@@ -356,9 +357,16 @@ class PlanningDatabase:
 
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a SELECT, in the types in which users get them."""
-        with self._lock, _query_errors():
+        with self._lock:
             self._refresh()
-            return self._con.sql(sql).limit(0).to_arrow_table().schema
+            bound = self._remembered.bound.get((sql, self.version))
+            schema = self._remembered.schemas.get(bound) if bound is not None else None
+            if schema is None:
+                with _query_errors():
+                    schema = self._con.sql(sql).limit(0).to_arrow_table().schema
+                if bound is not None:
+                    _remember(self._remembered.schemas, bound, schema)
+            return schema
 
     def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
         """The catalog's tables among the named relations; if None, among the words of the text."""
