@@ -33,6 +33,7 @@ from minishark.errors import (
     MinisharkError,
     PartitionsLostError,
     QueryCancelledError,
+    QueryError,
     ResourceError,
     TaskFailedError,
 )
@@ -546,6 +547,11 @@ class _Query(Generic[Result]):
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
+        if self.sink.takes_constants and plan.logical.is_constant:
+            # Pools ask SELECT 1 all day. If it fails, the task's error is the one to tell.
+            with contextlib.suppress(QueryError):
+                rows = engine.planning.show(self.sql)
+                return self.sink.accept(rows), self._metrics((), warnings)
         try:
             engine.check_slots()
         except ResourceError:
