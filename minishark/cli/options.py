@@ -171,6 +171,25 @@ data_options = _several(
     nodes_option,
     memory_option,
     cluster_option,
+    click.option(
+        "--server",
+        metavar="ADDRESS",
+        help="Use the session that `minishark serve` serves there: grpc://HOST:PORT, "
+        "grpc+tls://HOST:PORT, or with USER:PASSWORD@ before the host.",
+    ),
+    click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="File with the server's token.",
+    ),
+    click.option(
+        "--trust",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="PEM file of the certificate that the server has, or of who signed it.  "
+        "[default: the system's]",
+    ),
 )
 
 # How and where results are written.

@@ -151,14 +151,19 @@ class Connection:
                 if statement.asked_s < before_s and not statement.is_fetched:
                     del self._statements[handle]
 
+    def cancel(self) -> None:
+        """End what runs."""
+        with self._lock:
+            running = tuple(self._running)
+        for interruption in running:
+            interruption.cancel()
+
     def close(self) -> None:
         """End what runs, and the session."""
         with self._lock:
-            running = tuple(self._running)
             self._statements.clear()
             self._prepared.clear()
-        for interruption in running:
-            interruption.cancel()
+        self.cancel()
         self.session.stop()
 
 

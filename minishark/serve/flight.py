@@ -284,12 +284,14 @@ class FlightSql(fl.FlightServerBase):
         yield packed("ActionCancelQueryResult", result=self._cancelled(connection, info))
 
     def _cancelled(self, connection: Connection, info: Any) -> int:
+        """Cancel a statement; without a ticket, all that the connection runs."""
+        if not info.endpoint:  # as of a client that waits for a statement that is no query
+            connection.cancel()
+            return _CANCELLED
+        name, ticket = unpacked(info.endpoint[0].ticket.ticket)
         found = None
-        for endpoint in info.endpoint:
-            name, ticket = unpacked(endpoint.ticket.ticket)
-            if name == "TicketStatementQuery":
-                handle = ticket.statement_handle
-                found = self._connections.find(handle, connection.identity)
+        if name == "TicketStatementQuery":
+            found = self._connections.find(ticket.statement_handle, connection.identity)
         if found is None:
             return _NOT_CANCELLABLE
         found.interruption.cancel()
