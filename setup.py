@@ -19,6 +19,7 @@ JOBLIB = ["joblib>=1.5"]
 RAY = ["ray[data]>=2.50"]  # the first with label selectors, by which nodes avoid each other
 DASK = ["distributed>=2024.8"]
 OTEL = ["opentelemetry-sdk>=1.25"]
+FLIGHT = ["protobuf>=5"]  # the messages of Flight SQL; pyarrow has the rest
 TEST = [
     *TPCH,
     *BENCH,
@@ -27,6 +28,9 @@ TEST = [
     *SPARK,
     *JOBLIB,
     *OTEL,
+    *FLIGHT,
+    "adbc-driver-flightsql>=1.8",
+    "adbc-driver-manager>=1.8",
     "hypothesis>=6.100",
     "ipykernel>=6",
     "jupysql>=0.11",
@@ -104,6 +108,7 @@ setup(
         "ray": RAY,
         "dask": DASK,
         "otel": OTEL,
+        "flight": FLIGHT,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

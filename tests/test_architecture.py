@@ -37,7 +37,6 @@ LAYERS = (
     "page",
     "deploy",
     "session",
-    "serve",
     "tpch",
     "adapters",
     "dbapi",

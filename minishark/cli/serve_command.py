@@ -98,8 +98,8 @@ def serve(
     the current schema are each connection's own. docs/tools.md says how tools connect.
     """
     import minishark
+    from minishark.adapters.flight.access import Access, check_exposure, read_token, read_users
     from minishark.cli.data import chosen_tables, load_all
-    from minishark.serve.access import Access, check_exposure, read_token, read_users
 
     host, port = _place(listen)
     token = None if token_file is None else read_token(token_file)

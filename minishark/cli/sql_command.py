@@ -138,8 +138,8 @@ def _session(
         return
     if cluster is not None or memory_limit is not None:
         raise click.UsageError("A server has its cluster: --cluster and --memory-limit are its.")
-    from minishark.serve.access import read_token
-    from minishark.serve.client import RemoteSession
+    from minishark.adapters.flight.access import read_token
+    from minishark.adapters.flight.client import RemoteSession
 
     token = None if token_file is None else read_token(token_file)
     with RemoteSession(server, token=token, certificate=trust) as remote:

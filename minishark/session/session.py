@@ -673,7 +673,7 @@ class Session(CamelCase):
         """
         self._runtime.engine.check_open()
         # By its name: that room is above this one.
-        served: Served = imported("minishark.serve.server").serve(
+        served: Served = imported("minishark.adapters.flight.server").serve(
             self,
             host=host,
             port=port,

@@ -13,11 +13,11 @@ from typing import Any, Self
 import psutil
 import pyarrow as pa
 
+from minishark.adapters.flight.access import Access, check_exposure
+from minishark.adapters.flight.connections import Connections
+from minishark.adapters.flight.limits import Limits
+from minishark.adapters.flight.service import Calls, FlightSql
 from minishark.errors import DataError, OptionError
-from minishark.serve.access import Access, check_exposure
-from minishark.serve.connections import Connections
-from minishark.serve.flight import Calls, FlightSql
-from minishark.serve.limits import Limits
 from minishark.session.session import Session
 
 _LOOK_S = 0.1  # between two looks for clients that have given up

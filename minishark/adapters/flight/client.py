@@ -16,12 +16,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from minishark.adapters.flight.failures import our_error
+from minishark.adapters.flight.messages import make, packed
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.dataframe.show import PlanText
 from minishark.errors import ClusterError, DataError, OptionError
 from minishark.expressions import quote_text
-from minishark.serve.failures import our_error
-from minishark.serve.messages import make, packed
 
 _CALL_S = 30.0  # for calls that run nothing
 _WAIT_S = 0.2  # between two looks at whether the user has enough

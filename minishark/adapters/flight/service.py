@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from minishark.adapters.flight import catalog, statements
+from minishark.adapters.flight.access import Access, Caller, Callers, Handshakes
+from minishark.adapters.flight.catalog import CATALOG
+from minishark.adapters.flight.connections import Connection, Connections, Prepared, Statement
+from minishark.adapters.flight.failures import answering
+from minishark.adapters.flight.messages import make, packed, parsed, unpacked
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.expressions import quote
-from minishark.serve import catalog, statements
-from minishark.serve.access import Access, Caller, Callers, Handshakes
-from minishark.serve.catalog import CATALOG
-from minishark.serve.connections import Connection, Connections, Prepared, Statement
-from minishark.serve.failures import answering
-from minishark.serve.messages import make, packed, parsed, unpacked
 from minishark.session.interruption import Interruption, running
 
 _CALLERS = "callers"

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from minishark.adapters.flight.catalog import CATALOG
 from minishark.compiler.sql import statements as kinds
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.errors import CatalogError, OptionError, QueryError, ResourceError, UnsupportedError
 from minishark.expressions import quote
-from minishark.serve.catalog import CATALOG
 from minishark.session.session import Session
 
 _ROWS_OF_VALUES_MAX = 1000  # for which a query runs, one after the other

@@ -13,7 +13,7 @@ import pyarrow.flight as fl
 
 from minishark import errors
 
-_LOG = logging.getLogger("minishark.serve")
+_LOG = logging.getLogger("minishark.adapters.flight")
 _DETAIL = re.compile(r"\. (?:Detail|gRPC client debug context): (.*)", re.DOTALL)
 _CLASS = re.compile(r"Python exception: (\w+)")
 

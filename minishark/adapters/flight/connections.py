@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from minishark.adapters.flight.access import Caller, Identity
+from minishark.adapters.flight.limits import Limits
+from minishark.adapters.flight.statements import Answer
 from minishark.errors import CatalogError, ResourceError
-from minishark.serve.access import Caller, Identity
-from minishark.serve.limits import Limits
-from minishark.serve.statements import Answer
 from minishark.session.interruption import Interruption
 from minishark.session.session import Session
 
