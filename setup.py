@@ -20,6 +20,10 @@ RAY = ["ray[data]>=2.50"]  # the first with label selectors, by which nodes avoi
 DASK = ["distributed>=2024.8"]
 OTEL = ["opentelemetry-sdk>=1.25"]
 FLIGHT = ["protobuf>=5"]  # the messages of Flight SQL; pyarrow has the rest
+ICEBERG = ["pyiceberg[sql-sqlite]>=0.10"]  # the warehouse too, whose catalog is SQLite
+DELTA = ["deltalake>=1.2"]
+OBJECTS = ["obstore>=0.8"]
+POSTGRES = ["adbc-driver-postgresql>=1.5"]
 TEST = [
     *TPCH,
     *BENCH,
@@ -31,9 +35,16 @@ TEST = [
     *FLIGHT,
     "adbc-driver-flightsql>=1.8",
     "adbc-driver-manager>=1.8",
+    *ICEBERG,
+    *DELTA,
+    *OBJECTS,
+    *POSTGRES,
+    "flask-cors>=4",  # with flask and moto, an S3 server
+    "flask>=3",
     "hypothesis>=6.100",
     "ipykernel>=6",
     "jupysql>=0.11",
+    "moto[s3]>=5",
     "nbclient>=0.10",
     "pandas>=2",
     "playwright>=1.49",
@@ -109,6 +120,10 @@ setup(
         "dask": DASK,
         "otel": OTEL,
         "flight": FLIGHT,
+        "iceberg": ICEBERG,
+        "delta": DELTA,
+        "objects": OBJECTS,
+        "postgres": POSTGRES,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

@@ -35,10 +35,10 @@ import msgspec
 from common import CpuClock, command, write_json
 
 import minishark
-from minishark.answers import differences
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
+from minishark.query.answers import differences
 from minishark.session.session import Session
 
 ADAPTIVE = tuple(rule.name for rule in RULES if rule.phase is Phase.ADAPTIVE)

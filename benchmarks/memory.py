@@ -30,8 +30,8 @@ import pyarrow as pa
 from common import Silent, parser_of, tables_of, write_json
 
 import minishark
-from minishark.answers import differences, output_order
 from minishark.errors import MinisharkError
+from minishark.query.answers import differences, output_order
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.tables import create_views, load_tables
 from minishark.worker.memory import parse_size

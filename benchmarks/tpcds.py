@@ -22,8 +22,8 @@ import msgspec
 from common import CpuClock, command, native_duckdb, timed, write_json
 
 import minishark
-from minishark.answers import differences
 from minishark.errors import MinisharkError
+from minishark.query.answers import differences
 from minishark.session.session import Session
 
 

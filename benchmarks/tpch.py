@@ -30,9 +30,9 @@ import pyarrow as pa
 from common import CpuClock, Steps, command, native_duckdb, parser_of, tables_of, timed, write_json
 
 import minishark
-from minishark.answers import differences, output_order
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS
 from minishark.errors import MinisharkError
+from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import default_replicas, versions

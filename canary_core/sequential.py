@@ -99,7 +99,7 @@ class _Eager:
             case stages.SCATTER:
                 arrived: list[list[Any]] = [[] for _ in range(stage.target)]
                 for pieces in made:
-                    for target, piece in pieces:
+                    for target, piece in pieces.items():
                         arrived[target].append(piece)
                 return arrived
             case stages.REDUCE:

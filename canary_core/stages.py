@@ -114,7 +114,7 @@ class Digester:
     def __init__(self) -> None:
         self.digest = 0
         self._codes: dict[int, tuple[Any, int]] = {}
-        self._plain: dict[int, tuple[Any, int]] = {}  # functions that hold nothing, by their id
+        self._plain: dict[int, tuple[Any, int]] = {}  # functions that don't change, by their id
 
     def fold(self, stage: Stage) -> int:
         """The digest of all stages up to this one."""
@@ -136,15 +136,14 @@ class Digester:
 
     def _function(self, fn: Any) -> int:
         code = getattr(fn, "__code__", None)
-        if code is None:
-            return _number(self._describe(fn).encode())
-        number = self._code(code)
-        if fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None:
+        number = _number(self._describe(fn).encode()) if code is None else self._code(code)
+        if _holds_nothing_that_changes(fn):
             if len(self._plain) > CACHED_MAX:
                 self._plain.clear()
             self._plain[id(fn)] = (fn, number)
-            return number
-        return hash((number, _number(self._describe(fn).encode()))) & MASK
+        elif code is not None:
+            number = hash((number, _number(self._describe(fn).encode()))) & MASK
+        return number
 
     def _code(self, code: CodeType) -> int:
         known = self._codes.get(id(code))
@@ -172,6 +171,16 @@ class Digester:
             return f"{self._code(code)}{inside(held)}"
         owner = "" if (bound := getattr(item, "__self__", None)) is None else type(bound).__name__
         return f"{getattr(item, '__module__', '')}.{owner}.{function_name(item)}"
+
+
+def _holds_nothing_that_changes(fn: Any) -> bool:
+    """Whether what is folded of a function is the same whenever it is called."""
+    if isinstance(fn, functools.partial):
+        held = (*fn.args, *fn.keywords.values())
+        return _holds_nothing_that_changes(fn.func) and all(isinstance(h, SCALARS) for h in held)
+    if hasattr(fn, "__code__"):
+        return fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None
+    return True  # it is folded by its name
 
 
 def _contents(cell: Any) -> Any:

@@ -10,8 +10,8 @@ from canary_core.errors import InvalidCall, TaskFailed
 from canary_core.stages import Stage
 
 
-def scattered(stage: Stage, index: int, operands: Iterable[Any]) -> list[tuple[int, Any]]:
-    """Run a partition's task of a scatter: pairs of target and piece, in order of the targets.
+def scattered(stage: Stage, index: int, operands: Iterable[Any]) -> dict[int, Any]:
+    """Run a partition's task of a scatter; returns its pieces by target.
 
     Raises:
         InvalidCall: See `pieces_by_target`; or a piece is for a target that its routes lack.
@@ -19,35 +19,34 @@ def scattered(stage: Stage, index: int, operands: Iterable[Any]) -> list[tuple[i
     pieces = pieces_by_target(stage.fn(*operands), stage.target)
     if stage.routes is not None:
         allowed = stage.routes.targets[index]
-        astray = [target for target, _ in pieces if target not in allowed]
+        astray = [target for target in pieces if target not in allowed]
         if astray:
             raise InvalidCall(
-                f"a scatter function returned a piece for target {astray[0]}; the routes of"
+                f"a scatter function returned a piece for target {min(astray)}; the routes of"
                 f" partition {index} lead to {', '.join(map(str, allowed)) or 'none'}"
             )
     return pieces
 
 
-def pieces_by_target(pieces: Any, targets: int) -> list[tuple[int, Any]]:
-    """What a scatter function returned, as pairs in order of the targets.
+def pieces_by_target(pieces: Any, targets: int) -> dict[int, Any]:
+    """What a scatter function returned, by target.
 
     Raises:
         InvalidCall: It is neither a mapping nor a sequence, or an index is out of range.
     """
     if isinstance(pieces, Mapping):
-        pairs = sorted(pieces.items())
-        if pairs and not (pairs[0][0] >= 0 and pairs[-1][0] < targets):
+        if pieces and not (min(pieces) >= 0 and max(pieces) < targets):
             raise InvalidCall(
-                f"a scatter function returned targets {pairs[0][0]} to {pairs[-1][0]};"
+                f"a scatter function returned targets {min(pieces)} to {max(pieces)};"
                 f" there are {targets} partitions, from 0"
             )
-        return [(int(target), piece) for target, piece in pairs]
+        return {int(target): piece for target, piece in pieces.items()}
     if hasattr(pieces, "__len__") and not isinstance(pieces, str | bytes):
         if len(pieces) != targets:
             raise InvalidCall(
                 f"a scatter function returned {len(pieces)} pieces for {targets} partitions"
             )
-        return [(target, piece) for target, piece in enumerate(pieces) if piece is not None]
+        return {target: piece for target, piece in enumerate(pieces) if piece is not None}
     raise InvalidCall(
         "a scatter function returns a mapping from target to piece, or a sequence with a piece"
         f" for each target, not {type(pieces).__name__}"

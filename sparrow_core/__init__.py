@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparrow_core.observe.why import Why, explain
-    from sparrow_core.policy.placement import PLACEMENTS
+    from sparrow_core.policy.disciplines import Discipline
+    from sparrow_core.policy.early_binding import BoundPlacer
+    from sparrow_core.policy.late_binding import late_binding_placer
+    from sparrow_core.policy.placement import PLACEMENTS, make_placement
+    from sparrow_core.policy.placer import PlacedJob, Placement, Placer
     from sparrow_core.protocol.errors import (
         ClusterClosed,
         ClusterStartError,
@@ -45,8 +49,10 @@ __version__ = "0.2.0"
 
 __all__ = [
     "PLACEMENTS",
+    "BoundPlacer",
     "ClusterClosed",
     "ClusterStartError",
+    "Discipline",
     "ExecutorGroup",
     "ExecutorStatus",
     "InProcessCluster",
@@ -61,7 +67,10 @@ __all__ = [
     "NodeConfig",
     "NodeName",
     "NodeStatus",
+    "PlacedJob",
+    "Placement",
     "PlacementStep",
+    "Placer",
     "RemoteCluster",
     "Runner",
     "SparrowError",
@@ -76,11 +85,17 @@ __all__ = [
     "Why",
     "__version__",
     "explain",
+    "late_binding_placer",
+    "make_placement",
 ]
 
 _HOMES = {
     "runtime.cluster": ("InProcessCluster", "LocalCluster"),
-    "policy.placement": ("PLACEMENTS",),
+    "policy.disciplines": ("Discipline",),
+    "policy.early_binding": ("BoundPlacer",),
+    "policy.late_binding": ("late_binding_placer",),
+    "policy.placement": ("PLACEMENTS", "make_placement"),
+    "policy.placer": ("PlacedJob", "Placement", "Placer"),
     "protocol.errors": (
         "ClusterClosed",
         "ClusterStartError",

@@ -14,11 +14,11 @@ from canary_core import values
 from canary_core.machines.links import Links
 from canary_core.machines.partition import Key, PackError, Partition
 from canary_core.protocol.messages import Entry, Pieces
-from canary_core.stages import UNTOLD
+from canary_core.stages import UNTOLD, Stage
 from canary_core.tree import Node, combine
 from sparrow_core.protocol.ids import Address
 
-Arrivals = dict[int, dict[Any, Any]]  # by target, by key
+Arrivals = dict[int, dict[Any, Any]]  # by target, by source
 
 
 class PartitionMap:
@@ -66,21 +66,34 @@ class Exchange:
         # By stage: its digest, the size of the target group, and what goes where.
         self._outgoing: dict[int, tuple[int, int, Arrivals]] = {}
 
-    def send(self, stage: int, digest: int, size: int, arrivals: Arrivals) -> None:
-        """Deliver what partitions here have sent; what goes elsewhere waits for `flush`."""
-        for target, pieces in arrivals.items():
+    def send(self, stage: Stage, source: Any, pieces: dict[int, Any]) -> None:
+        """Deliver what a partition here has sent, by target.
+
+        What goes elsewhere waits for `flush`.
+        """
+        index, size = stage.index, stage.target
+        for target, piece in pieces.items():
             part = self.parts.get((size, target))
             if part is not None:
-                if part.deliver(stage, pieces):
+                if part.deliver(index, source, piece):
                     self.runnable[part.key] = None
             else:
-                _, _, waiting = self._outgoing.setdefault(stage, (digest, size, {}))
-                waiting.setdefault(target, {}).update(pieces)
+                _, _, waiting = self._outgoing.setdefault(index, (stage.digest, size, {}))
+                waiting.setdefault(target, {})[source] = piece
 
     @property
     def has_outgoing(self) -> bool:
         """Whether data for other workers wait for `flush`."""
         return bool(self._outgoing)
+
+    def destinations(self) -> set[Address]:
+        """The workers for which data wait for `flush`."""
+        return {
+            owner
+            for _, size, arrivals in self._outgoing.values()
+            for target in arrivals
+            if (owner := self.map.owner((size, target))) is not None
+        }
 
     def flush(self) -> None:
         """Post all that waits, in one message for each stage and worker."""
@@ -140,8 +153,9 @@ class Exchange:
     def _take(self, stage: int, key: Key, pieces: dict[Any, Any]) -> None:
         part = self.parts.get(key)
         if part is not None:
-            if part.deliver(stage, pieces):
-                self.runnable[key] = None
+            for source, piece in pieces.items():
+                if part.deliver(stage, source, piece):
+                    self.runnable[key] = None
         else:
             self._held.setdefault(key, {}).setdefault(stage, {}).update(pieces)
 
@@ -150,7 +164,8 @@ class Exchange:
         self.parts[part.key] = part
         self.runnable[part.key] = None
         for stage, pieces in self._held.pop(part.key, {}).items():
-            part.deliver(stage, pieces)
+            for source, piece in pieces.items():
+                part.deliver(stage, source, piece)
 
     def remove(self, key: Key) -> Partition:
         """A partition goes."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from canary_core import stages, values
 from canary_core.machines import replica as steps_of
-from canary_core.machines.replica import MANY, ONE, SPECIAL, TWO, Replica, Step, Track
+from canary_core.machines.replica import MANY, ONE, RECEIVE, SPECIAL, TWO, Replica, Step, Track
 from canary_core.stages import Stage
 from canary_core.tasks import scattered
 from canary_core.tree import combine
@@ -28,7 +28,7 @@ class Effects(Protocol):
     """What running a step does beyond its partition."""
 
     def send(self, stage: Stage, index: int, pieces: Any) -> None:
-        """Send what a partition has for others: a value, or pairs of target and piece."""
+        """Send what a partition has for others: a value, or pieces by target."""
         ...
 
     def tell(self, stage: Stage, value: Any) -> None:
@@ -107,13 +107,12 @@ class Partition:
         self.blobs: dict[int, values.Frames] = {}
         self.sent: dict[str, set[tuple[int, int]]] = {}
 
-    def deliver(self, stage: int, pieces: dict[Any, Any]) -> bool:
+    def deliver(self, stage: int, source: Any, piece: Any) -> bool:
         """Take what a stage sends here, perhaps again; False if a step still waits for more."""
         here = self.inbox.get(stage)
         if here is None:
-            self.inbox[stage] = here = pieces
-        else:
-            here.update(pieces)
+            self.inbox[stage] = here = {}
+        here[source] = piece
         return len(here) >= self.awaited.get(stage, 0)
 
     def first_unrun(self, replica: Replica) -> int:
@@ -196,20 +195,33 @@ def _drain_around(
     """Retry what waits, and run what does not depend on it."""
     waiting, part.blocked = part.blocked, []
     blocked, frees, states = part.blocked, part.frees, replica.states
-    steps, base, first = track.steps, track.base, part.pc
-    ran = 0
-    for pc in (*waiting, *range(first, stop)):
-        step = steps[pc - base]
-        if pc >= first:
-            frees += step[3]
-            part.pc = pc + 1
-        if _is_ready(part, step, track, states) and _run_any(part, step, effects):
-            ran += 1
-        else:
-            blocked.append(pc)
+    steps, base, first, held = track.steps, track.base, part.pc, part.values
+    step = None
+    try:
+        for pc in (*waiting, *range(first, stop)):
+            step = steps[pc - base]
+            if pc >= first:
+                frees += step[3]
+                part.pc = pc + 1
+            code, fn, _, _, stage = step
+            if code == RECEIVE:
+                # Once it waits, it is of no use to look again before something has come.
+                has_run = (pc >= first or stage.index in part.inbox) and _receive(part, stage)
+            elif not _is_ready(part, step, track, states):
+                has_run = False
+            elif code >= SPECIAL:
+                has_run = _run_special(part, step, effects)
+            else:
+                held[stage.index] = fn(*[held[each] for each in _operands(step)])
+                has_run = True
+            if not has_run:
+                blocked.append(pc)
+    except (Exception, SystemExit) as error:
+        assert step is not None
+        raise TaskError(step[4], part.index) from error
     if frees:
         _free(part, [steps[pc - base] for pc in blocked])
-    return ran
+    return len(waiting) + stop - first - len(blocked)
 
 
 def _free(part: Partition, waiting: list[Step]) -> None:
@@ -229,16 +241,23 @@ def _free(part: Partition, waiting: list[Step]) -> None:
 
 def _is_ready(part: Partition, step: Step, track: Track, states: set[int]) -> bool:
     """Whether all that a step reads is there, and no blocked step before it minds."""
-    code, _, operands, _, _ = step
-    before = part.blocked
-    for each in (operands,) if code == ONE else operands:
-        if each not in part.values:
+    held, operands = part.values, step[2]
+    if step[0] == ONE:
+        if operands not in held:
             return False
-        if each in states and any(
-            _minds(step, track.steps[pc - track.base], each) for pc in before
-        ):
-            return False
-    return True
+    else:
+        for each in operands:
+            if each not in held:
+                return False
+    if not states:
+        return True
+    before = [track.steps[pc - track.base] for pc in part.blocked]
+    return not any(
+        _minds(step, earlier, each)
+        for each in _operands(step)
+        if each in states
+        for earlier in before
+    )
 
 
 def _minds(step: Step, earlier: Step, state: int) -> bool:
@@ -251,22 +270,11 @@ def _operands(step: Step) -> Iterable[int]:
     return (step[2],) if step[0] == ONE else step[2]
 
 
-def _run_any(part: Partition, step: Step, effects: Effects) -> bool:
-    code, fn, _, _, stage = step
-    try:
-        if code >= SPECIAL:
-            return _run_special(part, step, effects)
-        part.values[stage.index] = fn(*[part.values[each] for each in _operands(step)])
-    except (Exception, SystemExit) as error:
-        raise TaskError(stage, part.index) from error
-    return True
-
-
 def _run_special(part: Partition, step: Step, effects: Effects) -> bool:
     """Run a step that is more than a function of values; False if it has to wait."""
     code, fn, operands, _, stage = step
     held = part.values
-    if code == steps_of.RECEIVE:
+    if code == RECEIVE:
         return _receive(part, stage)
     if code == steps_of.SEND:
         effects.send(stage, part.index, _sent(part, stage))

@@ -3,7 +3,8 @@
 One `Work` message is one round: each partition that may have something to do runs what is ready,
 then the driver goes on until it is WINDOW stages ahead of the slowest partition here. So a task
 costs no message, no queue entry and no clock read; data for other workers leave at the end of the
-round, one message for each stage and peer.
+round, one message for each stage and peer. A round ends early if somebody waits for these data; as
+long as all others are busy, more data gather for the same message.
 
 The controller is not asked for anything while a program runs. It may change the partition map (a
 partition that is another's by the map is sent there, with all that is its own), tell which stages
@@ -14,7 +15,7 @@ partitions continue from these).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar, Protocol, assert_never
 
 from msgspec import structs
 
@@ -23,7 +24,7 @@ from canary_core.driver import Driver, Source
 from canary_core.machines import shelf as snapshots
 from canary_core.machines.archive import Archive, plan_cuts
 from canary_core.machines.comparison import Comparison
-from canary_core.machines.exchange import Arrivals, Exchange, Reductions
+from canary_core.machines.exchange import Exchange, Reductions
 from canary_core.machines.links import Links
 from canary_core.machines.meter import Meter
 from canary_core.machines.moving import packed, unpacked
@@ -86,6 +87,29 @@ IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not ackn
 SINGLE_KEY: Key = (1, 0)
 
 
+class Neighbours(Protocol):
+    """What a worker may know of the others without a message; it decides on speed alone."""
+
+    def await_data(self, worker: Address) -> bool:
+        """Whether a worker waits for messages, or may."""
+        ...
+
+    def have_written(self) -> bool:
+        """Whether messages of other workers are there."""
+        ...
+
+
+class _Unseen:
+    """Nothing is known: whoever has data for others sends them."""
+
+    def await_data(self, worker: Address) -> bool:
+        del worker
+        return True
+
+    def have_written(self) -> bool:
+        return False
+
+
 class Worker(Machine[WorkerIn]):
     """A worker's state machine.
 
@@ -97,6 +121,7 @@ class Worker(Machine[WorkerIn]):
         clock: For load reports: seconds, of any origin.
         host: The name of the machine; copies of snapshots go to other ones.
         born: Greater than that of an earlier worker with this address.
+        neighbours: What is known of other workers without a message.
     """
 
     inputs: ClassVar[Any] = WorkerIn
@@ -111,6 +136,7 @@ class Worker(Machine[WorkerIn]):
         clock: Callable[[], float],
         host: str = "",
         born: int = 0,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self.address = address_
         self.meter = Meter()
@@ -121,6 +147,7 @@ class Worker(Machine[WorkerIn]):
         self._clock = clock
         self._host = host
         self._born = born
+        self._neighbours = neighbours or _Unseen()
         self._links = Links(self.address, self._born)
         self._archive = Archive(self._links)
         self._epoch = 0
@@ -230,7 +257,7 @@ class Worker(Machine[WorkerIn]):
         if replica is None or self._failed or self._ended:
             return
         try:
-            self._run_partitions(replica)
+            is_interrupted = self._run_partitions(replica)
             self._must_look_at_leaves = False
             if self._reductions.leaves:
                 self._combine_leaves(replica)
@@ -240,11 +267,17 @@ class Worker(Machine[WorkerIn]):
         limit = self._limit(replica)
         if limit > replica.end:
             self._advance(replica, limit)
-        self._exchange.flush()
+        if not is_interrupted:
+            self._exchange.flush()
 
-    def _run_partitions(self, replica: Replica) -> None:
-        """Let each partition run what is ready, until a round's time is over."""
-        exchange, clock = self._exchange, self._clock
+    def _run_partitions(self, replica: Replica) -> bool:
+        """Let each partition run what is ready, until a round's time is over.
+
+        Returns:
+            Whether the round was cut short by messages, and goes on when they are read.
+        """
+        exchange, clock, neighbours = self._exchange, self._clock, self._neighbours
+        is_interrupted = False
         started = before = clock()
         for key in list(exchange.runnable):
             part = exchange.parts[key]
@@ -259,18 +292,26 @@ class Worker(Machine[WorkerIn]):
                 part.batch = _batch(part.batch, took_s)
             if part.cuts and _is_at_cut(part, replica):
                 self._store(part, replica)
-            limit_s = SLICE_S
-            if self._has_outgoing:
-                # All wait for what a single sends: it leaves before other tasks run.
-                limit_s = PROMPT_S if part.size > 1 else 0.0
-            if after - started >= limit_s:
+            if self._is_round_over(part, after - started):
+                break
+            if after - started >= PROMPT_S and exchange.runnable and neighbours.have_written():
+                is_interrupted = True
                 break
         self.meter.busy_s += before - started
+        return is_interrupted
 
-    @property
-    def _has_outgoing(self) -> bool:
-        """Whether data or signals for other workers wait for the end of the round."""
-        return self._exchange.has_outgoing or self._links.has_pending
+    def _is_round_over(self, last: Partition, took_s: float) -> bool:
+        """Whether to look at messages, and to send, after a partition's turn."""
+        exchange = self._exchange
+        if not exchange.has_outgoing and not self._links.has_pending:
+            return took_s >= SLICE_S
+        if last.size == 1:  # all wait for what a single sends: it leaves before other tasks run
+            return True
+        if took_s < PROMPT_S or took_s >= SLICE_S:
+            return took_s >= SLICE_S
+        return self._links.has_pending or any(
+            map(self._neighbours.await_data, exchange.destinations())
+        )
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""
@@ -286,10 +327,8 @@ class Worker(Machine[WorkerIn]):
             nodes = self._reductions.take(stage.index, stage.fn, stage.size)
         except (Exception, SystemExit) as error:
             raise TaskError(stage, 0) from error
-        self._send(stage, {0: nodes})
-
-    def _send(self, stage: Stage, arrivals: Arrivals) -> None:
-        self._exchange.send(stage.index, stage.digest, stage.target, arrivals)
+        for node, value in nodes.items():
+            self._exchange.send(stage, node, {0: value})
 
     def _advance(self, replica: Replica, limit: int) -> None:
         """Let the driver record more stages."""
@@ -318,12 +357,13 @@ class Worker(Machine[WorkerIn]):
             if self._reductions.add(stage.index, index, pieces) == self._counts[stage.size]:
                 self._send_leaves(stage)
         elif stage.kind == stages.BROADCAST:
-            self._send(stage, {target: {0: pieces} for target in range(stage.target)})
+            self._exchange.send(stage, 0, dict.fromkeys(range(stage.target), pieces))
         else:
-            by_target = dict(pieces)
             routes = stage.routes
             targets = range(stage.target) if routes is None else routes.targets[index]
-            self._send(stage, {t: {index: by_target.get(t, NOTHING)} for t in targets})
+            if len(pieces) < len(targets):
+                pieces = {target: pieces.get(target, NOTHING) for target in targets}
+            self._exchange.send(stage, index, pieces)
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""

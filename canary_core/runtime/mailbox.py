@@ -240,23 +240,38 @@ class Mailbox:
         """The messages that have come; waits for one at most so long, or until `wake`."""
         found: list[Frames] = []
         self._take_from_rings(found)
-        if not found and timeout_s and self._folder is not None and self._readers:
+        if not found and timeout_s:
+            self._await(found, timeout_s)
+        if time.monotonic() - self._looked_at >= _SOCKETS_S:
+            self._look_at_sockets(found, 0)
+        return found
+
+    def _await(self, found: list[Frames], timeout_s: float) -> None:
+        """Wait for messages, first awake."""
+        if self._folder is not None and self._readers:
+            for reader in self._readers.values():
+                reader.wait()
             self._spin(found, min(timeout_s, _SPIN_S))
-        if found or not timeout_s:
-            now = time.monotonic()
-            if now - self._looked_at >= _SOCKETS_S:
-                self._look_at_sockets(found, 0)
-                self._looked_at = now
-            return found
-        for reader in self._readers.values():
-            reader.sleep()
-        if any(reader.has_more for reader in self._readers.values()):
-            timeout_s = 0.0
-        self._look_at_sockets(found, None if timeout_s == math.inf else math.ceil(timeout_s * 1000))
+        if not found:
+            for reader in self._readers.values():
+                reader.sleep()
+            if self.has_mail:
+                timeout_s = 0.0
+            timeout_ms = None if timeout_s == math.inf else math.ceil(timeout_s * 1000)
+            self._look_at_sockets(found, timeout_ms)
         for reader in self._readers.values():
             reader.awake()
         self._take_from_rings(found)
-        return found
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether a ring has a message; one that a socket brings is not seen."""
+        return any([reader.has_more for reader in self._readers.values()])
+
+    def is_awaited(self, route: Route) -> bool:
+        """Whether a process waits for messages; one that is reached by a socket may wait."""
+        ring = self._writers.get(self._endpoint_of(route))
+        return ring is None or ring.is_awaited
 
     def _take_from_rings(self, found: list[Frames]) -> None:
         for reader in self._readers.values():
@@ -288,6 +303,7 @@ class Mailbox:
                 self._zap.send_multipart(answer_admission(self._zap.recv_multipart(), self._keys))
             elif ready in self._monitors:
                 self._disconnect(ready, found)
+        self._looked_at = time.monotonic()
 
     def _disconnect(self, monitor: zmq.Socket[bytes], found: list[Frames]) -> None:
         """A process has died: it must not be called for ever."""

@@ -4,7 +4,7 @@ A message costs two copies and no system call, where a socket costs several of e
 that wakes. The writer makes the file and holds a lock on it as long as it uses the ring; the reader
 maps the file and removes its name, so nothing is left behind by a process that is killed.
 
-The words of the header are each written by one side only, but for `sleeping`. That data are there
+The words of the header are each written by one side only, but for the reader's state. That data are there
 before the word that says so relies on the order in which x86-64 makes stores visible: other
 machines use sockets.
 """
@@ -26,7 +26,8 @@ IS_SUPPORTED = platform.system() == "Linux" and platform.machine() == "x86_64"
 _HEADER = 4096
 _DATA = _HEADER // 8
 # Words of the header, a cache line for each.
-_WRITTEN, _READ, _SLEEPING = 0, 8, 16
+_WRITTEN, _READ, _STATE = 0, 8, 16
+_BUSY, _WAITING, _ASLEEP = 0, 1, 2  # the reader
 _SKIP = (1 << 64) - 1  # instead of a message: the next one is at the start of the ring
 _FIRST_WAY = 8
 """An empty ring begins anew after an eighth of its length: memory that was just used is cached."""
@@ -111,10 +112,15 @@ class RingWriter:
         """After `write`: whether the reader sleeps, and has to be woken by other means."""
         with _barrier:  # a locked instruction: what was written is visible before this is read
             pass
-        if not self._ring.words[_SLEEPING]:
+        if self._ring.words[_STATE] != _ASLEEP:
             return False
-        self._ring.words[_SLEEPING] = 0
+        self._ring.words[_STATE] = _WAITING
         return True
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader has nothing to do until a message comes."""
+        return self._ring.words[_STATE] != _BUSY
 
     def close(self) -> None:
         """What was written stays readable for a reader that has opened the ring."""
@@ -159,15 +165,19 @@ class RingReader:
         """Whether there is something to take."""
         return self._read != self._ring.words[_WRITTEN]
 
+    def wait(self) -> None:
+        """From now on the writer knows that it is waited for."""
+        self._ring.words[_STATE] = _WAITING
+
     def sleep(self) -> None:
         """From now on the writer wakes; `has_more` is to be looked at once more after it."""
-        self._ring.words[_SLEEPING] = 1
+        self._ring.words[_STATE] = _ASLEEP
         with _barrier:
             pass
 
     def awake(self) -> None:
-        """The writer need not wake."""
-        self._ring.words[_SLEEPING] = 0
+        """The writer need not wake, and nobody waits."""
+        self._ring.words[_STATE] = _BUSY
 
     @property
     def is_abandoned(self) -> bool:

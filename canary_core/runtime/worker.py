@@ -9,7 +9,7 @@ from canary_core.driver import Driver, Source
 from canary_core.machines.worker import Worker
 from canary_core.protocol.messages import Ended
 from canary_core.runtime.loop import PacketLoop
-from canary_core.runtime.mailbox import Mailbox
+from canary_core.runtime.mailbox import Mailbox, route_of
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
 
@@ -29,6 +29,21 @@ class _Host(Machine[Ended]):
         del msg, now
         self._loop.stop()
         return []
+
+
+class _RingNeighbours:
+    """What rings tell of other workers; of those that are reached by sockets nothing is known."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+
+    def await_data(self, worker: Address) -> bool:
+        """Whether a worker waits for messages, or may."""
+        return self._mailbox.is_awaited(route_of(endpoint_of(worker)))
+
+    def have_written(self) -> bool:
+        """Whether messages of other workers are there."""
+        return self._mailbox.has_mail
 
 
 class WorkerLoop:
@@ -62,6 +77,7 @@ class WorkerLoop:
             clock=time.perf_counter,
             host=host,
             born=int(time.time() * 1000),
+            neighbours=_RingNeighbours(mailbox),
         )
         loop.host("host", _Host(loop))
         loop.host(WORKER, self.machine)

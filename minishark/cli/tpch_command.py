@@ -17,6 +17,7 @@ from minishark.cli.options import (
     nodes_option,
     verbose_option,
 )
+from minishark.errors import OptionError
 from sparrow_core import PLACEMENTS
 
 _EXAMPLES = """\b
@@ -26,6 +27,17 @@ Examples:
   minishark tpch --queries 1,3,5-7 --verbose  some queries, with details
   minishark tpch --nodes 3 --placement random --json random.json
 """
+
+
+def _check_placement(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Refuse what can't be a placement, with usage help."""
+    from minishark.session.connect import check_placement  # slow to import
+
+    try:
+        check_placement(value, 1.0)
+    except OptionError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
 
 
 @click.command(epilog=_EXAMPLES)
@@ -52,7 +64,8 @@ Examples:
 @count_option("--replicas", "Replicas of each partition.  [default: 2, or 1 on one node]")
 @click.option(
     "--placement",
-    type=click.Choice(list(PLACEMENTS)),
+    metavar=f"[{'|'.join(PLACEMENTS)}|MODULE:FACTORY]",
+    callback=_check_placement,
     default="sparrow",
     show_default=True,
     help="Placement policy of tasks; random takes any node that holds their data.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +21,16 @@ from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.session.lazy import imported
+from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
-from sparrow_core import PLACEMENTS
+from sparrow_core import PLACEMENTS, InvalidJob, make_placement
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
     from minishark.session.session import Session
+
+_PLUG_IN = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 def connect(
@@ -49,6 +53,7 @@ def connect(
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -75,8 +80,9 @@ def connect(
         max_nodes: for a new cluster that grows up to there while tasks wait for slots, and shrinks
             while it is idle; None for one that keeps its number of nodes.
         idle_s: seconds for which one node fewer would have sufficed, after which one goes.
-        placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`; by default
-            Sparrow's batch sampling with late binding.
+        placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`, or
+            "module:factory" for a policy of your own, which schedulers must be able to import (see
+            docs/policies.md); by default Sparrow's batch sampling with late binding.
         probe_ratio: reservations per task, at least 1.
         in_process: run the cluster on threads of this process, for tests and debugging.
         single_task_rows: statements over tables of at most this many rows in total run in one
@@ -101,6 +107,10 @@ def connect(
             MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
         event_log: a folder for the history of the session: what happens, as lines of JSON of at
             most 64 MiB, which `minishark ui FOLDER` shows. None for none.
+        storage_options: how object stores are reached, beside what the environment says: settings
+            by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
+            or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
+            them, called for each statement that needs a store.
 
     Raises:
         OptionError: an argument is invalid.
@@ -130,8 +140,9 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio, event_log)
+        return Session(on, planner, placement, probe_ratio, event_log, storage=storage)
 
+    storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
     if is_platform(cluster):
         if in_process or keys is not None:
@@ -160,6 +171,7 @@ def connect(
         return begin(_attached(cluster, keys))
     if keys is not None:
         raise OptionError("keys go with the address of a cluster.")
+    _check_import(placement)
     cores = usable_cores()
     few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
     scaling = _scaling(min_nodes, max_nodes, idle_s)
@@ -216,10 +228,19 @@ def _attached(cluster: str, keys: str | Path | None) -> Cluster:
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:
-    if placement not in PLACEMENTS:
-        raise OptionError(f"Unknown placement {placement!r}; choose {' or '.join(PLACEMENTS)}.")
+    if placement not in PLACEMENTS and not _PLUG_IN.fullmatch(placement):
+        known = ", ".join(PLACEMENTS)
+        raise OptionError(f"Unknown placement {placement!r}; choose {known}, or module:factory.")
     if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
+
+
+def _check_import(placement: str) -> None:
+    """Refuse a plug-in that the schedulers of a new cluster, which have our path, can't import."""
+    try:
+        make_placement(placement)
+    except InvalidJob as error:
+        raise OptionError(f"{error}.") from error
 
 
 def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:

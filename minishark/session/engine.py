@@ -52,6 +52,7 @@ from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.session.interruption import stopped_by
 from minishark.session.scratch_database import ScratchDatabase
+from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
@@ -100,7 +101,11 @@ class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
     def __init__(
-        self, cluster: Cluster, options: PlannerOptions, placing: Callable[[], Placement]
+        self,
+        cluster: Cluster,
+        options: PlannerOptions,
+        placing: Callable[[], Placement],
+        storage: Storage,
     ) -> None:
         limits = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -123,6 +128,7 @@ class Engine:
         )
         self.root = self
         self.placing = placing
+        self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
         self.own_environment = Environment()
         self.open_queries = OpenQueries()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,19 +12,23 @@ import pyarrow as pa
 
 from minishark.compiler.sql.tokens import split_arguments
 from minishark.errors import QueryError, UnsupportedError
-from minishark.expressions import Schema
+from minishark.expressions import Schema, quote_text
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine, RefusedError
+from minishark.sources.filesystems import is_remote
 from minishark.tables.copy import (
     Copy,
     WriteFiles,
+    Written,
     check_options,
     parquet_files,
     parsed_copy,
     publish,
     staging_folder,
 )
+from minishark.tables.copy_remote import remote_staging
 from minishark.tables.store import survives_arrow
+from minishark.worker.uploads import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +43,54 @@ class FileWriter:
         with self.engine.up_to_date():
             schema = self._bound_or_none(query)
             if schema is None:
+                self._check_local(target)
                 return self.engine.scratch.copy(self.engine.query_in_front_end(query), target)
             copy = parsed_copy(target, split_arguments)
+            if copy is not None and copy.uri:
+                return counted(self._copy_remote(query, copy, schema, kept=kept))
             if copy is not None and survives_arrow(schema):
                 with contextlib.suppress(RefusedError), staging_folder(copy) as staging:
                     check = partial(check_options, copy=copy, schema=schema, to=staging)
                     self.engine.planning.check(check)
-                    written, _ = self.engine.run(query, WriteFiles(copy, staging, kept))
+                    sink = WriteFiles(copy, staging, kept=kept)
+                    written, _ = self.engine.run(query, sink)
                     publish(copy, staging, written)
                     return counted(sum(item.rows for item in written))
+            self._check_local(target)
             rows, _ = self.engine.run(query, CollectRows(lossless=True))
             return self.engine.scratch.copy(rows, target)
+
+    def _check_local(self, target: str) -> None:
+        """Raise UnsupportedError if the front end's DuckDB would have to write to a URI."""
+        if is_remote(target.partition("(")[0]):
+            raise UnsupportedError(
+                "COPY to an object store takes a URI in quotes, and options in parentheses, and no "
+                "RETURN_FILES, RETURN_STATS, tables of BEGIN ... COMMIT, or computed names."
+            )
+
+    def _copy_remote(self, query: str, copy: Copy, schema: Schema, *, kept: bool) -> int:
+        """Write a query's rows to an object store; their number."""
+        access, scratch = self.engine.storage.access(), self.engine.cluster.scratch
+        with (
+            remote_staging(copy, access) as staging,
+            tempfile.TemporaryDirectory(dir=scratch) as to,
+        ):
+            check = partial(check_options, copy=copy, schema=schema, to=Path(to))
+            self.engine.planning.check(check)
+            written: tuple[Written, ...] = ()
+            if survives_arrow(schema):
+                with contextlib.suppress(RefusedError):
+                    sink = WriteFiles(copy, staging.uri, access, kept)
+                    written, _ = self.engine.run(query, sink)
+            if not written:
+                rows, _ = self.engine.run(query, CollectRows(lossless=True))
+                entry = f"front{''.join(copy.path.suffixes)}"
+                file = Path(to, entry)
+                self.engine.scratch.copy(rows, f"{quote_text(str(file))} ({copy.text})")
+                upload(file, f"{staging.uri}/{entry}", access)
+                written = (Written(entry, rows.num_rows),)
+            staging.publish(written)
+        return sum(item.rows for item in written)
 
     def _bound_or_none(self, query: str) -> Schema | None:
         """A query's columns; None if only the scratch database may know what it names."""
@@ -63,6 +105,11 @@ class FileWriter:
         """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
         with self.engine.up_to_date():
             schema = self.engine.planning.bind(sql).schema
+            if is_remote(path):
+                raise UnsupportedError(
+                    "checkpoint() writes to local folders: use COPY to write to an object store, "
+                    "and read what it wrote."
+                )
             copy = Copy(Path(path).absolute(), {"format": "parquet", "per_thread_output": "true"})
             with staging_folder(copy) as staging:
                 self.engine.planning.check(lambda con: check_options(con, copy, schema, staging))
@@ -73,7 +120,7 @@ class FileWriter:
                             f"Parquet does not keep column {column.name!r} as {column.type}; "
                             "cast it, or use checkpoint() without a path."
                         )
-                written, _ = self.engine.run(sql, WriteFiles(copy, staging, kept))
+                written, _ = self.engine.run(sql, WriteFiles(copy, staging, kept=kept))
                 publish(copy, staging, written)
             return f"FROM {parquet_files(copy.path)}"
 

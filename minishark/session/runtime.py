@@ -18,7 +18,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.answers import differences, output_order
 from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.cluster.wire import own_versions
@@ -29,6 +28,7 @@ from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
 from minishark.expressions import Schema
 from minishark.page.export import QueryPage
+from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
 from minishark.query.report import explain_text, metrics_text

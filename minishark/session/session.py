@@ -48,6 +48,7 @@ from minishark.session.runtime import Runtime
 from minishark.session.served import Served
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
+from minishark.sources.storage_options import Storage
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -85,9 +86,11 @@ class Session(CamelCase):
         placement: str,
         probe_ratio: float,
         event_log: str | Path | None = None,
+        *,
+        storage: Storage | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(Engine(cluster, planner, placing))
+        self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
         self._statements = Statements(self._runtime)
         self._name = secrets.token_hex(8)
         self._root = self

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +28,11 @@ from minishark.errors import DataError, ResourceError
 from minishark.expressions import Schema, numbered, quote, quote_text
 from minishark.query.run import QueryRun
 from minishark.query.sinks import Output, Sink
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, is_remote
 from minishark.worker.protocol import CopyTarget, OutputKind
 
 _FOLDER_OPTIONS = ("per_thread_output", "partition_by", "file_size_bytes", "row_groups_per_file")
-_MODES = ("overwrite", "overwrite_or_ignore", "append")
+MODES = ("overwrite", "overwrite_or_ignore", "append")
 _FRONT_END_OPTIONS = ("return_files", "return_stats")
 _FALSE = ("false", "0", "'false'", "off", "no")
 _TARGET = re.compile(
@@ -48,8 +49,9 @@ _REPLACED = "replaced"  # what was at the target, in the staging folder
 class Copy:
     """The target and options of a COPY."""
 
-    path: Path  # the target, absolute
+    path: Path  # the target, absolute; of a URI, what follows the scheme
     options: Mapping[str, str]  # DuckDB's options as written, by name in lower case
+    uri: str = ""  # the target if it is in an object store, without a slash at its end
 
     def has(self, option: str) -> bool:
         return self.options.get(option, "false").lower() not in _FALSE
@@ -73,7 +75,7 @@ class Copy:
     @property
     def text(self) -> str:
         """The options for a task's COPY, as SQL."""
-        options = {name: text for name, text in self.options.items() if name not in _MODES}
+        options = {name: text for name, text in self.options.items() if name not in MODES}
         if self.is_folder:
             options["filename_pattern"] = quote_text("{i}" if self.is_numbered else self.pattern)
         return ", ".join(f"{name} {text}" for name, text in options.items()) or "USE_TMP_FILE false"
@@ -90,13 +92,13 @@ def _string(text: str) -> str | None:
 
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
     """The parsed text after TO; None for what the front end's DuckDB must write itself."""
-    # These are remote targets and devices, options without parentheses, RETURN_FILES and
+    # These are devices, options without parentheses, RETURN_FILES and
     # RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
     found = _TARGET.fullmatch(target)
     if found is None:
         return None
     path = found[1].replace("''", "'")
-    if "://" in path or path.startswith("/dev/"):
+    if path.startswith("/dev/"):
         return None
     options: dict[str, str] = {}
     for text in split(found[2] or ""):
@@ -104,7 +106,10 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
         if option is None:
             return None
         options[option[1].lower()] = option[2] or "true"
-    copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
+    if is_remote(path):
+        copy = Copy(Path("/", path.partition("://")[2]), options, path.rstrip("/"))
+    else:
+        copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
     asks_more = any(copy.has(option) for option in _FRONT_END_OPTIONS)
     is_named = bool(copy.pattern) and "/" not in copy.pattern
     is_error = copy.has("append") and copy.is_numbered  # DuckDB says so
@@ -124,7 +129,8 @@ class WriteFiles(Sink[tuple[Written, ...]]):
     """The rows of a query as files in a staging folder, from which `publish` moves them."""
 
     copy: Copy  # the final target
-    staging: Path
+    staging: Path | str  # a folder, or the URI of one
+    access: StoreAccess = FROM_ENVIRONMENT  # to a staging folder in an object store
     kept: bool = False  # whether the query's partitions are the user's: a file for each
 
     def options(self, options: PlannerOptions) -> PlannerOptions:
@@ -135,7 +141,7 @@ class WriteFiles(Sink[tuple[Written, ...]]):
 
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         suffix = "".join(self.copy.path.suffixes)  # DuckDB infers format and compression from it
-        target = CopyTarget(str(self.staging), self.copy.text, suffix)
+        target = CopyTarget(str(self.staging), self.copy.text, suffix, self.access)
         return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)
 
     def finish(self, run: QueryRun) -> tuple[Written, ...]:
@@ -172,7 +178,7 @@ def _check_target(copy: Copy) -> None:
         return
     if path.exists() and not path.is_dir():
         raise DataError(f"Can't write the folder {path}: it is a file.")
-    if path.is_dir() and any(path.iterdir()) and not any(map(copy.has, _MODES)):
+    if path.is_dir() and any(path.iterdir()) and not any(map(copy.has, MODES)):
         raise DataError(
             f'Directory "{path}" is not empty! Add the option OVERWRITE, OVERWRITE_OR_IGNORE '
             "or APPEND."
@@ -265,20 +271,41 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _named(copy: Copy, staging: Path, written: Sequence[Written]) -> dict[Path, Path]:
-    """The files by their names below the target; numbers continue from task to task."""
+    """The files by their names below the target."""
+    entries = (
+        (
+            item.entry,
+            [
+                str(path.relative_to(staging / item.entry))
+                for path in (staging / item.entry).rglob("*")
+                if path.is_file()
+            ],
+        )
+        for item in written
+    )
+    return {Path(name): staging / source for name, source in final_names(copy, entries).items()}
+
+
+def final_names(copy: Copy, entries: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
+    """The staged files by their names below the target; numbers continue from task to task.
+
+    Args:
+        copy: the target.
+        entries: each task's entry in the staging folder, and the files in it.
+    """
     pattern = copy.pattern if "{i}" in copy.pattern else f"{copy.pattern}{{i}}"
     numbers: dict[Path, Iterator[int]] = {}
-    files: dict[Path, Path] = {}
-    for item in written:
-        entry = staging / item.entry
-        found = (path for path in entry.rglob("*") if path.is_file())
-        for file in sorted(found, key=lambda path: (path.parent, len(path.name), path.name)):
-            name = file.relative_to(entry)
+    files: dict[str, str] = {}
+    for entry, found in entries:
+        paths = map(Path, found)
+        for file in sorted(paths, key=lambda path: (path.parent, len(path.name), path.name)):
+            name = file
             numbered_name = _NUMBERED.fullmatch(name.name)
             if copy.is_numbered and numbered_name is not None:
                 number = next(numbers.setdefault(name.parent, itertools.count()))
                 name = name.with_name(pattern.replace("{i}", str(number)) + numbered_name[2])
-            if name in files:
-                raise DataError(f"Can't write {copy.path}: two files would have the name {name}.")
-            files[name] = file
+            if str(name) in files:
+                target = copy.uri or copy.path
+                raise DataError(f"Can't write {target}: two files would have the name {name}.")
+            files[str(name)] = f"{entry}/{file}"
     return files

@@ -10,7 +10,7 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from minishark.answers import output_order
+from minishark.query.answers import output_order
 from minishark.tpch.tables import create_views
 
 _INTERRUPT_S = 0.05

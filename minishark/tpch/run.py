@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 
 import minishark
-from minishark.answers import differences
 from minishark.errors import MinisharkError
+from minishark.query.answers import differences
 from minishark.tpch.generate import default_parts, generate, scale_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.queries import QUERY_COUNT, load_queries

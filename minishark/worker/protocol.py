@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
 
 class FileSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -91,9 +92,12 @@ class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
 class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
     """The destination of FILES."""
 
-    folder: str  # an absolute path; each task makes an entry of its own in it
+    # An absolute path, or the URI of a folder in an object store; each task makes an entry of its
+    # own in it.
+    folder: str
     options: str  # the text between the parentheses of DuckDB's COPY
     suffix: str  # how the entries' names end
+    access: StoreAccess = FROM_ENVIRONMENT  # if the folder is a URI
 
 
 class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="stage"):

@@ -16,7 +16,9 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
+from minishark.errors import DataError
 from minishark.expressions import quote, quote_text
+from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
 from minishark.worker.dictionary_codes import CodedInputs, with_codes
 from minishark.worker.duckdb_slot import (
@@ -47,6 +49,7 @@ from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
 from minishark.worker.task_errors import TaskError, is_full, task_errors
+from minishark.worker.uploads import local_folder, upload
 from minishark.worker.writing import StoredFile, mapped
 
 _FUNCTIONS_MAX = 16
@@ -70,6 +73,7 @@ class TaskRunner:
         self._store = store
         self._outputs = Outputs(store, memory.buffer_bytes)
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
+        self._spill_folder = Path(spill_folder)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
         self._prepared = PreparedFragments()
@@ -369,6 +373,11 @@ class TaskRunner:
     ) -> TaskOutcome:
         # Each attempt writes an entry of its own: an earlier one may have died half-way.
         entry = f"{attempt_name(task)}{target.suffix}"
+        if is_remote(target.folder):
+            with local_folder(self._spill_folder) as folder:
+                here = structs.replace(target, folder=str(folder))
+                outcome = self._write_files(stage, here, task, variables)
+                return self._uploaded(outcome, folder, target)
         path = f"{target.folder}/{entry}"
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
         coded = with_codes(variables, stage.hints.dictionary_codes)
@@ -389,6 +398,15 @@ class TaskRunner:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
         return TaskOutcome(rows=count, nbytes=_size_bytes(Path(path)), file=entry)
+
+    def _uploaded(self, outcome: TaskOutcome, folder: Path, target: CopyTarget) -> TaskOutcome:
+        """Files that a task has written to a folder here, stored where they belong."""
+        assert outcome.file is not None, "it names the task's entry"
+        try:
+            upload(folder / outcome.file, f"{target.folder}/{outcome.file}", target.access)
+        except DataError as error:
+            raise TaskError(TaskProblem.OUTPUT, str(error)) from error
+        return outcome
 
 
 def _unpickled(pickled: bytes) -> functions.Function:

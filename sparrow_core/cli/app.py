@@ -78,10 +78,10 @@ def node_monitor(config: Path) -> None:
 @click.option("--user", default="default", show_default=True)
 @click.option(
     "--placement",
-    type=click.Choice(list(PLACEMENTS)),
+    metavar=f"[{'|'.join(PLACEMENTS)}|MODULE:FACTORY]",
     default=DEFAULT_PLACEMENT,
     show_default=True,
-    help="How tasks are placed on nodes.",
+    help="How tasks are placed on nodes; a plug-in must be in the schedulers' configuration.",
 )
 @click.option("--probe-ratio", default=2.0, show_default=True, help="Reservations per task.")
 @click.option("--prefer", multiple=True, metavar="NODE", help="Run on these nodes only.")

@@ -16,13 +16,21 @@ from sparrow_core.sim import vector
 from sparrow_core.sim.vector import VectorCluster, distinct
 from sparrow_core.sim.workload import Workload
 
-NAMES = {
-    "central": "omniscient",
-    "sparrow": "batch + late binding",
-    "batch": "batch sampling",
-    "per_task": "per-task sampling",
-    "random": "random",
-}
+
+class _Names(dict[str, str]):
+    """Series of placements; a plug-in is called by its own name."""
+
+    def __missing__(self, placement: str) -> str:
+        return placement
+
+
+NAMES = _Names(
+    central="omniscient",
+    sparrow="batch + late binding",
+    batch="batch sampling",
+    per_task="per-task sampling",
+    random="random",
+)
 # The four placements that emulated and live experiments compare.
 COMPARED = ("sparrow", "batch", "per_task", "random")
 # Queues under random placement take far longer to fill: a slot's relaxation time at 90 % load is

@@ -56,9 +56,9 @@ from typing import Any, ClassVar, assert_never
 from msgspec import Struct
 
 from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
-from sparrow_core.policy.placement import make_placer
+from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer, Reservations
-from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
+from sparrow_core.protocol.errors import InvalidJob, NoNodes, PlacementFailed, Unsatisfiable
 from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
@@ -102,7 +102,7 @@ from sparrow_core.protocol.messages import (
     WidenTimer,
     WithdrawTasks,
 )
-from sparrow_core.protocol.types import JobOptions, JobReport, TaskKey, TaskSpec
+from sparrow_core.protocol.types import JobOptions, JobReport, RunningTask, TaskKey, TaskSpec
 
 ENDED_MAX = 4096
 # Refusals per eligible node after which all queues count as full and nothing more is moved.
@@ -162,12 +162,20 @@ class Scheduler:
     inputs: ClassVar[Any] = SchedulerIn
 
     def __init__(
-        self, address: Address, rng: Random, config: SchedulerConfig | None = None
+        self,
+        address: Address,
+        rng: Random,
+        config: SchedulerConfig | None = None,
+        placements: Placements | None = None,
     ) -> None:
-        """Make a scheduler that knows no node yet; all placement is drawn from `rng`."""
+        """Make a scheduler that knows no node yet; all placement is drawn from `rng`.
+
+        By default, jobs may name any placement that can be imported.
+        """
         self.address = address
         self._rng = rng
         self._config = config or SchedulerConfig()
+        self._placements = placements or Placements()
         self._ledger = Ledger()  # nodes, open jobs, and who should hold what
         self._parked: dict[JobId, tuple[SubmitJob, float]] = {}  # with the deadline
         self._probing: dict[JobId, _Admitted] = {}
@@ -183,6 +191,14 @@ class Scheduler:
     def on_message(self, msg: SchedulerIn, now: float) -> list[Envelope]:
         if self._started_at is None:
             self._started_at = now
+        try:
+            return self._dispatch(msg, now)
+        except PlacementFailed as error:
+            # What else was to be done is made up for by the next heartbeats, as if it were lost.
+            job = self._ledger.jobs.get(JobId(error.job_id))
+            return self._abort(job, "invalid", str(error)) if job else []
+
+    def _dispatch(self, msg: SchedulerIn, now: float) -> list[Envelope]:
         match msg:  # the most frequent messages first
             case GetTasks():
                 return self._on_get_tasks(msg, now)
@@ -191,7 +207,7 @@ class Scheduler:
             case SubmitJob():
                 return self._on_submit_job(msg, now)
             case EndJob():
-                return self._end(msg.job_id, None, at_once=not msg.finished)
+                return self._on_end_job(msg, now)
             case RegisterNode():
                 return self._on_register_node(msg, now)
             case Ping():
@@ -246,6 +262,12 @@ class Scheduler:
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
             text = f"this scheduler has {self._config.jobs_max} jobs already"
             return self._refuse(msg, "overloaded", text)
+        try:
+            self._placements.of(msg.placement)  # from its first job on, it is told of all
+        except InvalidJob as error:
+            return self._refuse(msg, "invalid", str(error))
+        for placement in self._placements:
+            placement.on_job(msg, now)
         out: list[Envelope] = []
         if not self._accept_due:
             self._accept_due = True
@@ -277,12 +299,14 @@ class Scheduler:
         """Probe for the job if its placement wants that, or place it at once."""
         assert not self._has(msg.job_id), "a job is in one table only"
         try:
-            placer = make_placer(msg.placement, self._rng, msg.probe_ratio, msg.tasks)
+            placer = self._placements.placer(msg.placement, msg, self._rng)
             nodes = self._eligible(msg.options)
             probes = placer.probes(msg.tasks, nodes)
             trail = Trail(now) if msg.options.explain else None
             admitted = _Admitted(msg, placer, dict.fromkeys(probes), trail)
-            return self._probe(admitted, now) if probes else self._open(admitted, nodes, now)
+            if probes and placer.waits_for_loads:
+                return self._probe(admitted, now)
+            return [*self._send_probes(admitted, now), *self._open(admitted, nodes, now)]
         except InvalidJob as error:
             return self._refuse(msg, "invalid", str(error))
         except (Unsatisfiable, NoNodes) as error:
@@ -324,16 +348,20 @@ class Scheduler:
     def _probe(self, probing: _Admitted, now: float) -> list[Envelope]:
         job_id = probing.submit.job_id
         self._probing[job_id] = probing
-        probe = ProbeLoad(job_id, self.address)
-        if probing.trail is not None:
-            for node in probing.awaited:
-                probing.trail.add(now, node, "probed", 1)
-        out = [Envelope(self._ledger.nodes[node].address, probe) for node in probing.awaited]
         # The timer bounds the wait: a probe or its answer may be lost.
         timer = Envelope(self.address, ProbeTimer(job_id), self._config.probe_wait_s)
-        return [*out, timer]
+        return [*self._send_probes(probing, now), timer]
+
+    def _send_probes(self, admitted: _Admitted, now: float) -> list[Envelope]:
+        probe = ProbeLoad(admitted.submit.job_id, self.address)
+        if admitted.trail is not None:
+            for node in admitted.awaited:
+                admitted.trail.add(now, node, "probed", 1)
+        return [Envelope(self._ledger.nodes[node].address, probe) for node in admitted.awaited]
 
     def _on_node_load(self, msg: NodeLoad, now: float) -> list[Envelope]:
+        for placement in self._placements:
+            placement.on_load(msg.node, msg.load, now)
         probing = self._probing.get(msg.job_id)
         if probing is None:
             return []  # too late: placed without it
@@ -347,10 +375,12 @@ class Scheduler:
         probing = self._probing.pop(job_id, None)
         if probing is None:
             return []  # placed already, or over
-        probing.placer.note_loads(probing.loads)
         try:
+            probing.placer.note_loads(probing.loads)
             nodes = self._eligible(probing.submit.options)  # may have changed since the probes
             return self._open(probing, nodes, now)
+        except InvalidJob as error:
+            return self._refuse(probing.submit, "invalid", str(error))
         except (Unsatisfiable, NoNodes) as error:
             return self._refuse(probing.submit, _kind_of(error), str(error))
 
@@ -383,6 +413,8 @@ class Scheduler:
                 job.trail.add(now, name, "reserved", count)
             msg = Reserve(job.job_id, self.address, count, claim)
             out.append(Envelope(self._ledger.nodes[name].address, msg))
+        for placement in self._placements if out else ():
+            placement.on_reserved(job.submit, reservations, now)
         return out
 
     def _place(
@@ -451,6 +483,12 @@ class Scheduler:
     ) -> list[Envelope]:
         aborted = JobAborted(job.job_id, kind, message, story)
         return [Envelope(job.submit.client, aborted), *self._end(job.job_id, aborted)]
+
+    def _on_end_job(self, msg: EndJob, now: float) -> list[Envelope]:
+        job = self._ledger.jobs.get(msg.job_id)
+        if job is not None and msg.finished:
+            self._tell_finished(job, tuple(job.running), now)  # nodes' reports would be too late
+        return self._end(msg.job_id, None, at_once=not msg.finished)
 
     def _end(
         self, job_id: JobId, aborted: JobAborted | None, *, at_once: bool = True
@@ -525,6 +563,8 @@ class Scheduler:
             return []  # CancelReservations is on its way and answers this request, too
         tasks = job.placer.take(msg.node, msg.count)
         assert len(tasks) <= msg.count, "the node has no slot for more"
+        for placement in self._placements:
+            placement.on_asked(msg.node, job.submit, tasks, now)
         drained = not job.placer.offers(msg.node)
         self._ledger.consume(job, msg.node, len(tasks))
         if drained:
@@ -571,6 +611,7 @@ class Scheduler:
             job = self._ledger.jobs.get(report.job_id)
             if job is None:
                 continue  # it is over
+            self._tell_finished(job, report.done, now)
             out += self._finish(job, report.done)
             for loss in report.lost:
                 run = job.running.get(loss.task_id)
@@ -578,6 +619,12 @@ class Scheduler:
                     continue  # a duplicate, or about an attempt that was given up before
                 out += self._lose(job, loss.task_id, f"/{loss.executor}", loss.reason, now)
         return out
+
+    def _tell_finished(self, job: Job, task_ids: Sequence[TaskId], now: float) -> None:
+        for placement in self._placements:
+            for task_id in task_ids:
+                if (run := job.running.get(task_id)) is not None:
+                    placement.on_finished(run.node, job.submit, now - run.at, now)
 
     def _finish(self, job: Job, task_ids: Sequence[TaskId]) -> list[Envelope]:
         """Note tasks whose results the client has been sent."""
@@ -683,6 +730,8 @@ class Scheduler:
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
+        for placement in self._placements:
+            placement.on_heartbeat(msg.name, msg.load[0], _longest_by_job(msg.longest), now)
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
             out += self._admit_parked(now)
@@ -763,6 +812,8 @@ class Scheduler:
             if open_job is not None:
                 out += self._move_reservations(open_job, name, now)
         self._ledger.remove_node(name)
+        for placement in self._placements:
+            placement.on_node_lost(name, now)
         return out
 
     def _move_reservations(self, job: Job, name: NodeName, now: float) -> list[Envelope]:
@@ -822,6 +873,14 @@ class Scheduler:
         assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX
         assert all(map(self._has, self._unacknowledged))
+
+
+def _longest_by_job(tasks: Sequence[RunningTask]) -> dict[JobId, float]:
+    """How long each job's tasks have been running at most."""
+    longest: dict[JobId, float] = {}
+    for task in tasks:
+        longest[task.key.job_id] = max(task.for_s, longest.get(task.key.job_id, 0.0))
+    return longest
 
 
 def _kind_of(error: Unsatisfiable | NoNodes) -> str:

@@ -1,9 +1,10 @@
 """Queue disciplines: which job gets the next free slot of a node.
 
-A discipline is chosen by name per node. It sees the queued jobs in order of arrival, and is told
-when slots are taken and released; the queue itself belongs to the node monitor. Jobs between which
-a discipline decides by arrival alone form a *lane*, and only the first job of each lane is a
-candidate: the cost of a choice depends on the number of users or priorities, not of jobs.
+A discipline is chosen by name per node, one of `DISCIPLINES` or "module:factory" for a plug-in. It
+sees the queued jobs in order of arrival, and is told when slots are taken and released; the queue
+itself belongs to the node monitor. Jobs between which a discipline decides by arrival alone form a
+*lane*, and only the first job of each lane is a candidate: the cost of a choice depends on the
+number of users or priorities, not of jobs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
+from sparrow_core.policy.plugins import is_path, made
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import Address, JobId
 from sparrow_core.protocol.types import Claim
@@ -219,7 +221,14 @@ DISCIPLINES: dict[str, type[Discipline]] = {
 
 
 def make_discipline(policy: str) -> Discipline:
-    """The discipline of that name; SparrowError if there is none."""
+    """A new discipline of that name, or of a plug-in, "module:factory".
+
+    Raises:
+        SparrowError: There is none, or it can't be imported.
+    """
+    if is_path(policy):
+        return made(policy, "policy", Discipline, SparrowError)
     if policy not in DISCIPLINES:
-        raise SparrowError(f"policy {policy!r} is none of {', '.join(DISCIPLINES)}")
+        known = ", ".join(DISCIPLINES)
+        raise SparrowError(f"policy {policy!r} is none of {known}, and no module:factory")
     return DISCIPLINES[policy]()

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from sparrow_core.policy import sampling as policy
-from sparrow_core.policy.placer import Placer, Reservations, live_preferred, pop_first
+from sparrow_core.policy.placer import (
+    PlacedJob,
+    Placement,
+    Placer,
+    Reservations,
+    live_preferred,
+    pop_first,
+)
 from sparrow_core.protocol.ids import NodeName, TaskId
 from sparrow_core.protocol.types import TaskSpec
 
@@ -22,7 +29,8 @@ class BoundPlacer(Placer):
         self._bound: dict[NodeName, OrderedDict[TaskId, TaskSpec]] = {}
 
     @abstractmethod
-    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName: ...
+    def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        """The node for a task; the candidates are alive and satisfy what it prefers."""
 
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
@@ -32,7 +40,7 @@ class BoundPlacer(Placer):
         choices = [live_preferred(task, alive) or nodes for task in tasks]
         reservations: Counter[NodeName] = Counter()
         for task, candidates in zip(tasks, choices, strict=True):
-            node = self._choose(task, policy.without(candidates, avoid))
+            node = self.choose(task, policy.without(candidates, avoid))
             self._bound.setdefault(node, OrderedDict())[task.task_id] = task
             reservations[node] += 1
         return reservations
@@ -61,20 +69,49 @@ class BoundPlacer(Placer):
         return all(reserved.get(node, 0) >= len(bound) for node, bound in self._bound.items())
 
 
-class RandomPlacer(BoundPlacer):
+class RandomPlacement(Placement):
     """Random: each task is bound to a uniformly random node."""
 
-    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return RandomPlacer(rng, job.probe_ratio)
+
+
+class PerTaskPlacement(Placement):
+    """Per-task sampling: each task is bound to the least loaded of d probed nodes of its own."""
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return PerTaskPlacer(rng, job.probe_ratio)
+
+
+class BatchPlacement(Placement):
+    """Batch sampling without late binding: the m tasks go to the m least loaded of d*m nodes."""
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return BatchPlacer(rng, job.probe_ratio)
+
+
+class BatchFillingPlacement(Placement):
+    """Batch filling: each task to the least loaded of d*m nodes, counting those placed before."""
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return BatchFillingPlacer(rng, job.probe_ratio)
+
+
+class RandomPlacer(BoundPlacer):
+    """Binds each task to a random node."""
+
+    def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
         return self._rng.choice(candidates)
 
 
 class PerTaskPlacer(BoundPlacer):
-    """Per-task sampling: each task is bound to the least loaded of d probed nodes of its own."""
+    """Binds each task to the least loaded of its own probed nodes, whatever other tasks do."""
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
         super().__init__(rng, probe_ratio)
         self._probed: dict[TaskId, Sequence[NodeName]] = {}
         self._loads: dict[NodeName, int] = {}
+        self._dealt: Counter[NodeName] = Counter()  # tasks of this job, by node
 
     def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
         """All nodes that a task may go to."""
@@ -97,19 +134,23 @@ class PerTaskPlacer(BoundPlacer):
         """Nodes that did not answer in time are not chosen unless none has."""
         self._loads = dict(loads)
 
-    def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+    def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
         probed = [node for node in self._probed.get(task.task_id, ()) if node in self._loads]
         usable = dict.fromkeys(candidates)
         choices = [node for node in probed if node in usable]
         if not choices:  # nobody answered in time, or this is a retry that avoids them
             return self._rng.choice(candidates)
-        node = min(choices, key=self._loads.__getitem__)
-        self._loads[node] += 1  # so that a job's tasks do not all choose the same node
+        node = min(choices, key=self._rank)
+        self._dealt[node] += 1
         return node
+
+    def _rank(self, node: NodeName) -> tuple[int, int]:
+        """The least is chosen."""
+        return 0, self._loads[node]
 
 
 class BatchPlacer(PerTaskPlacer):
-    """Batch sampling without late binding: a job's m tasks share the d*m nodes that are probed."""
+    """Binds one task to each of the least loaded nodes that are probed for the whole job."""
 
     def _sample(
         self, tasks: Sequence[tuple[TaskId, Sequence[NodeName]]], nodes: Sequence[NodeName]
@@ -120,3 +161,14 @@ class BatchPlacer(PerTaskPlacer):
         shared = self._rng.sample(nodes, min(count, len(nodes)))
         own = super()._sample([each for each in tasks if each[1]], nodes)
         return {**own, **dict.fromkeys(free, shared)}
+
+    def _rank(self, node: NodeName) -> tuple[int, int]:
+        # With fewer nodes than tasks, each has a task before one has a second.
+        return self._dealt[node], self._loads[node]
+
+
+class BatchFillingPlacer(BatchPlacer):
+    """Binds each task to the probed node whose queue, with the tasks so far, is shortest."""
+
+    def _rank(self, node: NodeName) -> tuple[int, int]:
+        return 0, self._loads[node] + self._dealt[node]

@@ -10,24 +10,38 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from sparrow_core.policy import sampling as policy
-from sparrow_core.policy.placer import Placer, Reservations, live_preferred, pop_first
+from sparrow_core.policy.placer import (
+    PlacedJob,
+    Placement,
+    Placer,
+    Reservations,
+    live_preferred,
+    pop_first,
+)
 from sparrow_core.protocol.errors import NoNodes
 from sparrow_core.protocol.ids import NodeName, TaskId
 from sparrow_core.protocol.types import TaskSpec
 
 
-class UnconstrainedPlacer(Placer):
+class LateBinding(Placement):
     """Late binding: the job's tasks share d*m reservations, a free slot takes the oldest task.
 
     The paper's batch sampling with late binding. Tasks with preferred nodes reserve on those
     only.
     """
 
-    @classmethod
-    def for_job(cls, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]) -> Placer:
-        """A constrained placer if any task prefers nodes."""
-        constrained = any(task.preferred_nodes for task in tasks)
-        return (ConstrainedPlacer if constrained else UnconstrainedPlacer)(rng, probe_ratio)
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return late_binding_placer(job, rng, job.probe_ratio)
+
+
+def late_binding_placer(job: PlacedJob, rng: Random, probe_ratio: float) -> Placer:
+    """A placer that binds the job's tasks late, with the probe ratio that a placement chooses."""
+    constrained = any(task.preferred_nodes for task in job.tasks)
+    return (ConstrainedPlacer if constrained else UnconstrainedPlacer)(rng, probe_ratio)
+
+
+class UnconstrainedPlacer(Placer):
+    """Late binding without constraints: any reservation serves any of the tasks."""
 
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]

@@ -1,47 +1,97 @@
 """The registry of placements. All that knows a placement by name derives from it.
 
-A new one is a `Placer` and an entry here: validation, the options and help texts of `sparrow` and
-`minishark`, `connect(placement=...)`, the simulator and docs/sparrow.md follow.
+A name is one of `PLACEMENTS`, or "module:factory" for a plug-in (docs/policies.md). Both are made
+by calling a factory without arguments, once per scheduler. A new one of ours is a `Placement` and
+an entry here: validation, the options and help texts of `sparrow` and `minishark`,
+`connect(placement=...)`, the simulator and docs/sparrow.md follow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 from typing import Final
 
-from sparrow_core.policy.early_binding import BatchPlacer, PerTaskPlacer, RandomPlacer
-from sparrow_core.policy.late_binding import UnconstrainedPlacer
-from sparrow_core.policy.placer import Placer
-from sparrow_core.policy.round_robin import RoundRobinPlacer
+from sparrow_core.policy import plugins
+from sparrow_core.policy.early_binding import (
+    BatchFillingPlacement,
+    BatchPlacement,
+    PerTaskPlacement,
+    RandomPlacement,
+)
+from sparrow_core.policy.late_binding import LateBinding
+from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Watcher
+from sparrow_core.policy.round_robin import RoundRobinPlacement
 from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.protocol.types import TaskSpec
 
-PLACEMENTS: Final[dict[str, type[Placer]]] = {
-    "sparrow": UnconstrainedPlacer,
-    "batch": BatchPlacer,
-    "per_task": PerTaskPlacer,
-    "random": RandomPlacer,
-    "round_robin": RoundRobinPlacer,
+PLACEMENTS: Final[dict[str, Callable[[], Placement]]] = {
+    "sparrow": LateBinding,
+    "batch": BatchPlacement,
+    "batch_filling": BatchFillingPlacement,
+    "per_task": PerTaskPlacement,
+    "random": RandomPlacement,
+    "round_robin": RoundRobinPlacement,
 }
 DEFAULT_PLACEMENT: Final = "sparrow"
 _PROBE_RATIO_MAX = 1000.0
 
 
 def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec] = ()) -> None:
-    """Raise InvalidJob if there can be no placer for a job."""
+    """Raise InvalidJob if there can be no placer for a job. Plug-ins are not imported."""
     # With a probe ratio below 1, tasks would be left without a reservation.
-    if placement not in PLACEMENTS:
-        raise InvalidJob(f"placement {placement!r} is none of {', '.join(PLACEMENTS)}")
+    if placement not in PLACEMENTS and not plugins.is_path(placement):
+        known = ", ".join(PLACEMENTS)
+        raise InvalidJob(f"placement {placement!r} is none of {known}, and no module:factory")
     if not 1.0 <= probe_ratio <= _PROBE_RATIO_MAX:
         raise InvalidJob(f"probe ratio {probe_ratio} is not between 1 and {_PROBE_RATIO_MAX:g}")
     if len({task.task_id for task in tasks}) < len(tasks):
         raise InvalidJob("two tasks have the same id")
 
 
-def make_placer(
-    placement: str, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]
-) -> Placer:
-    """The placer for a job; raises as `check_placement` does."""
-    check_placement(placement, probe_ratio, tasks)
-    return PLACEMENTS[placement].for_job(rng, probe_ratio, tasks)
+def make_placement(name: str) -> Placement:
+    """A new placement of that name; InvalidJob if there is none, or it can't be imported."""
+    check_placement(name, 1.0)
+    factory = PLACEMENTS.get(name)
+    if factory is not None:
+        return factory()
+    found = plugins.made(name, "placement", Placement, InvalidJob)  # type: ignore[type-abstract]
+    return plugins.FencedPlacement(name, found)
+
+
+class Placements:
+    """The placements of one scheduler. Each is made when a job first names it, and then kept."""
+
+    def __init__(self, plug_ins: Collection[str] | None = None) -> None:
+        """No placement is made yet; only these plug-ins may be, or any if None."""
+        self._plug_ins = plug_ins
+        self._made: dict[str, Placement] = {}
+        self._watching: list[Placement] = []
+
+    def placer(self, name: str, job: PlacedJob, rng: Random) -> Placer:
+        """The placer for a job under the placement of that name; InvalidJob if there is none."""
+        check_placement(name, job.probe_ratio, job.tasks)
+        return self.of(name).placer(job, rng)
+
+    def of(self, name: str) -> Placement:
+        """The placement of that name; raises as `make_placement` does."""
+        placement = self._made.get(name)
+        if placement is None:
+            if self._plug_ins is not None and name not in {*PLACEMENTS, *self._plug_ins}:
+                text = f"this scheduler's configuration does not list the placement {name!r}"
+                raise InvalidJob(text)
+            placement = self._made[name] = make_placement(name)
+            if _watches(placement):
+                self._watching.append(placement)
+        return placement
+
+    def __iter__(self) -> Iterator[Placement]:
+        """Those that are told what the scheduler sees."""
+        return iter(self._watching)
+
+
+def _watches(placement: Placement) -> bool:
+    """Whether it overrides an `on_` method: the others need not be called on every message."""
+    kind = type(placement.inner if isinstance(placement, plugins.FencedPlacement) else placement)
+    hooks = [name for name in vars(Watcher) if name.startswith("on_")]
+    return any(getattr(kind, name) is not getattr(Watcher, name) for name in hooks)

@@ -1,8 +1,9 @@
-"""The contract of placers: which tasks of a job wait, and which of them a node that asks is given.
+"""The contract of placement policies, built-in ones and plug-ins alike (docs/policies.md).
 
-Each job has a placer of its own, which owns the job's *waiting* tasks: a task leaves it when a
-node takes it and comes back by `place` if its attempt is lost. Every method that returns
-reservations means "send these, in addition".
+A `Placement` is a scheduler's: it makes a placer for each job, and may remember what the scheduler
+sees. A `Placer` is a job's: it says which tasks wait, and which of them a node that asks is given.
+It owns the job's *waiting* tasks: a task leaves it when a node takes it and comes back by `place`
+if its attempt is lost. Every method that returns reservations means "send these, in addition".
 
 Invariant (`covered`), without which jobs could hang: a node that holds a reservation and asks is
 given a task whenever one may run there, and the outstanding reservations suffice for all waiting
@@ -15,30 +16,97 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Protocol
 
 from sparrow_core.protocol.errors import NoNodes, Unsatisfiable
-from sparrow_core.protocol.ids import NodeName, TaskId
-from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 
 Reservations = Mapping[NodeName, int]
 
 
+class PlacedJob(Protocol):
+    """What placements see of a job."""
+
+    @property
+    def job_id(self) -> JobId: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]: ...
+    @property
+    def probe_ratio(self) -> float: ...
+    @property
+    def options(self) -> JobOptions: ...
+
+
+class Watcher:
+    """What a placement may override to learn what its scheduler sees, of jobs of any placement.
+
+    `now` is in seconds, on a clock that only goes forward. The methods run in the scheduler's
+    loop: they must be fast, and must not block.
+    """
+
+    def on_job(self, job: PlacedJob, now: float) -> None:
+        """A job has come; its placer is asked for next if it is under this placement."""
+
+    def on_reserved(self, job: PlacedJob, reservations: Reservations, now: float) -> None:
+        """Reservations were sent."""
+
+    def on_load(self, node: NodeName, load: int, now: float) -> None:
+        """A probed node answered: its queue length, or minus its free slots; perhaps too late."""
+
+    def on_asked(
+        self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float
+    ) -> None:
+        """A node had free slots and asked for tasks of the job; it was given these, if any."""
+
+    def on_finished(self, node: NodeName, job: PlacedJob, took_s: float, now: float) -> None:
+        """A task has finished `took_s` after it was bound to the node.
+
+        Nodes report that with their next request or heartbeat, which may be later.
+        """
+
+    def on_heartbeat(
+        self, node: NodeName, queued: int, running: Mapping[JobId, float], now: float
+    ) -> None:
+        """A node has this many reservations, and tasks that run for long, of any scheduler.
+
+        `running` has the jobs (of any scheduler) of the tasks that have run longer than the
+        interval of heartbeats, each with its longest time in seconds.
+        """
+
+    def on_node_lost(self, node: NodeName, now: float) -> None:
+        """A node has left, or died."""
+
+
+class Placement(Watcher, ABC):
+    """A placement policy of one scheduler: makes a placer for each job, and may remember.
+
+    A scheduler makes one object of each placement when a job first names it, and keeps it: what it
+    remembers lasts from job to job, and the methods `on_...` tell it what the scheduler sees from
+    then on. Schedulers share nothing, so each has its own.
+    """
+
+    @abstractmethod
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        """The placer of a job of which no task is placed yet; all that is random is from `rng`."""
+
+
 class Placer(ABC):
     """The waiting tasks of one job, and where reservations for them go."""
+
+    # Whether the tasks are placed only when the probed nodes have answered, or `probe_wait_s` has
+    # passed. Otherwise, they are placed at once, and the answers are for `Placement.on_load`.
+    waits_for_loads = True
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
         self.waiting: OrderedDict[TaskId, TaskSpec] = OrderedDict()
         self._rng = rng
         self._probe_ratio = probe_ratio
 
-    @classmethod
-    def for_job(cls, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]) -> Placer:
-        """The placer for a job with these tasks; none of them is placed yet."""
-        del tasks  # most placers suit any
-        return cls(rng, probe_ratio)
-
     def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
-        """Nodes to ask for their load before these tasks are placed. Raises as `place` does."""
+        """Nodes to ask for their load when these tasks are placed. Raises as `place` does."""
         return ()  # late binding needs no load
 
     def note_loads(self, loads: Mapping[NodeName, int]) -> None:

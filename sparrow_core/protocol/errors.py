@@ -2,6 +2,7 @@
 
 SparrowError
 ├── InvalidJob            a job that no cluster could run: duplicate task ids, bad probe ratio ...
+│   └── PlacementFailed   a placement that is a plug-in raised, or returned nonsense
 ├── Unsatisfiable         a placement constraint that no live node satisfies
 ├── NoNodes               the cluster has no live node
 ├── RunnerError           a runner could not be loaded or created
@@ -19,6 +20,14 @@ class SparrowError(Exception):
 
 class InvalidJob(SparrowError):  # noqa: N818 - a condition, not an error name
     """A job description that no cluster could run."""
+
+
+class PlacementFailed(InvalidJob):
+    """A placement that is a plug-in raised, or returned nonsense, for the job with this id."""
+
+    def __init__(self, message: str, job_id: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class Unsatisfiable(SparrowError):  # noqa: N818 - a condition, not an error name

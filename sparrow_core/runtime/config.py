@@ -55,11 +55,15 @@ class Security(_Section, frozen=True):
 
 
 class SchedulerSection(_Section, frozen=True):
-    """A scheduler: the address that peers are told, the one to bind (if it differs), limits."""
+    """A scheduler: the address that peers are told, the one to bind (if it differs), limits.
+
+    `placements` are those that jobs may name beside the built-in ones, each as "module:factory".
+    """
 
     listen: str
     bind: str | None = None
     limits: SchedulerConfig = SchedulerConfig()
+    placements: tuple[str, ...] = ()
 
 
 class NodeSection(_Section, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ from pathlib import Path
 from random import Random
 
 from sparrow_core.machines.scheduler import Scheduler
-from sparrow_core.protocol.errors import ConfigError
+from sparrow_core.policy.placement import Placements
+from sparrow_core.protocol.errors import ConfigError, InvalidJob
 from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.messages import Drain
 from sparrow_core.runtime.config import SCHEDULER_NAME, Config
@@ -31,15 +32,21 @@ def run_scheduler(config: Config) -> int:
     """Run a scheduler until a signal comes; returns the exit status.
 
     Raises:
-        ConfigError: There is no [scheduler] table.
+        ConfigError: There is no [scheduler] table, or a placement in it can't be imported.
         SparrowError: Cannot listen.
     """
     section = config.scheduler
     if section is None:
         raise ConfigError("there is no [scheduler] table in the file")
+    placements = Placements(section.placements)
+    for name in section.placements:
+        try:
+            placements.of(name)
+        except InvalidJob as error:
+            raise ConfigError(f"[scheduler] placements: {error}") from error
     _make_socket_folder(section.listen)
     driver = ZmqDriver(section.listen, config.keys, section.bind, on_incompatible=_warn_of_version)
-    scheduler = Scheduler(driver.address(SCHEDULER_NAME), Random(), section.limits)
+    scheduler = Scheduler(driver.address(SCHEDULER_NAME), Random(), section.limits, placements)
     driver.host(SCHEDULER_NAME, scheduler)
     calm_collector()
     with observed(driver, SCHEDULER_NAME, config.audit_dir, metrics=True):

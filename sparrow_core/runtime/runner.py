@@ -6,7 +6,6 @@ driver's thread-safe `post`. Outcomes of very short tasks are reported together.
 
 from __future__ import annotations
 
-import importlib
 import queue
 import threading
 import time
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol, assert_never, cast
 
 from sparrow_core.policy import sampling as policy
+from sparrow_core.policy.plugins import imported
 from sparrow_core.protocol.errors import RunnerError, TaskFailure
 from sparrow_core.protocol.ids import Address, JobId
 from sparrow_core.protocol.machine import Envelope, Machine
@@ -70,14 +70,7 @@ def load_factory(path: str) -> RunnerFactory:
     Raises:
         RunnerError: There is no such module or factory, or its import failed.
     """
-    module, _, name = path.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        raise RunnerError(f"cannot load runner {path!r}: {error!r}") from error
-    if not callable(factory):
-        raise RunnerError(f"runner {path!r} is not callable")
-    return cast("RunnerFactory", factory)
+    return cast("RunnerFactory", imported(path, "runner", RunnerError))
 
 
 class SlotThread(Machine[SlotIn]):

@@ -1,11 +1,12 @@
-"""`python -m sparrow_core.sim`: simulated response times of all placements at a load."""
+"""`python -m sparrow_core.sim`: simulated response times of placements at a load."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.policy.placement import PLACEMENTS, make_placement
+from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.sim.workload import DISTRIBUTIONS, Workload, percentile, response_times_s
 
 _PERCENTS = (5, 50, 95, 99)
@@ -23,11 +24,22 @@ def main() -> None:
     parser.add_argument("--distribution", choices=tuple(DISTRIBUTIONS), default="exponential")
     parser.add_argument("--probe-ratio", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--placement", action="append", metavar="NAME", default=[],
+        help="only these placements: names of the built-in ones, or module:factory",
+    )  # fmt: skip
     options = parser.parse_args()
     if not 0 < options.load < 1:
         parser.error("--load must lie between 0 and 1")
+    placements = options.placement or ("central", *PLACEMENTS)
+    try:
+        for placement in placements:
+            if placement != "central":
+                make_placement(placement)
+    except InvalidJob as error:
+        parser.error(str(error))
     lines = [f"{'response time, ms':20}" + "".join(f"{f'p{each}':>9}" for each in _PERCENTS)]
-    for placement in ("central", *PLACEMENTS):
+    for placement in placements:
         times_s = response_times_s(
             Workload(
                 load=options.load,

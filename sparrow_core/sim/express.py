@@ -16,12 +16,13 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
 
 from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
-from sparrow_core.policy.placement import make_placer
+from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
@@ -131,6 +132,7 @@ class ExpressCluster:
         self._local_s = network.local_delay_s
         self._cancellation = cancellation
         self._rng = Random(seed)
+        self._placements = Placements()
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
         self._order = count()
@@ -189,24 +191,31 @@ class ExpressCluster:
 
     def _submit(self, arrival: Arrival) -> None:
         start = arrival.job
-        placer = make_placer(start.placement, self._rng, start.probe_ratio, start.tasks)
+        self._placements.of(start.placement)
+        for placement in self._placements:
+            placement.on_job(start, self.now)
+        placer = self._placements.placer(start.placement, start, self._rng)
         job = _Job(start, arrival.at_s, placer)
         probes = placer.probes(start.tasks, self._names)
         if probes:
             self._send(self._probe, (job, probes))
-        else:
+        if not probes or not placer.waits_for_loads:
             self._place(job)
 
     def _probe(self, probe: tuple[_Job, Sequence[NodeName]]) -> None:
         job, names = probe
         nodes = self._nodes
         loads = {name: nodes[name].queued or -nodes[name].room for name in names}
-        self._send(self._place_probed, (job, loads))
+        self._send(self._on_loads, (job, loads))
 
-    def _place_probed(self, probed: tuple[_Job, dict[NodeName, int]]) -> None:
+    def _on_loads(self, probed: tuple[_Job, dict[NodeName, int]]) -> None:
         job, loads = probed
-        job.placer.note_loads(loads)
-        self._place(job)
+        for placement in self._placements:
+            for name, load in loads.items():
+                placement.on_load(name, load, self.now)
+        if job.placer.waits_for_loads:
+            job.placer.note_loads(loads)
+            self._place(job)
 
     def _place(self, job: _Job) -> None:
         self._reserve(job, job.placer.place(job.start.tasks, self._names))
@@ -231,6 +240,8 @@ class ExpressCluster:
                 held[name] = held.get(name, 0) + number
         else:
             held.update(reservations)
+        for placement in self._placements:
+            placement.on_reserved(job.start, reservations, self.now)
         self._send(self._queue, (job, reservations, job.claim_now()))
 
     def _assign(self, ask: _Ask) -> None:
@@ -239,10 +250,14 @@ class ExpressCluster:
         if name in job.cancelled and not placer.offers(name):
             return  # answered by the cancellation
         ask.tasks = tasks = placer.take(name, ask.count)
+        for placement in self._placements:
+            placement.on_asked(name, job.start, tasks, self.now)
         ask.drained = drained = not placer.offers(name)
-        held = job.reserved.pop(name, 0) - len(tasks)
+        held = job.reserved.get(name, 0) - len(tasks)
         if held > 0 and not drained:
-            job.reserved[name] = held
+            job.reserved[name] = held  # in its old place: nodes are cancelled in this order
+        else:
+            job.reserved.pop(name, None)
         if not ask.node.plain:
             ask.answered = job.claim_now()
         self._messages.append((self.now + self._delay_s, self._answer, ask))
@@ -269,7 +284,7 @@ class ExpressCluster:
             if number > 1 or not node.plain or node.queue.setdefault(job_id, single) is not single:
                 self._add_held(node, job, number, claim)
             node.queued += number
-            if node.room and not node.flush_due:
+            if not node.flush_due:  # also without room: its place among others of this instant
                 node.flush_due = True
                 flushes.append(node)
 
@@ -378,13 +393,18 @@ class ExpressCluster:
             node.queue[job.job_id].claim = ask.answered
         for task in ask.tasks:
             self._start_task(ask, task)
-        if node.queue and node.room:
-            self._wake(node)
+        self._wake(node)
 
     def _start_task(self, ask: _Ask, task: TaskSpec) -> None:
         job = ask.job
         node = ask.node
         end_s = (self.now + self._local_s) + duration_of(task.payload, node.name)
+        for placement in self._placements:
+            # As if each end were reported at once; it is with the node's next request, mostly.
+            told_s = end_s + self._local_s + self._delay_s
+            took_s = told_s - (self.now - self._delay_s)
+            finished = partial(placement.on_finished, node.name, job.start, took_s, told_s)
+            self.call(told_s, finished)
         if node.plain and self.on_run is None:
             self._wait(end_s + self._local_s, self._free_slot, node)
         else:
@@ -400,8 +420,7 @@ class ExpressCluster:
 
     def _free_slot(self, node: _Node) -> None:
         node.room += 1
-        if node.queue:
-            self._wake(node)
+        self._wake(node)
 
     def _end_task(self, run: tuple[_Ask, float]) -> None:
         ask, started_s = run

@@ -6,10 +6,14 @@ first m nodes to ask get the m tasks; the others lose the slot until the cancell
 or nothing if it does so before they ask. All messages have the delays of `sim.network`. Given the
 same random choices, response times equal those of `sim.world` on production machines up to
 rounding; tests compare them.
+
+Tasks that are bound to nodes at arrival are shipped with the decision, as in the papers' baselines.
+Machines fetch them when a slot is free, like all tasks: `fetches` simulates that.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -32,7 +36,7 @@ Floats = NDArray[np.float64]
 Indexes = NDArray[np.int64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
 # Placements for which a job's outcome follows from the times at which slots are free.
-VECTORIZED = ("central", "sparrow", "batch", "per_task", "random")
+VECTORIZED = ("central", "sparrow", "batch", "batch_filling", "per_task", "random")
 
 _JOBS_AT_ONCE = 64  # for which random numbers are drawn together
 _ORDER_S = 1e-12  # between messages that are sent together, so that they stay in order
@@ -81,11 +85,13 @@ class VectorCluster:
         *,
         cancellation: bool = True,  # of reservations when all tasks of a job are bound
         remembers: bool = False,  # whether nodes know their queue lengths, for `loads`
+        fetches: bool = False,  # whether bound tasks are asked for, too, once a slot is free
     ) -> None:
         network = network or Network()
         self.nodes = nodes
         self._delay_s = network.delay_s
         self._local_s = network.local_delay_s
+        self._fetch_s = 2 * network.delay_s if fetches else 0.0
         self._slots = slots
         self._cancellation = cancellation
         self._free = np.zeros((nodes, slots))
@@ -119,6 +125,48 @@ class VectorCluster:
         self._occupy(taken, np.concatenate((ends + self._local_s, lost_until)))
         return float(ends.max() + delay_s - at_s)
 
+    def late_binding_crowded(self, at_s: float, probes: Indexes, times_s: Floats) -> float:
+        """As `late_binding`, where nodes may have several of the job's reservations."""
+        delay_s = self._delay_s
+        reserved_at = at_s + 2 * delay_s
+        left: dict[int, int] = {}  # reservations with which no slot has asked, by node
+        for node in probes.tolist():
+            left[node] = left.get(node, 0) + 1
+        free = {node: self._free[node].tolist() for node in left}
+        # When slots are free to ask: time, order, node and slot.
+        idle = [
+            (max(free_s, reserved_at), order, node, slot)
+            for order, node in enumerate(left)
+            for slot, free_s in enumerate(free[node])
+        ]
+        heapq.heapify(idle)
+        last_s, bound_at, last_node, order = 0.0, 0.0, -1, len(left)
+        for time_s in times_s.tolist():
+            while not left[idle[0][2]]:
+                heapq.heappop(idle)
+            bound_at, _, last_node, slot = heapq.heappop(idle)
+            end_s = bound_at + 2 * delay_s + self._local_s + time_s
+            last_s = max(last_s, end_s)
+            free[last_node][slot] = end_s + self._local_s
+            left[last_node] -= 1
+            order += 1
+            heapq.heappush(idle, (end_s + self._local_s, order, last_node, slot))
+        # Slots that ask in vain. Nodes know that no task is left from the cancellation, or from the
+        # answer with the last task or to the first request in vain.
+        cancelled_at = bound_at + 2 * delay_s
+        told_at = {last_node: cancelled_at}
+        vain = 0
+        for ask_s, _, node, slot in sorted(idle):
+            cancelled = self._cancellation and node != last_node
+            until_s = cancelled_at + vain * _ORDER_S if cancelled else ask_s + 2 * delay_s
+            if left[node] and ask_s < told_at.setdefault(node, until_s):
+                left[node] -= 1
+                free[node][slot] = until_s
+                vain += 1
+        for other, slots in free.items():
+            self._free[other] = sorted(slots)
+        return last_s + delay_s - at_s
+
     def bound(self, at_s: float, chosen: Indexes, times_s: Floats, ways: int = 2) -> float:
         """Bind each task to a node at arrival; it gets there `ways` messages later."""
         reserved_at = at_s + ways * self._delay_s
@@ -129,7 +177,7 @@ class VectorCluster:
             turn = waiting[np.sort(first)]
             nodes = chosen[turn]
             asks = np.maximum(self._free[nodes, 0], reserved_at)
-            ends = asks + (2 * self._delay_s + self._local_s) + times_s[turn]
+            ends = asks + (self._fetch_s + self._local_s) + times_s[turn]
             self._occupy(nodes, ends + self._local_s)
             if self._ring is not None:
                 self._ring.note(nodes, reserved_at, ends + self._local_s)
@@ -194,8 +242,18 @@ class _Ring:
         self._next[:] = 0
 
 
+def least_loaded(loads: Indexes, tasks: int) -> Indexes:
+    """Batch sampling: the positions of the least loaded nodes, one task each.
+
+    Nodes are in random order, so that ties are decided by lot. With fewer nodes than tasks, each
+    has a task before one has a second.
+    """
+    order = np.argsort(loads, kind="stable")
+    return order[np.arange(tasks) % len(order)]
+
+
 def fill_levels(loads: Indexes, tasks: int) -> Indexes:
-    """Batch sampling: the position of the least loaded node, which then has one more, by task."""
+    """Batch filling: the position of the least loaded node, which then has one more, by task."""
     chosen: list[Indexes] = []
     missing = tasks
     level = int(loads.min())
@@ -208,16 +266,8 @@ def fill_levels(loads: Indexes, tasks: int) -> Indexes:
 
 
 def choose_each(probes: Indexes, loads: Indexes) -> Indexes:
-    """Per-task sampling: each row's least loaded node, which then has one more."""
+    """Per-task sampling: each row's least loaded node; rows know nothing of each other."""
     chosen: Indexes = probes[np.arange(len(probes)), loads.argmin(axis=1)]
-    # Only rows that share a node with another one depend on what was chosen before.
-    _, places, counts = np.unique(probes, return_inverse=True, return_counts=True)
-    shared = np.flatnonzero((counts[places].reshape(probes.shape) > 1).any(axis=1))
-    nodes = probes[shared].tolist()
-    known = dict(zip(probes[shared].ravel().tolist(), loads[shared].ravel().tolist(), strict=True))
-    for position, row in zip(shared.tolist(), nodes, strict=True):
-        chosen[position] = best = min(row, key=known.__getitem__)
-        known[best] += 1
     return chosen
 
 
@@ -262,19 +312,19 @@ def response_times_s(
 ) -> Floats:
     """Simulate a workload; returns response times of its jobs in order of arrival.
 
-    `on_jobs` is called with the number of jobs done since the last call. ValueError for placement
-    constraints, and for more probes per job than nodes.
+    A seed gives the same task times and arrivals (in units of their mean) under each placement and
+    ratio, so that differences between them have less noise. `on_jobs` is called with the number of
+    jobs done since the last call. ValueError for placement constraints, and for placements that are
+    not in `VECTORIZED`.
     """
-    probes = policy.reservation_count(workload.tasks, workload.probe_ratio)
-    if workload.replicas or (probes > nodes and workload.placement in ("sparrow", "batch")):
-        raise ValueError("the vectorized simulator supports no constraints, and one probe per node")
+    if workload.replicas:
+        raise ValueError("the vectorized simulator supports no constraints")
     if workload.placement not in VECTORIZED:
         raise ValueError(f"placement {workload.placement!r} is none of {', '.join(VECTORIZED)}")
-    rng = np.random.default_rng(seed)
-    network = network or Network()
-    remembers = workload.placement in ("batch", "per_task")
-    cluster = VectorCluster(nodes, slots, network, cancellation=cancellation, remembers=remembers)
-    central = CentralQueue(nodes * slots, network.delay_s)
+    rng, choices = (np.random.default_rng((seed, stream)) for stream in range(2))
+    place = _placer(
+        workload, nodes, slots, network or Network(), choices, cancellation=cancellation
+    )
     found: list[float] = []
     now_s = 0.0
     while (missing := workload.jobs - len(found)) > 0:
@@ -282,30 +332,66 @@ def response_times_s(
         gaps_s = ARRIVALS[workload.arrivals](rng, jobs) * workload.interval_s(nodes * slots)
         arrivals_s = (now_s + np.cumsum(gaps_s)).tolist()
         now_s = arrivals_s[-1]
-        times_s = _task_times_s(workload, rng, jobs)
-        match workload.placement:
-            case "central":
-                found += map(central.run, arrivals_s, times_s.tolist())
-            case "sparrow":
-                sampled = distinct(rng, nodes, probes, jobs)
-                found += map(cluster.late_binding, arrivals_s, sampled, times_s)
-            case "random":
-                chosen = rng.integers(0, nodes, (jobs, workload.tasks))
-                found += map(cluster.bound, arrivals_s, chosen, times_s)
-            case "batch":
-                for at_s, each, times in zip(
-                    arrivals_s, distinct(rng, nodes, probes, jobs), times_s, strict=True
-                ):
-                    levels = fill_levels(cluster.loads(at_s, each), workload.tasks)
-                    found.append(cluster.bound(at_s, each[levels], times, ways=4))
-            case _:
-                count = min(nodes, policy.reservation_count(1, workload.probe_ratio))
-                for at_s, times in zip(arrivals_s, times_s, strict=True):
-                    pairs = _rows_of_distinct(rng, nodes, (workload.tasks, count))
-                    loads = cluster.loads(at_s, pairs.ravel()).reshape(pairs.shape)
-                    found.append(cluster.bound(at_s, choose_each(pairs, loads), times, ways=4))
+        found += place(arrivals_s, _task_times_s(workload, rng, jobs))
         on_jobs(jobs)
     return np.array(found)
+
+
+Place = Callable[[list[float], Floats], Iterator[float]]
+
+
+def _placer(
+    workload: Workload,
+    nodes: int,
+    slots: int,
+    network: Network,
+    rng: np.random.Generator,
+    *,
+    cancellation: bool,
+) -> Place:
+    """What runs jobs, given their arrivals and a row of task times each."""
+    tasks = workload.tasks
+    probes = policy.reservation_count(tasks, workload.probe_ratio)
+    remembers = workload.placement in ("batch", "batch_filling", "per_task")
+    cluster = VectorCluster(nodes, slots, network, cancellation=cancellation, remembers=remembers)
+
+    def central(arrivals_s: list[float], times_s: Floats) -> Iterator[float]:
+        return map(queue.run, arrivals_s, times_s.tolist())
+
+    def sparrow(arrivals_s: list[float], times_s: Floats) -> Iterator[float]:
+        if probes > nodes:
+            each, more = divmod(probes, nodes)
+            spread = (
+                np.concatenate((np.tile(order, each), order[:more]))
+                for order in distinct(rng, nodes, nodes, len(arrivals_s))
+            )
+            return map(cluster.late_binding_crowded, arrivals_s, spread, times_s)
+        sampled = distinct(rng, nodes, probes, len(arrivals_s))
+        return map(cluster.late_binding, arrivals_s, sampled, times_s)
+
+    def random(arrivals_s: list[float], times_s: Floats) -> Iterator[float]:
+        return map(cluster.bound, arrivals_s, rng.integers(0, nodes, times_s.shape), times_s)
+
+    def batch(arrivals_s: list[float], times_s: Floats) -> Iterator[float]:
+        choose = least_loaded if workload.placement == "batch" else fill_levels
+        sampled = distinct(rng, nodes, min(probes, nodes), len(arrivals_s))
+        for at_s, each, times in zip(arrivals_s, sampled, times_s, strict=True):
+            chosen = each[choose(cluster.loads(at_s, each), tasks)]
+            yield cluster.bound(at_s, chosen, times, ways=4)
+
+    def per_task(arrivals_s: list[float], times_s: Floats) -> Iterator[float]:
+        count = min(nodes, policy.reservation_count(1, workload.probe_ratio))
+        for at_s, times in zip(arrivals_s, times_s, strict=True):
+            pairs = _rows_of_distinct(rng, nodes, (tasks, count))
+            loads = cluster.loads(at_s, pairs.ravel()).reshape(pairs.shape)
+            yield cluster.bound(at_s, choose_each(pairs, loads), times, ways=4)
+
+    queue = CentralQueue(nodes * slots, network.delay_s)
+    found: dict[str, Place] = {
+        "central": central, "sparrow": sparrow, "random": random,
+        "batch": batch, "batch_filling": batch, "per_task": per_task,
+    }  # fmt: skip
+    return found[workload.placement]
 
 
 def _task_times_s(workload: Workload, rng: np.random.Generator, jobs: int) -> Floats:

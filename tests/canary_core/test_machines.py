@@ -283,7 +283,7 @@ def test_steps_that_do_not_need_what_is_missing_run_around_it() -> None:
     copy.advance(100)
     drain(part, copy, effects, 100)
     assert ["does not"] == ran
-    part.deliver(2, {0: 1})
+    part.deliver(2, 0, 1)
     drain(part, copy, effects, 100)
     assert ["does not", "reads it"] == ran
     assert not part.blocked
@@ -306,7 +306,7 @@ def test_an_update_waits_for_earlier_readers_of_its_state() -> None:
     copy.advance(100)
     drain(part, copy, effects, 100)
     assert [] == seen
-    part.deliver(3, {0: 1})
+    part.deliver(3, 0, 1)
     drain(part, copy, effects, 100)
     assert [[0], [0, 9]] == seen
 

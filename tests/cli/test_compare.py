@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.answers import differences
+from minishark.query.answers import differences
 
 _TYPES: dict[pa.DataType, st.SearchStrategy[object]] = {
     pa.int64(): st.integers(-3, 3),

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pytest
 
 import minishark
-from minishark.answers import differences, output_order
 from minishark.errors import ClusterError, MinisharkError, OptionError
+from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
 from minishark.tpch.generate import generate
 from minishark.tpch.queries import QUERY_COUNT, load_queries

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from minishark import Column, DataFrame, Window
 from minishark import functions as F
-from minishark.answers import differences
 from minishark.errors import OptionError, QueryError
+from minishark.query.answers import differences
 from minishark.session.session import Session
 
 Made = tuple[Column, str]

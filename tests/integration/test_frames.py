@@ -10,8 +10,8 @@ import pytest
 
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
-from minishark.answers import differences, output_order
 from minishark.errors import ColumnError, MinisharkError, OptionError, QueryError
+from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
 
 Verbs = Callable[[DataFrame, DataFrame], DataFrame]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.answers import differences
+from minishark.query.answers import differences
 from minishark.session.session import Session
 
 ROWS = 250_000

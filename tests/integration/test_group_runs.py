@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.answers import differences
+from minishark.query.answers import differences
 from minishark.session.session import Session
 from minishark.worker import reduction
 from minishark.worker.group_runs import Runs

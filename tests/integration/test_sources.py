@@ -18,7 +18,6 @@ import pytest
 import minishark
 from minishark import DataFrame
 from minishark import functions as F
-from minishark.answers import differences
 from minishark.errors import (
     CatalogError,
     ColumnError,
@@ -27,6 +26,7 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
+from minishark.query.answers import differences
 from minishark.session.session import Session
 
 ROWS = [("Ada", 36, "x"), ("Alan", 41, "y"), ("Grace", None, "x")]

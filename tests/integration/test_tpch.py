@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.answers import differences, output_order
 from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
+from minishark.query.answers import differences, output_order
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
 from minishark.tpch.queries import QUERY_COUNT, load_queries

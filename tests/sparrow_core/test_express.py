@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
 from sparrow_core.lab.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
+from sparrow_core.policy.disciplines import DISCIPLINES
+from sparrow_core.policy.placement import PLACEMENTS
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
@@ -86,6 +90,96 @@ def test_so_it_is_without_cancellation() -> None:
     """Nodes then ask in vain."""
     machines, express = times_s(jobs_of("sparrow"), 2, cancellation=False)
     assert machines == pytest.approx(express, rel=1e-9)
+
+
+class Configuration(NamedTuple):
+    """A cluster and its jobs."""
+
+    nodes: int
+    slots: int
+    policy: str
+    cancellation: bool
+    jobs: list[Arrival]
+
+
+# "no_queue" hands tasks to executors that queue them, which this simulator leaves out.
+SIMULATED = tuple(name for name in DISCIPLINES if name != "no_queue")
+
+
+def random_configuration(seed: int) -> Configuration:
+    """Few nodes or many, jobs with more reservations than nodes, tasks of a few round trips."""
+    rng = Random(seed)
+    nodes, slots = rng.choice((1, 2, 3, 5, 8, 13, 20)), rng.choice((1, 1, 2, 3, 5))
+    names = [NodeName(f"n{number}") for number in range(nodes)]
+    placement = tuple(PLACEMENTS)[seed % len(PLACEMENTS)]
+    replicas, wait_s = min(nodes, rng.choice((0, 0, 1, 3))), rng.choice((None, 0.0, 0.03))
+    means = rng.choice(((0.05, 0.2), (0.002, 0.004)))
+    ratio, most = rng.choice((1.0, 1.2, 2.0, 3.0)), rng.choice((3, 9, 25))
+    # Times that are multiples of one another end at one instant, where order matters most.
+    even = rng.random() < 0.5
+    interval_s = sum(means) * (most + 1) / 4 / (rng.choice((0.4, 0.8, 1.1)) * nodes * slots)
+    at_s, jobs = 1.0, []
+    for number in range(rng.choice((10, 30, 60))):
+        at_s += rng.expovariate(1 / interval_s)
+        mean_s = rng.choice(means)
+        tasks = tuple(
+            TaskSpec(
+                task_id,
+                payload_of(
+                    rng.choice((1, 2, 3)) * mean_s if even else rng.expovariate(1 / mean_s) + 0.002,
+                    names[:5],
+                    1.5,
+                ),
+                tuple(rng.sample(names, replicas)) if rng.random() < 0.8 else (),
+                wait_s,
+            )
+            for task_id in range(rng.randint(1, most))
+        )
+        start = StartJob(
+            job_id=JobId(f"j{number}"),
+            user=f"u{number % 3}",
+            tasks=tasks,
+            placement=placement,
+            probe_ratio=ratio,
+            options=JobOptions(priority=number % 2, task_s=mean_s),
+        )
+        jobs.append(Arrival(at_s, start))
+    return Configuration(nodes, slots, rng.choice(SIMULATED), rng.random() < 0.7, jobs)
+
+
+def check_configurations(seeds: Iterable[int]) -> None:
+    """Assert that every job takes as long by the express simulator as on the machines."""
+    for seed in seeds:
+        chosen = random_configuration(seed)
+        cluster = quiet_cluster(
+            World(3), nodes=chosen.nodes, slots=chosen.slots, schedulers=3,
+            cancellation=chosen.cancellation, monitor=NodeMonitorConfig(policy=chosen.policy),
+        )  # fmt: skip
+        express = ExpressCluster(
+            nodes=chosen.nodes,
+            slots=chosen.slots,
+            policy=chosen.policy,
+            seed=3,
+            cancellation=chosen.cancellation,
+        )
+        express.run(chosen.jobs)
+        found = [express.ended_s[job.job.job_id] for job in chosen.jobs]
+        assert run_jobs(cluster, chosen.jobs) == pytest.approx(found, rel=1e-9), f"seed {seed}"
+
+
+# In these, nodes are cancelled or ask at one instant, and their order matters.
+ORDER_MATTERS = (105, 110, 205, 480, 680)
+
+
+def test_random_configurations_are_those_of_the_machines() -> None:
+    """Job by job, under all placements and disciplines."""
+    check_configurations((*range(25), *ORDER_MATTERS))
+
+
+@pytest.mark.slow
+def test_a_thousand_random_configurations_are_those_of_the_machines() -> None:
+    """Job by job, as above."""
+    check_configurations(range(1000, 2000))
 
 
 def test_who_runs_what_is_told_as_it_changes() -> None:

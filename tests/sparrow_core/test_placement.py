@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 
 from minishark.errors import OptionError
 from minishark.session.connect import check_placement
-from sparrow_core.policy.early_binding import BatchPlacer, PerTaskPlacer, RandomPlacer
+from sparrow_core.policy.early_binding import (
+    BatchFillingPlacer,
+    BatchPlacer,
+    PerTaskPlacer,
+    RandomPlacer,
+)
 from sparrow_core.policy.late_binding import ConstrainedPlacer, UnconstrainedPlacer
-from sparrow_core.policy.placement import PLACEMENTS, make_placer
-from sparrow_core.policy.placer import Placer
+from sparrow_core.policy.placement import PLACEMENTS, Placements
+from sparrow_core.policy.placer import PlacedJob, Placement, Placer
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, Unsatisfiable
-from sparrow_core.protocol.ids import NodeName
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import TaskSpec
 
 NODES = [NodeName(f"n{i}") for i in range(6)]
@@ -25,6 +31,14 @@ SEED = 3  # with which a task that prefers n0 and n1 reserves on n1
 def spec(task_id: int, *preferred: str) -> TaskSpec:
     """A task."""
     return TaskSpec(task_id, b"", tuple(map(NodeName, preferred)))
+
+
+def make_placer(
+    placement: str, rng: Random, probe_ratio: float, tasks: Sequence[TaskSpec]
+) -> Placer:
+    """The placer of a job of a new scheduler."""
+    job = StartJob(job_id=JobId("job"), user="u", tasks=tuple(tasks), probe_ratio=probe_ratio)
+    return Placements().placer(placement, job, rng)
 
 
 def drain(placer: Placer, reserved: Counter[str], rng: Random) -> list[tuple[int, str]]:
@@ -156,24 +170,39 @@ def test_impossible_jobs_are_refused(placement: str, ratio: float, ids: tuple[in
 
 
 def test_per_task_sampling_gives_each_task_the_best_of_its_own_probes() -> None:
-    """What one task learns does not help another; a node's load grows by what is placed there."""
+    """What one task learns does not help another."""
     placer = PerTaskPlacer(Random(1), 2.0)
     tasks = [spec(0, "n0", "n1"), spec(1, "n0", "n1"), spec(2, "n2", "n3")]
     assert {"n0", "n1", "n2", "n3"} == set(placer.probes(tasks, NODES))
     placer.note_loads({NODES[0]: 0, NODES[1]: 1, NODES[2]: 5, NODES[3]: 4})
     reserved = placer.place(tasks, NODES)
-    assert 2 == reserved.get(NODES[0], 0) + reserved.get(NODES[1], 0)
-    assert 1 == reserved[NODES[3]]
+    assert {NODES[0]: 2, NODES[3]: 1} == reserved
 
 
-def test_batch_sampling_shares_probes_among_tasks() -> None:
-    """All tasks of the job go to the least loaded nodes of all that were probed."""
-    placer = BatchPlacer(Random(1), 2.0)
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(BatchPlacer, {"n1": 1, "n3": 1, "n5": 1}), (BatchFillingPlacer, {"n1": 2, "n3": 1})],
+)
+def test_batch_sampling_shares_probes_among_tasks(
+    kind: type[PerTaskPlacer], expected: dict[str, int]
+) -> None:
+    """The m least loaded of all that were probed have a task each; or their queues are filled."""
+    placer = kind(Random(1), 2.0)
     tasks = [spec(task_id) for task_id in range(3)]
     assert set(NODES) == set(placer.probes(tasks, NODES))
     placer.note_loads(dict(zip(NODES, (9, 0, 9, 1, 9, 2), strict=True)))
     counts = placer.place(tasks, NODES)
-    assert {"n1": 2, "n3": 1} == dict(counts)
+    assert expected == dict(counts)
+
+
+def test_with_few_nodes_batch_sampling_deals_tasks_in_rounds() -> None:
+    """Each probed node has a task before one has a second."""
+    placer = BatchPlacer(Random(1), 2.0)
+    tasks = [spec(task_id) for task_id in range(8)]
+    placer.probes(tasks, NODES)
+    placer.note_loads(dict(zip(NODES, (9, 0, 9, 1, 9, 2), strict=True)))
+    counts = placer.place(tasks, NODES)
+    assert {"n1": 2, "n3": 2, "n5": 1, "n0": 1, "n2": 1, "n4": 1} == dict(counts)
 
 
 def test_a_widened_task_may_run_anywhere_and_is_bound_once() -> None:
@@ -208,12 +237,16 @@ def test_round_robin_deals_evenly() -> None:
 def test_a_placement_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers and minishark take one that has been registered, by its name alone."""
 
-    class First(RandomPlacer):
-        """First: every task on the first node."""
-
-        def _choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+    class FirstPlacer(RandomPlacer):
+        def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
             del task
             return candidates[0]
+
+    class First(Placement):
+        """First: every task on the first node."""
+
+        def placer(self, job: PlacedJob, rng: Random) -> Placer:
+            return FirstPlacer(rng, job.probe_ratio)
 
     with pytest.raises(OptionError, match="Unknown placement 'first'"):
         check_placement("first", 2.0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -58,13 +59,35 @@ def test_late_binding_is_that_of_the_machines(slots: int, cancellation: bool) ->
     assert replay.times_s == pytest.approx(times_s, rel=1e-9)
 
 
+@pytest.mark.parametrize("nodes", [1, 3, 7])
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("cancellation", [True, False])
+def test_more_reservations_than_nodes_are_those_of_the_machines(
+    nodes: int, slots: int, cancellation: bool
+) -> None:
+    """So it is where nodes hold several reservations of a job, which they serve one by one."""
+    # Pareto times are above a millisecond, below which nodes fetch tasks ahead.
+    load = Workload(load=0.8, jobs=120, tasks=8, distribution="pareto")
+    replay = Replay(load, nodes, slots, cancellation=cancellation)
+    cluster = VectorCluster(nodes, slots, cancellation=cancellation)
+    times_s = [
+        cluster.late_binding_crowded(
+            arrival.at_s,
+            np.array(replay.chosen[arrival.job.job_id]),
+            np.array([duration_of(task.payload) for task in arrival.job.tasks]),
+        )
+        for arrival in replay.arrivals
+    ]
+    assert replay.times_s == pytest.approx(times_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_bound_tasks_are_those_of_the_machines(slots: int, placement: str) -> None:
     """So it is where tasks are bound early; of equal length, as two simulators order them apart."""
     load = Workload(load=0.8, jobs=150, tasks=8, distribution="constant", placement=placement)
     replay = Replay(load, 24, slots)
-    cluster = VectorCluster(24, slots)
+    cluster = VectorCluster(24, slots, fetches=True)
     ways = 2 if placement == "random" else 4
     times_s = [
         cluster.bound(
@@ -110,7 +133,17 @@ def test_arrivals_are_the_same(name: str) -> None:
         assert scv == pytest.approx(gaps.var(), rel=0.3)
 
 
-def test_batch_sampling_fills_levels() -> None:
+def test_batch_sampling_takes_the_least_loaded() -> None:
+    """One task each, the first of equals; a second one only where there are too few nodes."""
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        loads = rng.integers(-2, 4, 9)
+        tasks = int(rng.integers(1, 30))
+        ranked = sorted(range(9), key=loads.tolist().__getitem__)
+        assert (4 * ranked)[:tasks] == vector.least_loaded(loads, tasks).tolist()
+
+
+def test_batch_filling_fills_levels() -> None:
     """As if tasks were placed one by one, each on the first of the least loaded."""
     rng = np.random.default_rng(1)
     for _ in range(50):
@@ -124,18 +157,23 @@ def test_batch_sampling_fills_levels() -> None:
         assert expected == vector.fill_levels(loads, tasks).tolist()
 
 
-def test_per_task_sampling_counts_its_own_choices() -> None:
-    """As if tasks were placed one by one, also where two probed the same node."""
-    rng = np.random.default_rng(1)
-    for _ in range(50):
-        by_node = rng.integers(-1, 3, 12)
-        probes = np.array([rng.permutation(12)[:2] for _ in range(10)])
-        known, expected = by_node.tolist(), []
-        for row in probes.tolist():
-            best = min(row, key=known.__getitem__)
-            known[best] += 1
-            expected.append(best)
-        assert expected == vector.choose_each(probes, by_node[probes]).tolist()
+@pytest.mark.parametrize("distribution", ["exponential", "pareto"])
+def test_placements_are_compared_on_the_same_jobs(distribution: str) -> None:
+    """Where nothing waits, a seed's jobs take the same time but for messages, however placed."""
+    found = [
+        vector.response_times_s(
+            Workload(
+                load=0.001, jobs=50, tasks=5, distribution=distribution, placement=each,
+                probe_ratio=ratio,
+            ),
+            nodes=2000,
+            seed=4,
+        )
+        for each, ratio in product(vector.VECTORIZED, (2.0, 3.0))
+    ]  # fmt: skip
+    for times_s in found[1:]:
+        # At most six messages; and at random, two tasks of a job may meet.
+        assert 46 <= (abs(times_s - found[0]) < 0.0031).sum()
 
 
 def test_long_queues_are_remembered() -> None:
@@ -154,7 +192,7 @@ def test_a_seed_reproduces_a_run() -> None:
     first, again, other = (vector.response_times_s(load, nodes=20, seed=s) for s in (1, 1, 2))
     assert first.tolist() == again.tolist()
     assert first.tolist() != other.tolist()
-    with pytest.raises(ValueError, match="one probe per node"):
-        vector.response_times_s(load, nodes=9, seed=1)
+    with pytest.raises(ValueError, match="no constraints"):
+        vector.response_times_s(Workload(load=0.5, jobs=1, replicas=3), nodes=9, seed=1)
     with pytest.raises(ValueError, match="none of"):
         vector.response_times_s(Workload(load=0.5, jobs=1, placement="best"), nodes=9, seed=1)

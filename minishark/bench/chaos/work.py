@@ -17,7 +17,7 @@ from random import Random
 import duckdb
 import pyarrow as pa
 
-from minishark.answers import differences
+from minishark.query.answers import differences
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.reference import Reference

@@ -1,0 +1,138 @@
+"""The contract of a source of rows.
+
+    Source.resolve() -> Snapshot            in the front end, for each query: what is there now
+    Snapshot.splits(pushed) -> [Split]      in the front end: which parts a query has to read
+    Split.read(pushed) -> RecordBatchReader in a task: the rows of one part
+
+A snapshot does not change: all splits of a query give the rows of one version. Statistics feed the
+planner; splits are chosen by bounds, before anything is read. Whatever a source was asked to push
+down is evaluated again on the rows that it returns, so a source may ignore any of it; it must not
+leave out a row that it is not sure of.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from minishark.catalog import TableStatistics
+from minishark.expressions import Schema
+
+
+class Comparison(StrEnum):
+    """How a predicate compares a column with its values."""
+
+    EQUAL = "="
+    NOT_EQUAL = "<>"
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+    IN = "IN"
+    IS_NULL = "IS NULL"
+    IS_NOT_NULL = "IS NOT NULL"
+
+
+class Predicate(msgspec.Struct, frozen=True):
+    """A condition on one column; rows for which it is false or NULL are not needed.
+
+    Values are Python's, as `pyarrow.Scalar.as_py` gives them for the column's type, and not NULL.
+    """
+
+    column: str
+    comparison: Comparison
+    values: tuple[Any, ...] = ()  # one; several for IN; none for IS NULL and IS NOT NULL
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a query needs of a source's rows."""
+
+    columns: tuple[str, ...] | None = None  # in this order; None for all
+    predicates: tuple[Predicate, ...] = ()  # all of them have to be true
+    limit: int | None = None  # any so many rows for which the predicates are true are enough
+
+
+class Split(ABC):
+    """A part of a snapshot that one task reads. Pickled with cloudpickle on its way there.
+
+    Attributes:
+        rows: its number of rows before predicates; None if unknown.
+        bytes: the bytes that a task reads for it, about; used to even out tasks.
+    """
+
+    rows: int | None = None
+    bytes: int = 0
+
+    @abstractmethod
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        """The rows, with the columns in `pushed`, in their Arrow types.
+
+        Raises:
+            DataError: something can't be read; the message names the file or table.
+        """
+
+
+class Snapshot(ABC):
+    """One version of a source.
+
+    Attributes:
+        version: identifies the rows: equal versions of one source have equal rows.
+        schema: the columns with their DuckDB types.
+        statistics: as far as known without reading rows; None if unknown.
+    """
+
+    version: str
+    schema: Schema
+    statistics: TableStatistics | None = None
+
+    @abstractmethod
+    def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
+        """The parts that may have needed rows; each row belongs to one part exactly.
+
+        Args:
+            pushed: what is needed. Parts that surely have no such row are left out.
+            tasks: how many tasks may read at a time; about so many parts or more are useful.
+        """
+
+
+class Source(ABC):
+    """Rows that are stored outside of the cluster.
+
+    Attributes:
+        name: what messages, plans and events call it; without credentials.
+    """
+
+    name: str
+
+    @abstractmethod
+    def resolve(self) -> Snapshot:
+        """The version that is current now.
+
+        Raises:
+            DataError: there is none, or it can't be read; the message names it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """SQL of DuckDB for the rows of a split, with all columns of the snapshot."""
+
+    sql: str
+
+
+class FileSplit(Split):
+    """A split of files that DuckDB can read itself, once they are on the executor's host."""
+
+    @abstractmethod
+    def files(self) -> Sequence[str]:
+        """The files: local paths, or URIs that the executor's host fetches and keeps."""
+
+    @abstractmethod
+    def relation(self, paths: Sequence[str]) -> Relation:
+        """The rows, given where each of `files` is on this host."""

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+import s3_server
+from s3_server import DENIED, EXPIRED, KEY, SECRET, S3Server
+
+import minishark
+from minishark.errors import DataError, OptionError, QueryCancelledError, UnsupportedError
+from minishark.session.session import Session
+
+ROWS = 30_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server.running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def session(server: S3Server) -> Iterator[Session]:
+    """Two executors that know the store from the session's options only."""
+    with minishark.connect(
+        nodes=2, partitions=4, single_task_rows=0, storage_options=server.options
+    ) as session:
+        session.sql(
+            f"CREATE TABLE t AS SELECT i, i % 3 AS k, 'text ' || i AS text FROM range({ROWS}) r(i)"
+        )
+        yield session
+
+
+@pytest.fixture
+def bucket(server: S3Server) -> str:
+    return server.make_bucket()
+
+
+def rows(server: S3Server, uri: str, folder: Path, reader: str = "read_parquet") -> Any:
+    """What DuckDB finds in the files below a URI, by a copy of them."""
+    folder.mkdir(exist_ok=True)
+    server.download(uri, folder)
+    files = [str(file) for file in folder.rglob("*") if file.is_file()]
+    return duckdb.sql(
+        f"SELECT count(*), sum(i), bit_xor(hash(i, k, text)) FROM {reader}({files}, "
+        "hive_partitioning = true)"
+    ).fetchall()
+
+
+@pytest.fixture
+def expected(session: Session) -> Any:
+    return session.sql("SELECT count(*), sum(i), bit_xor(hash(i, k, text)) FROM t").collect()
+
+
+TARGETS = [
+    ("/out.parquet", "", "read_parquet", {"out.parquet"}),
+    ("/a/b c/out.csv.gz", "(HEADER)", "read_csv", {"a/b c/out.csv.gz"}),
+    (
+        "/out",
+        "(FORMAT parquet, PER_THREAD_OUTPUT)",
+        "read_parquet",
+        {f"out/data_{i}.parquet" for i in range(4)},
+    ),
+    (
+        "/out/",
+        "(FORMAT parquet, PARTITION_BY (k), FILENAME_PATTERN 'part_{i}')",
+        "read_parquet",
+        {f"out/k={k}/part_{i}.parquet" for k in range(3) for i in range(4)},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", TARGETS, ids=str)
+def test_rows_are_written_to_a_store(
+    session: Session, server: S3Server, bucket: str, tmp_path: Path, expected: Any, case: Any
+) -> None:
+    target, options, reader, names = case
+    answer = session.sql(f"COPY t TO '{bucket}{target}' {options}").collect()
+    assert [(ROWS,)] == [tuple(row) for row in answer]
+    assert names == server.keys(bucket)
+    assert [tuple(row) for row in expected] == rows(server, bucket, tmp_path, reader)
+
+
+def test_small_rows_and_rows_of_the_front_end_are_written(
+    session: Session, server: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    session.sql(f"COPY (SELECT 1 AS i, 2 AS k, 'a' AS text) TO '{bucket}/one.parquet'")
+    session.sql(f"COPY (SELECT i FROM t WHERE i < 0) TO '{bucket}/none.parquet'")
+    union = "union_value(a := 1)"  # which Arrow does not keep
+    session.sql(f"COPY (SELECT 2 AS i, 2 AS k, {union}::VARCHAR AS text) TO '{bucket}/u.parquet'")
+    assert {"one.parquet", "none.parquet", "u.parquet"} == server.keys(bucket)
+
+
+def test_a_folder_with_files_needs_a_mode(
+    session: Session, server: S3Server, bucket: str, tmp_path: Path, expected: Any
+) -> None:
+    server.put(f"{bucket}/out/data_0.parquet", b"old")
+    server.put(f"{bucket}/out/other", b"old")
+    copy = f"COPY t TO '{bucket}/out' (FORMAT parquet, PER_THREAD_OUTPUT"
+    with pytest.raises(DataError, match="is not empty! Add the option OVERWRITE"):
+        session.sql(f"{copy})")
+    assert {"out/data_0.parquet", "out/other"} == server.keys(bucket)
+    session.sql(f"{copy}, OVERWRITE_OR_IGNORE)")
+    new = {f"out/data_{i}.parquet" for i in range(4)}
+    assert new | {"out/other"} == server.keys(bucket)
+    session.sql(f"{copy}, OVERWRITE)")
+    assert new == server.keys(bucket)
+    assert [tuple(row) for row in expected] == rows(server, bucket, tmp_path)
+    session.sql(f"{copy}, APPEND, FILENAME_PATTERN 'new_{{uuid}}')")
+    assert 8 == len(server.keys(bucket))
+
+
+@pytest.mark.parametrize("when", [1, 3, 5, 7])
+def test_an_error_in_the_middle_changes_nothing(
+    session: Session, server: S3Server, bucket: str, when: int
+) -> None:
+    """Whichever of the requests that write is refused."""
+    server.put(f"{bucket}/out/data_0.parquet", b"old")
+    server.put(f"{bucket}/out/other", b"old")
+    written = []
+
+    def fault(request: s3_server.Request) -> s3_server.Fault | None:
+        if request.method == "PUT":
+            written.append(request)
+        return DENIED if request.method == "PUT" and len(written) == when else None
+
+    server.fault = fault
+    with pytest.raises(DataError, match=rf"Can't write .*{bucket}.*access is denied") as raised:
+        session.sql(f"COPY t TO '{bucket}/out' (FORMAT parquet, PER_THREAD_OUTPUT, OVERWRITE)")
+    assert KEY not in str(raised.value)
+    assert {"out/data_0.parquet": b"old", "out/other": b"old"} == server.contents(bucket)
+
+
+def test_expired_credentials_are_told(session: Session, server: S3Server, bucket: str) -> None:
+    server.fault = lambda request: EXPIRED
+    with pytest.raises(DataError, match=r"out\.parquet.* credentials have expired"):
+        session.sql(f"COPY t TO '{bucket}/out.parquet'")
+
+
+def test_a_cancelled_copy_leaves_nothing(session: Session, server: S3Server, bucket: str) -> None:
+    begun = threading.Event()
+
+    def fault(request: s3_server.Request) -> None:
+        if request.method == "PUT" and not begun.is_set():
+            begun.set()
+            for number in list(session._runtime.engine.running):
+                session._runtime.engine.cancel(number)
+
+    server.fault = fault
+    with pytest.raises(QueryCancelledError):
+        session.sql(f"COPY t TO '{bucket}/out' (FORMAT parquet, PER_THREAD_OUTPUT)")
+    assert begun.is_set()
+    server.fault = lambda _: None
+    visible = {key for key in server.keys(bucket) if not key.startswith(".")}
+    assert set() == visible
+
+
+def test_what_copy_can_not_do_with_a_store_is_told(session: Session, bucket: str) -> None:
+    for target in (f"'{bucket}/x' (FORMAT parquet, PARTITION_BY (k), RETURN_FILES)",):
+        with pytest.raises(UnsupportedError, match="COPY to an object store"):
+            session.sql(f"COPY t TO {target}")
+    with pytest.raises(UnsupportedError, match=r"checkpoint\(\) writes to local folders"):
+        session.table("t").checkpoint(f"{bucket}/x")
+
+
+def test_no_secret_is_seen(session: Session, server: S3Server, bucket: str) -> None:
+    """Neither in events, plans, representations, nor in files of the session."""
+    engine = session._runtime.engine
+    session.sql(f"COPY t TO '{bucket}/y.parquet'")
+    seen = engine.events.since(0)
+    assert seen.events
+    assert SECRET not in f"{seen!r}{engine.storage!r}{session!r}"
+    for root in {engine.cluster.paths.memory, engine.cluster.paths.disk}:
+        for file in root.rglob("*"):
+            if file.is_file():
+                assert SECRET.encode() not in file.read_bytes(), file
+
+
+def test_a_provider_is_asked_for_each_statement(server: S3Server, bucket: str) -> None:
+    calls = []
+
+    def provider() -> dict[str, str]:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ValueError(SECRET)
+        return server.options
+
+    with minishark.connect(in_process=True, nodes=1, storage_options={bucket: provider}) as session:
+        session.sql(f"COPY (SELECT 1 AS i) TO '{bucket}/x.parquet'")
+        assert {"x.parquet"} == server.keys(bucket)
+        with pytest.raises(OptionError, match="provider of storage options failed") as raised:
+            session.sql(f"COPY (SELECT 1 AS i) TO '{bucket}/y.parquet'")
+        assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("options", [{"s3://a": {}, "region": "x"}, 3, {"s3://a": 3}])
+def test_storage_options_are_checked(options: Any) -> None:
+    with pytest.raises(OptionError, match="storage_options"):
+        minishark.connect(in_process=True, storage_options=options)
