@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from canary_core.driver import Driver
 from minishark.cluster.backend import Cluster
 from minishark.cluster.status import NodeState, node_states
+from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
@@ -710,6 +711,11 @@ class Session(CamelCase):
         self._watcher.trace(provider)
 
     # Life
+
+    @property
+    def version(self) -> str:
+        """Minishark's version."""
+        return own_versions()["minishark"]
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.cluster.wire import own_versions
 from minishark.errors import MinisharkError
 from minishark.expressions import quote, quote_text
 from minishark.session.session import Session
@@ -109,7 +108,6 @@ _ANY_CASE = 1  # identifiers are found in any case, and keep the one that they w
 _NULLS_LAST = 3
 _INFO: Mapping[int, str | bool | int | list[str]] = {
     0: "minishark",
-    1: own_versions()["minishark"],
     2: pa.__version__,
     3: False,  # read-only
     4: True,  # SQL
@@ -308,9 +306,9 @@ def _type_info(command: Any, _: Session) -> Rows:
     return rows
 
 
-def _sql_info(command: Any, _: Session) -> Rows:
-    asked = tuple(command.info) or tuple(_INFO)
-    return [(number, _INFO[number]) for number in asked if number in _INFO]
+def _sql_info(command: Any, session: Session) -> Rows:
+    known = {**_INFO, 1: session.version}
+    return [(number, known[number]) for number in command.info or sorted(known) if number in known]
 
 
 def _info_values(values: Sequence[str | bool | int | list[str]]) -> pa.Array:
