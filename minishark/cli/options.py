@@ -151,26 +151,8 @@ def _several(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
     return add
 
 
-# The tables and the cluster.
-data_options = _several(
-    click.option(
-        "--scale",
-        type=float,
-        callback=check_scale,
-        help="Load TPC-H data that `minishark tpch` generated at this scale factor.  "
-        "[default: 0.1 if it exists, else the bundled sample; the shell asks]",
-    ),
-    click.option(
-        "--data",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        multiple=True,
-        help="Load a file, or a folder of Parquet tables (files <table>.parquet, or folders "
-        "<table>/*.parquet). Repeatable. With --scale: the folder of all TPC-H data.",
-    ),
-    nodes_option,
-    memory_option,
-    cluster_option,
+# A session on a server.
+_server_options = _several(
     click.option(
         "--server",
         metavar="ADDRESS",
@@ -190,6 +172,29 @@ data_options = _several(
         help="PEM file of the certificate that the server has, or of who signed it.  "
         "[default: the system's]",
     ),
+)
+
+# The tables and the cluster, or a server.
+data_options = _several(
+    click.option(
+        "--scale",
+        type=float,
+        callback=check_scale,
+        help="Load TPC-H data that `minishark tpch` generated at this scale factor.  "
+        "[default: 0.1 if it exists, else the bundled sample; the shell asks]",
+    ),
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        multiple=True,
+        help="Load a file, or a folder of Parquet tables (files <table>.parquet, or folders "
+        "<table>/*.parquet). Repeatable. With --scale: the folder of all TPC-H data.",
+    ),
+    nodes_option,
+    memory_option,
+    cluster_option,
+    _server_options,
 )
 
 # How and where results are written.

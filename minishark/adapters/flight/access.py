@@ -108,7 +108,8 @@ class Access:
 
     def _by_password(self, given: str) -> str:
         try:
-            user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+            padded = given + "=" * (-len(given) % 4)  # which ADBC leaves out
+            user, _, password = base64.b64decode(padded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             raise fl.FlightUnauthenticatedError(_REFUSED) from None
         if self.is_open:

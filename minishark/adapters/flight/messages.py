@@ -6,7 +6,7 @@ version 1.5). Enumerations are their numbers; a map is a repeated entry of key a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minishark.errors import OptionError
@@ -137,9 +137,21 @@ def parsed(name: str, data: bytes) -> Any:
     message = _CLASSES[name]()
     try:
         message.ParseFromString(data)
-    except DecodeError as error:
+        _check_text(message)
+    except (DecodeError, UnicodeDecodeError) as error:
         raise OptionError(f"The request is no {name} of Flight SQL: {error}.") from error
     return message
+
+
+def _check_text(message: Any) -> None:
+    """Decode all text of a message: what is no UTF-8 would be found in it as bytes, or later."""
+    for field, value in message.ListFields():
+        is_one = isinstance(value, str | bytes | Message) or not isinstance(value, Iterable)
+        for each in [value] if is_one else value:
+            if field.type == _MESSAGE_TYPE:
+                _check_text(each)
+            elif field.type == _TYPES["string"] and isinstance(each, bytes):
+                each.decode()
 
 
 def packed(name: str, **fields: object) -> bytes:

@@ -208,7 +208,12 @@ class FlightSql(fl.FlightServerBase):
         sql, _ = self._text(connection, name, command)
         values = None
         if name == "CommandPreparedStatementQuery":
-            values = connection.prepared(command.prepared_statement_handle).values
+            prepared = connection.prepared(command.prepared_statement_handle)
+            values = prepared.values
+            if values is None and prepared.parameters:
+                raise OptionError(
+                    f"The statement has {len(prepared.parameters)} parameters: bind their values."
+                )
         interruption = Interruption()
         with self._running(context, connection, interruption):
             answers = statements.answers_of(connection.session, sql, values)
