@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import msgspec
 
@@ -30,6 +31,9 @@ class TableStatistics(msgspec.Struct, frozen=True):
     columns: tuple[ColumnStatistics, ...]
 
 
+Pickled: TypeAlias = bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """One partition of a table: an Arrow IPC file on one or more nodes."""
@@ -39,7 +43,7 @@ class Partition:
     locations: tuple[str, ...]
     rows: int
     bytes: int  # the size of one replica
-    relation: str = ""  # SQL for the rows of ranges of files, which no node stores
+    read: Pickled = b""  # for a table of a source, the splits to read; no node stores the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +69,17 @@ class Table:
         return replace(self, partitions=tuple(partitions))
 
     def column_statistics(self, name: str) -> ColumnStatistics | None:
-        """The statistics of a column; None if the table only stands for files."""
+        """The statistics of a column; None if the table only stands for a source."""
         columns = self.statistics.columns
-        if not columns or any(partition.relation for partition in self.partitions):
+        if not columns or self.is_source:
             return None
         names = [column.name.lower() for column in self.schema]
         return columns[names.index(name.lower())]
+
+    @property
+    def is_source(self) -> bool:
+        """Whether tasks read its rows from a source, as no node stores them."""
+        return any(partition.read for partition in self.partitions)
 
     @property
     def rows(self) -> int:

@@ -13,6 +13,7 @@
     │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
     │   ├── TasksLostError        nodes died, with running tasks or with their input
     │   │   └── PartitionsLostError   all replicas of a table's partition are lost
+    │   ├── ConflictError         another writer changed the table meanwhile
     │   ├── ResourceError         out of memory, shared memory, disk or slots
     │   └── VerificationError     the answer differs from plain DuckDB's
     ├── QueryCancelledError   the query was cancelled
@@ -127,6 +128,10 @@ class PartitionsLostError(TasksLostError):
         self.table = table
         self.partitions = partitions
         self.files = files
+
+
+class ConflictError(ExecutionError):
+    """Another writer has changed a table of the warehouse meanwhile; nothing was written."""
 
 
 class ResourceError(ExecutionError):

@@ -30,6 +30,7 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
+    "warehouse",
     "programs",
     "dataframe",
     "functions",
@@ -89,7 +90,7 @@ TRANSPORT = frozenset(
 )
 # Bounds on how much a reader has to hold in mind at once.
 ROOMS_MAX = 24
-ARROWS_MAX = 114
+ARROWS_MAX = 120
 POSITIONAL_ARGUMENTS_MAX = 6
 POSITIONAL_FIELDS_MAX = 5
 EXCEPTIONS = Path(__file__).with_name("exceptions")
@@ -353,6 +354,7 @@ UNPICKLING = (
     "minishark.worker.functions",
     "minishark.worker.run_task",
     "minishark.worker.scalars",
+    "minishark.worker.scans",
     "minishark.worker.values",
 )
 UNSAFE_CALLS = frozenset({"os.system", "os.popen", "tempfile.mktemp"})

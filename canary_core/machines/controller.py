@@ -37,6 +37,7 @@ from canary_core.protocol.messages import (
     Failed,
     Failure,
     Finished,
+    Kept,
     Leaving,
     Left,
     MapChanged,
@@ -137,6 +138,7 @@ class Controller(Machine[ControllerIn]):
         self._released: dict[Address, float] = {}
         self._running = False
         self._outcome: Outcome | None = None
+        self._is_kept = False  # the host has it
         self._out: list[Envelope] = []
         self._now = 0.0
         self._gathering_since = 0.0
@@ -172,6 +174,8 @@ class Controller(Machine[ControllerIn]):
                 self._move([PlannedMove((msg.size, msg.index), msg.to)])
             case Cancel():
                 self._fail("ProgramCancelled", "the program was cancelled")
+            case Kept():
+                self._end_workers()
             case _:
                 assert_never(msg)
         out, self._out = self._out, []
@@ -212,7 +216,9 @@ class Controller(Machine[ControllerIn]):
         sender = packet.sender
         if self._outcome is not None:
             if isinstance(body, Ready):
-                self._links.post(sender, End(self._outcome.failure))
+                self._waiting[sender] = body
+                if self._is_kept:
+                    self._links.post(sender, End(self._outcome.failure))
             return
         if isinstance(body, Ready):
             self._on_ready(body)
@@ -586,10 +592,15 @@ class Controller(Machine[ControllerIn]):
             self._finish(Outcome(Failure(error=error, message=message)))
 
     def _finish(self, outcome: Outcome) -> None:
+        """Tell the host. Workers end when it has the outcome: until then a successor needs them."""
         self._outcome = outcome
-        for worker in self._everyone():
-            self._links.post(worker, End(outcome.failure))
         self._out.append(Envelope(self._host_address, Finished(outcome)))
+
+    def _end_workers(self) -> None:
+        assert self._outcome is not None
+        self._is_kept = True
+        for worker in self._everyone():
+            self._links.post(worker, End(self._outcome.failure))
 
     @property
     def _host_address(self) -> Address:

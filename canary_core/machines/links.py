@@ -154,7 +154,9 @@ class Links:
             link.bytes_in_flight += size
             link.sent.append(_Sent(packet, now, RESEND_S, size))
             link.unacknowledged = 0
-            out.append(Envelope(to, structs.replace(packet, ack=link.received, to_born=link.born)))
+            if (packet.ack, packet.to_born) != (link.received, link.born):  # it has waited
+                packet = structs.replace(packet, ack=link.received, to_born=link.born)
+            out.append(Envelope(to, packet))
         return out
 
     @staticmethod

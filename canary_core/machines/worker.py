@@ -1,10 +1,10 @@
 """A worker: runs the program's stages on the partitions that it has.
 
-One `Work` message is one round: each partition that may have something to do runs what is ready,
-then the driver goes on until it is WINDOW stages ahead of the slowest partition here. So a task
-costs no message, no queue entry and no clock read; data for other workers leave at the end of the
-round, one message for each stage and peer. A round ends early if somebody waits for these data; as
-long as all others are busy, more data gather for the same message.
+One `Work` message is one round of some passes: each partition that may have something to do runs
+what is ready, then the driver goes on until it is WINDOW stages ahead of the slowest partition
+here. So a task costs no message, no queue entry and no clock read; data for other workers leave at
+the end of the round, one message for each stage and peer. A round ends early if somebody waits for
+these data; as long as all others are busy, more data gather for the same message.
 
 The controller is not asked for anything while a program runs. It may change the partition map (a
 partition that is another's by the map is sent there, with all that is its own), tell which stages
@@ -14,6 +14,7 @@ partitions continue from these).
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, assert_never
 
@@ -77,6 +78,7 @@ WINDOW = 16  # stages that the driver is ahead of the slowest partition here
 SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last word
 SLICE_S = 0.005  # a round ends after about so long, so that messages are looked at
 PROMPT_S = 1e-4  # ... or after so long if other workers wait for data
+PASSES_MAX = 4  # over the partitions in a round, if they give each other something to do
 BATCH_MAX = 1024  # tasks of a partition between two looks at the clock
 TICK_S = 0.05
 ANNOUNCE_TICKS = 20
@@ -85,6 +87,14 @@ EARLY_MAX = 1 << 16  # packets; links bound them sooner, but for duplicates
 TRAIL_MAX = 4096
 IN_FLIGHT_MAX_BYTES = 1 << 28  # no more tasks are run while so much is not acknowledged
 SINGLE_KEY: Key = (1, 0)
+
+
+class _Pause(enum.Enum):
+    """Why a round ends."""
+
+    NONE = 0  # it goes on
+    OVER = 1  # its time is over, or somebody waits for its data
+    MAIL = 2  # messages have come; its data leave after the round that goes on when they are read
 
 
 class Neighbours(Protocol):
@@ -256,29 +266,29 @@ class Worker(Machine[WorkerIn]):
         replica = self._replica
         if replica is None or self._failed or self._ended:
             return
-        try:
-            is_interrupted = self._run_partitions(replica)
-            self._must_look_at_leaves = False
-            if self._reductions.leaves:
-                self._combine_leaves(replica)
-        except TaskError as error:
-            self._fail(task_failure(error.stage, error.index, error.__cause__ or error))
-            return
-        limit = self._limit(replica)
-        if limit > replica.end:
-            self._advance(replica, limit)
-        if not is_interrupted:
+        started, pause = self._clock(), _Pause.NONE
+        for _ in range(PASSES_MAX):
+            try:
+                pause = self._run_partitions(replica, started)
+                self._must_look_at_leaves = False
+                if self._reductions.leaves:
+                    self._combine_leaves(replica)
+            except TaskError as error:
+                self._fail(task_failure(error.stage, error.index, error.__cause__ or error))
+                return
+            limit = self._limit(replica)
+            if limit > replica.end:
+                self._advance(replica, limit)
+            if pause is not _Pause.NONE or not self._exchange.runnable or self._is_awaited():
+                break
+        if pause is not _Pause.MAIL:
             self._exchange.flush()
 
-    def _run_partitions(self, replica: Replica) -> bool:
-        """Let each partition run what is ready, until a round's time is over.
-
-        Returns:
-            Whether the round was cut short by messages, and goes on when they are read.
-        """
-        exchange, clock, neighbours = self._exchange, self._clock, self._neighbours
-        is_interrupted = False
-        started = before = clock()
+    def _run_partitions(self, replica: Replica, started: float) -> _Pause:
+        """Let each partition run what is ready, and say whether that ends the round."""
+        exchange, clock = self._exchange, self._clock
+        first = before = clock()
+        pause = _Pause.NONE
         for key in list(exchange.runnable):
             part = exchange.parts[key]
             del exchange.runnable[key]
@@ -292,26 +302,31 @@ class Worker(Machine[WorkerIn]):
                 part.batch = _batch(part.batch, took_s)
             if part.cuts and _is_at_cut(part, replica):
                 self._store(part, replica)
-            if self._is_round_over(part, after - started):
+            pause = self._pause(part, after - started)
+            if pause is not _Pause.NONE:
                 break
-            if after - started >= PROMPT_S and exchange.runnable and neighbours.have_written():
-                is_interrupted = True
-                break
-        self.meter.busy_s += before - started
-        return is_interrupted
+        self.meter.busy_s += before - first
+        return pause
 
-    def _is_round_over(self, last: Partition, took_s: float) -> bool:
-        """Whether to look at messages, and to send, after a partition's turn."""
-        exchange = self._exchange
-        if not exchange.has_outgoing and not self._links.has_pending:
-            return took_s >= SLICE_S
+    def _pause(self, last: Partition, took_s: float) -> _Pause:
+        """Whether a round ends after a partition's turn."""
+        if took_s >= SLICE_S:
+            return _Pause.OVER
         if last.size == 1:  # all wait for what a single sends: it leaves before other tasks run
+            has_outgoing = self._exchange.has_outgoing or self._links.has_pending
+            return _Pause.OVER if has_outgoing else _Pause.NONE
+        if took_s >= PROMPT_S and self._is_awaited():
+            return _Pause.OVER
+        if took_s >= PROMPT_S and self._exchange.runnable and self._neighbours.have_written():
+            return _Pause.MAIL
+        return _Pause.NONE
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody waits for what is to leave."""
+        if self._links.has_pending:
             return True
-        if took_s < PROMPT_S or took_s >= SLICE_S:
-            return took_s >= SLICE_S
-        return self._links.has_pending or any(
-            map(self._neighbours.await_data, exchange.destinations())
-        )
+        await_data = self._neighbours.await_data
+        return self._exchange.has_outgoing and any(map(await_data, self._exchange.destinations()))
 
     def _combine_leaves(self, replica: Replica) -> None:
         """Send leaves that wait in vain for a neighbour, which has gone to another worker."""

@@ -475,6 +475,10 @@ class Cancel(Message, frozen=True):
     """The host of the controller ends the program."""
 
 
+class Kept(Message, frozen=True):
+    """The host of the controller has the outcome: workers may end."""
+
+
 class Ended(Message, frozen=True):
     """To the host of a worker: the program is over."""
 
@@ -499,7 +503,7 @@ class Outcome(Record, frozen=True):
 
 
 class Finished(Message, frozen=True):
-    """To the host of the controller, once."""
+    """To the host of the controller, once; it answers with `Kept`."""
 
     outcome: Outcome
 
@@ -527,4 +531,4 @@ class Progress(Message, frozen=True, kw_only=True):
 
 
 WorkerIn = Packet | Tick | Work | Leave
-ControllerIn = Packet | Tick | WorkerLost | Drain | Move | Cancel
+ControllerIn = Packet | Tick | WorkerLost | Drain | Move | Cancel | Kept

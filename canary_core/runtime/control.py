@@ -7,11 +7,11 @@ import traceback
 from typing import Any, ClassVar
 
 from canary_core.machines.controller import Controller, Settings
-from canary_core.protocol.messages import Cancel, Finished, Outcome, Progress, WorkerLost
+from canary_core.protocol.messages import Cancel, Finished, Kept, Outcome, Progress, WorkerLost
 from canary_core.runtime.loop import PacketLoop
 from canary_core.runtime.mailbox import Mailbox
 from canary_core.runtime.worker import WORKER
-from sparrow_core.protocol.ids import address
+from sparrow_core.protocol.ids import Address, address
 from sparrow_core.protocol.machine import Envelope, Machine
 
 _CONTROLLER = "controller"
@@ -23,7 +23,8 @@ class _Host(Machine[Finished | Progress]):
 
     inputs: ClassVar[Any] = Finished | Progress
 
-    def __init__(self) -> None:
+    def __init__(self, controller: Address) -> None:
+        self._controller = controller
         self.outcome: Outcome | None = None
         self.progress: Progress | None = None
         self.over = threading.Event()
@@ -34,6 +35,7 @@ class _Host(Machine[Finished | Progress]):
             case Finished():
                 self.outcome = msg.outcome
                 self.over.set()
+                return [Envelope(self._controller, Kept())]
             case Progress():
                 self.progress = msg
         return []
@@ -52,8 +54,8 @@ class ControlThread:
         # A worker that is suspended is given up, so that others do its work. But a controller that
         # was suspended itself has lost all connections.
         self._loop = PacketLoop(mailbox, self._lost, lambda _: self._loop.was_suspended)
-        self._host = _Host()
         self.address = self._loop.address(_CONTROLLER)
+        self._host = _Host(self.address)
         self.machine = Controller(self.address, settings)
         self._loop.host(_HOST, self._host)
         self._loop.host(_CONTROLLER, self.machine)

@@ -96,7 +96,7 @@ class PacketLoop(LocalDriver):
             self.malformed += 1
             return
         if len(frames) > 1:
-            packet = structs.replace(packet, frames=tuple(frames[1:]))
+            structs.force_setattr(packet, "frames", tuple(frames[1:]))  # nobody has seen it yet
         if self._awaited:
             self._awaited.pop(endpoint_of(packet.sender), None)
         self._local.append((name, packet))

@@ -46,7 +46,7 @@ _MESSAGE, _RING, _WAKE = b"\0", b"\1", b"\2"  # what a socket brings, by its fir
 _SPIN_S = 1e-3  # peers are awaited so long before a sleep: to be woken takes a tenth of that
 _CROWDED_S = 5e-4  # to yield takes a microsecond if nobody else needs the core, or a whole slice
 _CROWDED_FOR_S = 0.01
-_SOCKETS_S = 2e-4  # while there is something to do, sockets are looked at this often
+_SOCKETS_S = 1e-3  # while there is something to do, sockets are looked at this often
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Mailbox:
     @property
     def has_mail(self) -> bool:
         """Whether a ring has a message; one that a socket brings is not seen."""
-        return any([reader.has_more for reader in self._readers.values()])
+        return any(reader.has_more for reader in self._readers.values())
 
     def is_awaited(self, route: Route) -> bool:
         """Whether a process waits for messages; one that is reached by a socket may wait."""

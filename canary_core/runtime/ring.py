@@ -4,8 +4,8 @@ A message costs two copies and no system call, where a socket costs several of e
 that wakes. The writer makes the file and holds a lock on it as long as it uses the ring; the reader
 maps the file and removes its name, so nothing is left behind by a process that is killed.
 
-The words of the header are each written by one side only, but for the reader's state. That data are there
-before the word that says so relies on the order in which x86-64 makes stores visible: other
+The words of the header are each written by one side only, but for the reader's state. That data are
+there before the word that says so relies on the order in which x86-64 makes stores visible: other
 machines use sockets.
 """
 

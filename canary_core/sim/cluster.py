@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 from canary_core.driver import Driver, Source
 from canary_core.machines.controller import Controller, Settings
-from canary_core.machines.worker import Worker
+from canary_core.machines.worker import Neighbours, Worker
 from canary_core.protocol.messages import (
     Ended,
     Failure,
     Finished,
+    Kept,
     Leave,
     Outcome,
     Progress,
@@ -117,6 +118,7 @@ class SimulatedRun:
         source: Tables.
         wire: Encode and decode all messages.
         checked: Assert invariants after each message.
+        neighbours: Makes what a worker knows of the others; it knows nothing if not given.
 
     Attributes:
         outcome: How the program ended, as the controller told its host.
@@ -134,6 +136,7 @@ class SimulatedRun:
         source: Source | None = None,
         wire: bool = False,
         checked: bool = False,
+        neighbours: Callable[[], Neighbours] | None = None,
     ) -> None:
         self.world = World(seed, network, wire=wire, checked=checked)
         self.outcome: Outcome | None = None
@@ -143,6 +146,7 @@ class SimulatedRun:
         self._driver = driver
         self._settings = settings
         self._source = source
+        self._neighbours = neighbours
         self._born = 0
         self._made = 0
         self.start_controller()
@@ -156,7 +160,10 @@ class SimulatedRun:
         at = address(name, "worker")
 
         def make(clock: Callable[[], float]) -> Worker:
-            return Worker(at, CONTROLLER, self._driver, source=self._source, clock=clock, host=name)
+            return Worker(
+                at, CONTROLLER, self._driver, source=self._source, clock=clock, host=name,
+                neighbours=self._neighbours and self._neighbours(),
+            )  # fmt: skip
 
         self.workers[at] = worker = SimulatedWorker(make, slowness)
         self.world.host(address(name, "host"), _Host(lambda msg: self._on_ended(at, msg)))
@@ -206,6 +213,7 @@ class SimulatedRun:
     def _on_told(self, msg: Message) -> None:
         if isinstance(msg, Finished):
             self.outcome = msg.outcome
+            self.world.post(CONTROLLER, Kept())
         elif isinstance(msg, Progress):
             self.progress = msg
 

@@ -172,7 +172,7 @@ EXPERIMENTS = (
             seconds=1.0,
         ),
         run=live_placement,
-        chart=Chart(x="TPC-H query"),
+        chart=Chart(x="TPC-H query", category="Q{:g}"),
         findings=tuple(map(_over_ideal, COMPARED)),
     ),
 )

@@ -20,6 +20,7 @@ from minishark.errors import OptionError
 from sparrow_core.lab import table
 from sparrow_core.lab.charts import require_matplotlib
 from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.parameters import checked
 from sparrow_core.lab.reports import PlotFormat, write_report
 from sparrow_core.lab.summary import Table, summary
 
@@ -56,8 +57,8 @@ def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[s
                 f"'\"text\"' (now it is {json.dumps(values[name])})."
             ) from error
     try:
-        return msgspec.convert(values, type(chosen))
-    except msgspec.ValidationError as error:
+        return checked(type(chosen), values)
+    except ValueError as error:
         raise OptionError(f"{experiment.name} can't run with that: {error}.") from error
 
 
@@ -73,21 +74,32 @@ class Report(NamedTuple):
 def run_experiment(
     experiment: AnyExperiment,
     parameters: Any,
-    seed: int,
     folder: Path,
-    plot: PlotFormat,
     advance: Callable[[float], None],
+    *,
+    seed: int = 1,
+    runs: int = 1,
+    plots: Sequence[PlotFormat] = ("png",),
 ) -> Report:
+    """Run an experiment `runs` times, with seeds from `seed` on, and report on all runs together.
+
+    An experiment that passes or fails is run once.
+    """
     require_matplotlib()  # before the work, not after it
-    rows = experiment.run(parameters, seed, advance)
-    files = write_report(experiment, parameters, seed, rows, folder, plot)
+    runs = 1 if experiment.verdict else runs
+    found = [
+        experiment.run(parameters, each, lambda share: advance(share / runs))
+        for each in range(seed, seed + runs)
+    ]
+    files = write_report(experiment, parameters, seed, found, folder, plots)
     if experiment.verdict is None:
-        return Report(summary(experiment, rows), files)
-    verdict = experiment.verdict(rows)
+        return Report(summary(experiment, found), files)
+    verdict = experiment.verdict(found[0])
     return Report([], files, verdict.text, verdict.passed)
 
 
 def describe(experiment: AnyExperiment) -> dict[str, Any]:
-    found = {name: getattr(experiment, name) for name in ("name", "title", "source", "kind")}
+    found = {name: getattr(experiment, name) for name in ("name", "source", "kind", "runs")}
+    found["title"] = experiment.titled(experiment.parameters)
     parameters = json.loads(json.dumps(dataclasses.asdict(experiment.parameters)))
     return {**found, "parameters": parameters}

@@ -96,7 +96,7 @@ EXPERIMENTS = (
         parameters=ScaleCheck(),
         quick=ScaleCheck(scale=0.0, nodes=(1,), repetitions=1, queries=(1, 6)),
         run=scale_check,
-        chart=Chart(x="TPC-H query", y="Response time (s)", style="lines"),
+        chart=Chart(x="TPC-H query", y="Response time (s)", style="lines", category="Q{:g}"),
         findings=(_error(1), _error(2)),
     ),
 )

@@ -21,7 +21,7 @@ _EXAMPLES = """\b
 Examples:
   minishark bench list                        every experiment, and where it comes from
   minishark bench techniques                  run one; files go to ./experiments
-  minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7
+  minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7 --runs 8
   minishark bench placement --set load=0.5    live, on this machine
   minishark bench canary                      iterative programs beside NumPy and installed peers
   minishark bench chaos --set faults=50       kill processes while queries run, check answers
@@ -35,6 +35,12 @@ Examples:
     "--quick", is_flag=True, help="Smoke test with tiny parameters; writes files only with --out."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed.")
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run it N times, with N seeds, for confidence intervals.  [default: the experiment's]",
+)
 @click.option(
     "--set",
     "changes",
@@ -50,11 +56,12 @@ Examples:
 )
 @click.option(
     "--format",
-    "plot",
-    type=click.Choice(["png", "svg"]),
-    default="png",
+    "plots",
+    type=click.Choice(["png", "svg", "pdf"]),
+    multiple=True,
+    default=("png",),
     show_default=True,
-    help="Of plots.",
+    help="Of plots; repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With list: print JSON, with parameters.")
 @debug_option
@@ -63,9 +70,10 @@ def bench(
     name: str,
     quick: bool,
     seed: int,
+    runs: int | None,
     changes: tuple[str, ...],
     out: Path | None,
-    plot: Literal["png", "svg"],
+    plots: tuple[Literal["png", "svg", "pdf"], ...],
     as_json: bool,
 ) -> int:
     """Run an experiment and print its figures.
@@ -90,9 +98,17 @@ def bench(
         for each in chosen:
             experiment = find(each)
             parameters = parameters_of(experiment, quick=quick, changes=changes)
-            reporter.step(f"{each}: {experiment.title}")
+            reporter.step(f"{each}: {experiment.titled(parameters)}")
             advance = _progress(reporter)
-            report = run_experiment(experiment, parameters, seed, folder, plot, advance)
+            report = run_experiment(
+                experiment,
+                parameters,
+                folder,
+                advance,
+                seed=seed,
+                runs=runs or (1 if quick else experiment.runs),
+                plots=plots,
+            )
             _print(each, report, with_files=out is not None or not quick)
             passed &= report.passed
     return 0 if passed else 1

@@ -26,10 +26,12 @@ def debugging() -> bool:
     return os.environ.get(_DEBUG, "") not in ("", "0")
 
 
-def cluster_arguments(nodes: int, cluster: str | None, memory_limit: int | None) -> dict[str, Any]:
+def cluster_arguments(
+    nodes: int, cluster: str | None, memory_limit: int | None, warehouse: str | None
+) -> dict[str, Any]:
     """Arguments of `minishark.connect`: a running cluster, or the nodes to start."""
     started = {"nodes": nodes} if cluster is None else {"cluster": cluster}
-    return {**started, "memory_limit": memory_limit}
+    return {**started, "memory_limit": memory_limit, "warehouse": warehouse}
 
 
 # Click's callbacks: each checks or converts a value.
@@ -118,6 +120,12 @@ memory_option = click.option(
     help="Memory limit of all started nodes together, such as 4GiB; what exceeds it spills to "
     "disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
 )
+warehouse_option = click.option(
+    "--warehouse",
+    metavar="FOLDER|ADDRESS",
+    help="Durable tables: a folder, which is made if it is missing, or the address of an Iceberg "
+    "REST catalog.",
+)
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Print details of each step on stderr."
 )
@@ -193,7 +201,7 @@ data_options = _several(
     ),
     nodes_option,
     memory_option,
-    cluster_option,
+    _several(cluster_option, warehouse_option),
     _server_options,
 )
 

@@ -16,6 +16,7 @@ from minishark.cli.options import (
     memory_option,
     nodes_option,
     verbose_option,
+    warehouse_option,
 )
 
 _PORT = 31337
@@ -24,6 +25,7 @@ _EXAMPLES = """\b
 Examples:
   minishark serve --data sales/                    tables for programs of this machine
   minishark serve --cluster default                tables of clients, in a running cluster
+  minishark serve --warehouse ~/warehouse          tables that stay
   minishark serve --listen 10.0.0.1:31337 --certificate cert.pem key.pem --token-file token
 """
 
@@ -47,6 +49,7 @@ Examples:
 @nodes_option
 @memory_option
 @cluster_option
+@warehouse_option
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -87,6 +90,7 @@ def serve(
     nodes: int,
     memory_limit: int | None,
     cluster: str | None,
+    warehouse: str | None,
     token_file: Path | None,
     password_file: Path | None,
     verbose: bool,
@@ -106,7 +110,8 @@ def serve(
     users = {} if password_file is None else read_users(password_file)
     check_exposure(host, Access(token=token, users=users), has_tls=bool(options["certificate"]))
     tables = chosen_tables(None, data) if data else {}
-    with minishark.connect(**cluster_arguments(nodes, cluster, memory_limit)) as session:
+    started = cluster_arguments(nodes, cluster, memory_limit, warehouse)
+    with minishark.connect(**started) as session:
         load_all(session, tables, nodes, verbose=verbose)
         served = session.serve(host=host, port=port, token=token, users=users, **options)
         click.echo(f"Serving {served.address}")

@@ -33,6 +33,7 @@ Examples:
   minishark sql "FROM events SELECT kind, count(*) GROUP BY ALL" --data events.csv --format json
   minishark sql "FROM 'folder/*.parquet'" --output all.parquet
   minishark sql "SELECT count(*) FROM orders" --server grpc://127.0.0.1:31337
+  minishark sql "CREATE TABLE warehouse.visits AS FROM 'visits.csv'" --warehouse ~/warehouse
 """
 _RUN_EXAMPLES = """\b
 Examples:
@@ -103,8 +104,8 @@ def interpreter(
     if form in FILE_FORMATS and output is None:
         raise click.BadParameter(f"{form} is a binary format: name a file with --output.")
     named = scale is not None or bool(data)
-    has_own = cluster["server"] is not None and not named  # tables, as a server does
-    needed = {} if has_own else _needed(text, chosen_tables(scale, data))
+    has_own = cluster["server"] is not None or cluster["warehouse"] is not None  # tables
+    needed = _needed(text, chosen_tables(scale, data)) if named or not has_own else {}
     answers = Output(standard_output(), rows_max=rows_max or None)
     answers.set_form(form, output)
     with _session(nodes, **cluster) as session:
@@ -124,8 +125,7 @@ def _session(
     server: str | None,
     token_file: Path | None,
     trust: Path | None,
-    cluster: str | None,
-    memory_limit: int | None,
+    **own: Any,
 ) -> Iterator[Session]:
     """The session to run statements in: one on a server, or one of this process."""
     import minishark
@@ -133,11 +133,13 @@ def _session(
     if server is None:
         if token_file is not None or trust is not None:
             raise click.UsageError("--token-file and --trust go with --server.")
-        with minishark.connect(**cluster_arguments(nodes, cluster, memory_limit)) as session:
+        with minishark.connect(**cluster_arguments(nodes, **own)) as session:
             yield session
         return
-    if cluster is not None or memory_limit is not None:
-        raise click.UsageError("A server has its cluster: --cluster and --memory-limit are its.")
+    if any(value is not None for value in own.values()):
+        raise click.UsageError(
+            "A server has its cluster: --cluster, --memory-limit and --warehouse are its options."
+        )
     from minishark.adapters.flight.access import read_token
     from minishark.adapters.flight.client import RemoteSession
 
@@ -190,6 +192,7 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
         if (
             server is None
             and not named
+            and cluster["warehouse"] is None
             and confirm("No data given. Load the bundled TPC-H sample?")
         ):
             load_sample(interpreter)

@@ -242,6 +242,8 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return TaskFailedError(message if is_own_text else message.partition("\n\nLINE ")[0])
         case TaskProblem.INPUT:
             return ExecutionError(f"Input data can't be read: {detail.message}")
+        case TaskProblem.SOURCE:
+            return DataError(detail.message)
         case TaskProblem.FOLDER:
             return TasksLostError(f"Can't store rows: {detail.message}")
         case TaskProblem.OUTPUT:

@@ -27,7 +27,7 @@ _HELLO_S = 5.0
 _NODES_S = 20.0
 _POLL_S = 0.02
 _numbers = itertools.count()  # of connections that tasks of this process have opened
-_SILENCE_MAX_S = 1.0  # on a busy machine a live scheduler takes as long
+_SILENCE_MIN_S = 0.25  # each ping costs the front end a wake-up
 
 
 def greet(connections: Connections, service: str) -> Welcome:
@@ -67,7 +67,7 @@ def open_schedulers(
     complete: Callable[[Sequence[NodeStatus]], bool],
 ) -> RemoteCluster:
     """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known."""
-    config = ClientConfig(silence_max_s=_SILENCE_MAX_S)
+    config = ClientConfig(silence_min_s=_SILENCE_MIN_S)
     schedulers = tuple(map(Address, welcome.schedulers))
     sparrow = RemoteCluster(schedulers, listen=listen, keys=keys, config=config)
     try:
@@ -97,7 +97,7 @@ def open_from_task(
     # An executor may serve several sessions, and a socket at the same path would take its place.
     name = f"task-{os.getpid()}-{next(_numbers)}"
     endpoint = own_endpoint(endpoint_of(Address(schedulers[0])), sockets, name)
-    config = ClientConfig(silence_max_s=_SILENCE_MAX_S)
+    config = ClientConfig(silence_min_s=_SILENCE_MIN_S)
     sparrow = RemoteCluster(
         tuple(map(Address, schedulers)), listen=endpoint, keys=load_keys(keys_folder), config=config
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from minishark.sources.contract import Pushed
+
 # In a physical plan
 
 
@@ -41,16 +43,36 @@ class GroupRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceScan:
+    """What a scan reads of a source."""
+
+    source: str  # the source's name
+    pushed: Pushed
+    splits: int | None = None  # how many parts of it; None before they are chosen
+    all_splits: int | None = None  # of how many; None where that was not asked for
+
+    @property
+    def label(self) -> str:
+        counts = "" if self.splits is None else f", {self._count()}"
+        return f" from {self.source}{counts}{self.pushed.label}"
+
+    def _count(self) -> str:
+        of = "" if self.all_splits is None else f" of {self.all_splits}"
+        return f"{self.splits}{of} split{'' if (self.all_splits or self.splits) == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
 class ScanHints:
     """Hints of a scan."""
 
     dictionary_codes: tuple[tuple[str, str], ...] = ()  # columns of codes, and their text columns
     key_filter: KeyFilter | None = None
     group_runs: GroupRuns | None = None  # the groups of its rows, if they may be stored as runs
+    source: SourceScan | None = None  # what it reads of a source; None for a stored table
 
     @property
     def label(self) -> str:
-        found = ""
+        found = "" if self.source is None else self.source.label
         if self.key_filter is not None:
             found += f" where {self.key_filter.column} in #{self.key_filter.cte}"
         if self.group_runs is not None:

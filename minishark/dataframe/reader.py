@@ -14,6 +14,7 @@ from minishark.dataframe.local import SchemaLike, names_and_types
 from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError, UnsupportedError
+from minishark.sources.contract import Source
 
 _READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
 # DuckDB's names of PySpark's options.
@@ -86,6 +87,7 @@ class DataFrameReader(CamelCase):
         if bare:  # as in PySpark; DuckDB would guess
             merged["header"] = False
         relation = f"{_READERS[kind]}({', '.join([listed, *_settings(merged)])})"
+        relation = self._runtime.with_calls(relation)
         frame = relation_frame(self._runtime, relation, self._runtime.bind(f"FROM {relation}"))
         if bare and names is None:
             return frame.to_df(*(_NUMBERED.sub(_pyspark_name, name) for name in frame.columns))
@@ -111,6 +113,15 @@ class DataFrameReader(CamelCase):
     def json(self, path: str | Path | list[str], **options: Any) -> DataFrame:
         """JSON files: newline-delimited, or arrays."""
         return self.format("json").load(path, **options)
+
+    def source(self, source: Source) -> DataFrame:
+        """The rows of a source; see `Session.register_source`.
+
+        Raises:
+            DataError: it can't be read.
+        """
+        name, schema = self._runtime.add_source(source)
+        return relation_frame(self._runtime, ident(name), schema)
 
     def table(self, name: str) -> DataFrame:
         """A table of the session."""

@@ -15,6 +15,7 @@ from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
+from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows
 from minishark.worker.protocol import ScalarFunction, TaskFunction
 
@@ -79,6 +80,12 @@ class Runtime(Protocol):
     @property
     def table_names(self) -> list[str]:
         """The names of the tables that users know."""
+
+    def add_source(self, source: Source) -> tuple[str, Schema]:
+        """Let queries read a source; the name of its table, and its columns."""
+
+    def with_calls(self, sql: str) -> str:
+        """A text of SQL with tables in place of sources that DuckDB can't read."""
 
     def create_table(self, name: str, data: Any, *, layout: Layout, replace: bool = False) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""

@@ -1,4 +1,4 @@
-"""The inputs of tasks: partitions of tables, files named in the query, outputs of stages."""
+"""The inputs of tasks: partitions of tables, splits of sources, outputs of stages."""
 
 from __future__ import annotations
 
@@ -55,15 +55,11 @@ def lost_partitions(table: Table, files: Sequence[FileSlice]) -> PartitionsLostE
     )
 
 
-def named_relation(
+def source_reads(
     item: TableInput | StageInput, tables: Mapping[str, Table], numbers: range
-) -> str:
-    """What a task reads of files named in the query, as SQL; empty for other inputs."""
-    read = read_partitions(item, tables, numbers)
-    relations = [partition.relation for partition in read if partition.relation]
-    if len(relations) < 2:
-        return "".join(relations)
-    return f"({' UNION ALL '.join(f'FROM {relation}' for relation in relations)})"
+) -> tuple[bytes, ...]:
+    """The splits of a source that a task reads; empty for other inputs."""
+    return tuple(p.read for p in read_partitions(item, tables, numbers) if p.read)
 
 
 def stage_slices(

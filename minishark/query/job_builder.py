@@ -7,7 +7,7 @@ tables, and the outputs that the stage graph has of earlier stages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -17,14 +17,15 @@ from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.expressions import Schema
 from minishark.query.inputs import (
-    named_relation,
     preferred_nodes,
     read_partitions,
+    source_reads,
     stage_slices,
 )
 from minishark.query.locality import Holding, hosts_of, near, stage_holdings
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import StageGraph, Submission
+from minishark.sources.storage_options import Storage
 from minishark.worker.protocol import (
     FileSlice,
     OutputKind,
@@ -49,6 +50,7 @@ class Environment:
     # Statements that create what a whole statement may name: views, macros, types.
     definitions: tuple[str, ...] = ()
     functions: tuple[ScalarFunction, ...] = ()  # Python functions that SQL may call
+    storage: Storage = field(default_factory=Storage)  # how object stores are reached
 
     def called_by(self, stage: Stage) -> tuple[ScalarFunction, ...]:
         """The Python functions that a stage may call; a whole statement may do so by a macro."""
@@ -152,7 +154,7 @@ class JobBuilder:
         shared = {
             item.name: self._slices(stage, item, tables, 0)
             for item in stage.inputs
-            if item.mode is ReadMode.ALL and not named_relation(item, tables, range(0))
+            if item.mode is ReadMode.ALL and not source_reads(item, tables, range(0))
         }
         environment = self.environment
         task = StageTask(
@@ -171,6 +173,8 @@ class JobBuilder:
             hints=stage.hints,
             profiled=self.profiled and not stage.is_statement,
         )
+        if any(table.is_source for table in tables.values()):
+            task = structs.replace(task, access=environment.storage.access())
         if stage.index == self.last:
             # What it puts out is a result, or is stored.
             hints = structs.replace(stage.hints, inline_bytes=0)
@@ -188,14 +192,14 @@ class JobBuilder:
         own = {
             item.name: self._slices(stage, item, tables, index)
             for item in stage.inputs
-            if item.mode is not ReadMode.ALL and not named_relation(item, tables, numbers)
+            if item.mode is not ReadMode.ALL and not source_reads(item, tables, numbers)
         }
-        relations = {
-            item.name: relation
+        reads = {
+            item.name: read
             for item in stage.inputs
-            if (relation := named_relation(item, tables, numbers))
+            if (read := source_reads(item, tables, numbers))
         }
-        payload = TaskPayload(index, own, relations)
+        payload = TaskPayload(index, own, reads)
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 
     def _slices(

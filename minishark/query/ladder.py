@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from minishark.cluster.backend import FragmentRejectedError
-from minishark.errors import ExecutionError, PartitionsLostError
+from minishark.errors import DataError, ExecutionError, PartitionsLostError
 from minishark.query.planner import TablesPromisedError
 
 RESTORES_MAX = 3  # how often one query restores the same table, whose nodes may keep dying
@@ -41,9 +41,6 @@ class Rungs(Protocol[Plan, Result_co]):
     def is_current(self, plan: Plan) -> bool:
         """Whether what the plan reads is still what it was made for."""
 
-    def reads_files(self, plan: Plan) -> bool:
-        """Whether the plan reads files that others may change while it runs."""
-
     def restore(self, lost: PartitionsLostError) -> None:
         """Restore a table whose partitions are lost, or raise `lost`."""
 
@@ -63,11 +60,11 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
             continue
         try:
             note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
-            result = rungs.execute(plan, (note,) if rejected is not None else ())
-        except (FragmentRejectedError, ExecutionError) as error:
+            return rungs.execute(plan, (note,) if rejected is not None else ())
+        except (FragmentRejectedError, ExecutionError, DataError) as error:
             if not planned_again and not rungs.is_current(plan):
-                # Its tables were replaced while it ran, and the old files are gone; or files that
-                # it names were, and a fragment does not fit their columns.
+                # Its tables were replaced while it ran, and the old files are gone; or a source
+                # has another version by now.
                 planned_again, rejected = True, None
                 continue
             if isinstance(error, FragmentRejectedError):
@@ -83,10 +80,3 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
                 raise
             rungs.restore(error)
             planned_again = False  # restoring took time in which other tables may be replaced
-            continue
-        # Files, unlike tables, may change under a run that succeeds: its rows may be of both.
-        if not rungs.reads_files(plan) or rungs.is_current(plan):
-            return result
-        if planned_again:
-            raise ExecutionError("The files that the query reads keep changing; run it later.")
-        planned_again, rejected = True, None

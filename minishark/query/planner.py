@@ -20,12 +20,13 @@ from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
 from minishark.query import calibration
-from minishark.query.files import NamedFiles
 from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
+from minishark.query.sources import SourceTable, SourceTables, with_splits
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
+_CHANGES_MAX = 3  # how often a query is bound while its sources change
 
 _PlanKey: TypeAlias = tuple[str, int, PlannerOptions]
 """A text, the version of what its names mean, and how it is planned."""
@@ -45,11 +46,16 @@ class TablesPromisedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LogicalQuery:
-    """A query's logical plan, and the tables in it that stand for files."""
+    """A query's logical plan, and the sources in it."""
 
     bound: BoundStatement
     plan: LogicalPlan
-    files: tuple[Table, ...] = ()
+    # The versions of sources that it reads, by the names of their tables in lower case.
+    sources: Mapping[str, SourceTable] = field(default_factory=dict)
+
+    def same_as(self, plan: QueryPlan) -> bool:
+        """Whether a plan was made for this."""
+        return plan.planned is self.plan and plan.sources == self.sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +69,10 @@ class QueryPlan:
     catalog: Catalog  # the tables that it reads, as they were when planned
     options: PlannerOptions  # how it was planned
     has_any_layout: bool  # whether any number of tasks may put the rows out
+    planned: LogicalPlan  # `logical`, before the parts of sources were chosen
+    # The versions of sources that it reads, by the names of their tables in lower case.
+    sources: Mapping[str, SourceTable]
+    source_tables: frozenset[str]  # the tables, by name in lower case, that are splits of them
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,10 +82,6 @@ class QueryPlan:
     def tables(self) -> Mapping[str, Table]:
         """The tables that it reads, by name in lower case."""
         return {table.name.lower(): table for table in self.catalog}
-
-    @cached_property
-    def reads_files(self) -> bool:
-        return any(p.relation for table in self.tables.values() for p in table.partitions)
 
     @cached_property
     def shown(self) -> Shown:
@@ -97,13 +103,10 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
+    sources: SourceTables  # the tables that stand for sources
     python: PythonFunctions = field(default_factory=PythonFunctions)
-    files: NamedFiles = field(init=False)  # the tables that stand for files
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.files = NamedFiles(planning=self.planning, partitions=self.options.partitions)
 
     @property
     def functions(self) -> Mapping[str, ScalarFunction]:
@@ -117,6 +120,7 @@ class QueryPlanner:
             planning=planning,
             catalog=self.catalog,
             options=self.options,
+            sources=self.sources,
             python=self.python,
             _plans=self._plans,
             _lock=self._lock,
@@ -129,16 +133,17 @@ class QueryPlanner:
         self._check_computed(found)
         if whole:
             plan = self.planning.whole(found.bound, "DuckDB did not accept a fragment of it")
-            return self._physical(LogicalQuery(found.bound, plan), sink, on_hosts=on_hosts)
+            named = self.sources.mentioned(_read_by(found.bound, plan))
+            return self._physical(LogicalQuery(found.bound, plan, named), sink, on_hosts=on_hosts)
         if not sink.distributes_files:
             return self._physical(found, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
-        key = (sql, self.planning.version, self.options)
+        key = (sql, self.planning.version, sink.options(self.options))
         with self._lock:
             known = self._plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().
-        if known is not None and known.logical is found.plan and self.is_current(known):
+        if known is not None and found.same_as(known) and self._is_stored(known):
             return known
         plan_ = self._physical(found, sink, on_hosts=on_hosts)
         with self._lock:
@@ -149,16 +154,30 @@ class QueryPlanner:
 
     def describe(self, sql: str, *, on_hosts: bool) -> QueryPlan:
         """A plan to be looked at, for which promised tables need not be computed."""
-        return self._physical(self._logical(sql, over_files=True), None, on_hosts=on_hosts)
+        found = self._logical(sql, over_files=True)
+        return self._physical(found, None, on_hosts=on_hosts, counts_all=True)
 
     def _logical(self, sql: str, *, over_files: bool) -> LogicalQuery:
-        bound = self.planning.bind(sql)
-        distributed = self._over_files(sql, bound) if over_files else None
-        return distributed or LogicalQuery(bound, self.planning.plan(bound))
+        found = self._over_sources(sql)
+        distributed = self._over_files(sql, found.bound) if over_files else None
+        return distributed or found
+
+    def _over_sources(self, sql: str) -> LogicalQuery:
+        """The plan over the current versions of the sources that a query names."""
+        for _ in range(_CHANGES_MAX):
+            bound = self.planning.bind(sql)
+            plan = self.planning.plan(bound)
+            names = _read_by(bound, plan)
+            before = self.sources.known(names)
+            sources = self.sources.mentioned(names) if before else {}
+            if sources == before:
+                break
+            # A source has changed, and perhaps its columns.
+        return LogicalQuery(bound, plan, sources)
 
     def _over_files(self, sql: str, bound: BoundStatement) -> LogicalQuery | None:
         """The plan over ranges of rows of the files that a query names, if there is one."""
-        rewritten = self.files.rewritten(sql)
+        rewritten = self.sources.rewritten(sql)
         if rewritten is None:
             return None
         try:
@@ -168,7 +187,8 @@ class QueryPlanner:
         plan = self.planning.plan(other)
         if other.schema != bound.schema or isinstance(plan.operator, Statement):
             return None
-        return LogicalQuery(bound, plan, rewritten.tables)
+        files = {table.name.lower(): table for table in rewritten.tables}
+        return LogicalQuery(bound, plan, self.sources.known(_read_by(other, plan)) | files)
 
     def _check_computed(self, found: LogicalQuery) -> None:
         # The text names tables that the optimizer removes; the plan, those behind views.
@@ -179,18 +199,28 @@ class QueryPlanner:
             raise TablesPromisedError(promised)
 
     def _physical(
-        self, found: LogicalQuery, sink: Sink[Any] | None, *, on_hosts: bool
+        self,
+        found: LogicalQuery,
+        sink: Sink[Any] | None,
+        *,
+        on_hosts: bool,
+        counts_all: bool = False,
     ) -> QueryPlan:
-        bound, logical = found.bound, found.plan
-        files = {table.name.lower(): table for table in found.files}
+        bound = found.bound
+        options = self.options if sink is None else sink.options(self.options)
+        logical, read, sources = with_splits(
+            found.plan, found.sources, options, counts_all=counts_all
+        )
         # A snapshot: tables replaced from here on are noticed by `is_current`.
         tables = Catalog()
+        for table in read:
+            tables.add(table)
         for name in (*bound.tables, *logical.tables):
-            tables.add(files.get(name.lower()) or self.catalog.get(name))
-        options = self.options if sink is None else sink.options(self.options)
+            if name not in tables and name.lower() not in found.sources:
+                tables.add(self.catalog.get(name))
         python = self.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
-        if files or on_hosts or calls_python:
+        if read or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         if calls_python:
             options = options.without("collapse")  # few rows may take a function long
@@ -212,14 +242,20 @@ class QueryPlanner:
             catalog=tables,
             options=options,
             has_any_layout=has_any_layout,
+            planned=found.plan,
+            sources=found.sources,
+            source_tables=frozenset(sources),
         )
 
     # Whether a plan still holds
 
     def is_current(self, plan: QueryPlan) -> bool:
-        """Whether the tables and files that a plan reads are still those that it was made for."""
+        """Whether the tables and sources that a plan reads are still those that it was made for."""
+        return self._is_stored(plan) and all(map(self.sources.is_current, plan.sources.values()))
+
+    def _is_stored(self, plan: QueryPlan) -> bool:
         return all(
-            self._reloaded(table) or self.files.get(name) is table
+            name in plan.source_tables or self._reloaded(table)
             for name, table in plan.tables.items()
         )
 
@@ -238,8 +274,15 @@ class QueryPlanner:
         plan = self.describe(sql, on_hosts=on_hosts)
         # Any volatile function counts: a macro may call it where the text does not show it.
         volatile = any(function.volatile for function in self.functions.values())
-        if volatile or plan.reads_files or self.planning.tells_time(sql):
+        if volatile or plan.sources or self.planning.tells_time(sql):
             return None
         if any(stage.varies for stage in plan.stages):
             return None
         return tuple(plan.tables.values())
+
+
+def _read_by(bound: BoundStatement, plan: LogicalPlan) -> tuple[str, ...]:
+    """The tables that a statement may read: those of its text, and those behind views."""
+    operator = plan.operator
+    whole = operator.tables if isinstance(operator, Statement) else ()
+    return (*bound.tables, *plan.tables, *whole)

@@ -10,7 +10,7 @@ import contextlib
 import math
 import numbers
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ def connect(
     memory_limit: int | str | None = None,
     event_log: str | Path | None = None,
     storage_options: StorageOptions | None = None,
+    warehouse: str | Path | Mapping[str, str] | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -97,7 +98,8 @@ def connect(
             skip rows without a join partner), "group_runs" (aggregation of consecutive groups
             without hash tables), "join_sides" (build sides chosen by statistics),
             "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
-            (small outputs in messages), "coalesced_tasks" (several small partitions in one task);
+            (small outputs in messages), "coalesced_tasks" (several small partitions in one task),
+            "source_pushdown" (only the needed columns, files and parts of sources);
             and of those that change the plan while it runs, by the true sizes of complete stages:
             "empty_inputs" (what has no rows is skipped), "join_switch" (shuffle instead of
             broadcast, and back), "collapse" (one task for the rest), "skew_split" (several tasks
@@ -111,10 +113,13 @@ def connect(
             by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
             or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
             them, called for each statement that needs a store.
+        warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
+            if it is missing; the address of an Iceberg REST catalog; or the properties of a catalog
+            as PyIceberg takes them. None for none.
 
     Raises:
         OptionError: an argument is invalid.
-        DataError: `event_log` can't be written.
+        DataError: `event_log` or `warehouse` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -140,7 +145,9 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(on, planner, placement, probe_ratio, event_log, storage=storage)
+        return Session(
+            on, planner, placement, probe_ratio, event_log, storage=storage, warehouse=warehouse
+        )
 
     storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)

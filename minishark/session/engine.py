@@ -50,12 +50,15 @@ from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
+from minishark.query.sources import SourceRows, SourceTables
 from minishark.session.interruption import stopped_by
 from minishark.session.scratch_database import ScratchDatabase
+from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
+from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
 from minishark.worker.protocol import ScalarFunction
 
@@ -120,19 +123,30 @@ class Engine:
             partitions=options.partitions,
             warn=self.warn,
             observed=partial(self.observed, kind="load"),
+            files=lambda pattern: named_files(pattern, self.sources),
+            storage=storage,
         )
-        self.scratch = ScratchDatabase(limits, lambda: self.loaded_tables, self.tables.read)
         self.cached = CachedTables(self.tables)
-        self.planner = QueryPlanner(
-            planning=self.planning, catalog=self.tables.catalog, options=options
+        self.sources = SourceTables(
+            planning=self.planning,
+            storage=storage,
+            host_files=HostFiles(cluster.scratch / OBJECTS),
         )
+        self.planner = QueryPlanner(
+            planning=self.planning,
+            catalog=self.tables.catalog,
+            options=options,
+            sources=self.sources,
+        )
+        self.scratch = ScratchDatabase(limits, self._readable, self._rows)
         self.root = self
         self.placing = placing
         self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
-        self.own_environment = Environment()
+        self.own_environment = Environment(storage=storage)
         self.open_queries = OpenQueries()
         self.events = EventStream()
+        self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self.explain_until_s = 0.0
         self.running: dict[int, QueryObserver] = {}
         self._query_numbers = itertools.count(1)
@@ -162,7 +176,7 @@ class Engine:
         """Go on as a child of the root, of which it is a copy, with these settings."""
         self.planning, self.scratch = self.planning.child(), self.scratch.child()
         self.planner = self.planner.over(self.planning)
-        self.own_environment = Environment()
+        self.own_environment = Environment(storage=self.storage)
         self.progress_handlers, self._warnings, self._promised = (), [], set()
         for setting in settings:
             self.add_setting(session_setting(setting) or setting)
@@ -231,6 +245,8 @@ class Engine:
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 self.scratch.loaded(table)
+        if self.before_statements is not None:
+            self.before_statements()
         yield
 
     @property
@@ -278,7 +294,7 @@ class Engine:
         with self._lock:
             old = self.own_environment
             self.own_environment = replace(old, settings=(*old.settings, sql))
-        self.planner.files.forget()  # settings may change how files are read
+        self.planner.sources.forget()  # settings may change how files are read
 
     def set_functions(self, functions: dict[str, ScalarFunction]) -> None:
         """The Python functions that statements of all sessions may call from now on."""
@@ -305,6 +321,13 @@ class Engine:
     def loaded_tables(self) -> list[str]:
         """The names of the tables in the cluster whose rows are computed, cached ones included."""
         return [table.name for table in self.tables.catalog if table.is_computed]
+
+    def _readable(self) -> list[str]:
+        """The names of what the scratch database can read."""
+        return [*self.loaded_tables, *self.sources.names]
+
+    def _rows(self, name: str) -> pa.Table | SourceRows:
+        return self.sources.rows(name) if name in self.sources else self.tables.read(name)
 
     def run(
         self,
@@ -544,9 +567,6 @@ class _Query(Generic[Result]):
 
     def is_current(self, plan: QueryPlan) -> bool:
         return self.engine.planner.is_current(plan)
-
-    def reads_files(self, plan: QueryPlan) -> bool:
-        return plan.reads_files
 
     def restore(self, lost: PartitionsLostError) -> None:
         self.engine.restore(lost)

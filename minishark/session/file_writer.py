@@ -87,7 +87,7 @@ class FileWriter:
                 entry = f"front{''.join(copy.path.suffixes)}"
                 file = Path(to, entry)
                 self.engine.scratch.copy(rows, f"{quote_text(str(file))} ({copy.text})")
-                upload(file, f"{staging.uri}/{entry}", access)
+                upload(file, staging.uri, access)
                 written = (Written(entry, rows.num_rows),)
             staging.publish(written)
         return sum(item.rows for item in written)

@@ -16,9 +16,11 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
 from minishark.dataframe.partitioned import kept
-from minishark.errors import CatalogError
+from minishark.errors import CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
+from minishark.query.sources import PREFIX
 from minishark.session.engine import Engine
+from minishark.sources.contract import Source
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
@@ -30,6 +32,9 @@ from minishark.tables.store import (
 )
 from minishark.tables.tables import check_layout, named_columns
 
+HIDDEN = (CACHED_PREFIX, PREFIX, "warehouse.")
+"""How the names of tables start that no user has named."""
+
 
 @dataclass(frozen=True, slots=True)
 class NamedTables:
@@ -39,8 +44,16 @@ class NamedTables:
 
     @property
     def names(self) -> list[str]:
-        names = [*self.engine.loaded_tables, *self.engine.scratch.own_tables]
-        return sorted(name for name in names if not name.startswith(CACHED_PREFIX))
+        engine = self.engine
+        names = [*engine.loaded_tables, *engine.scratch.own_tables, *engine.sources.names]
+        return sorted(name for name in names if not name.startswith(HIDDEN))
+
+    def add_source(self, name: str, source: Source, *, replace: bool) -> None:
+        """Let queries read a source by a name."""
+        with self.engine.up_to_date():
+            if name not in self.engine.sources or not replace:
+                self._check_new(name, replace=False)
+            self.engine.sources.add(name, source)
 
     def create(
         self,
@@ -74,6 +87,8 @@ class NamedTables:
 
     def _check_new(self, name: str, *, replace: bool) -> None:
         self.engine.tables.check_new(name, replace=replace)
+        if name in self.engine.sources:
+            raise CatalogError(f"There is a source called {name!r}; drop it first.")
         if not replace and name.lower() in self.engine.scratch.own_tables:
             raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
 
@@ -103,6 +118,9 @@ class NamedTables:
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
         engine = self.engine
         engine.check_open()
+        if name in engine.sources:
+            engine.sources.remove(name)
+            return
         with engine.loading:  # or another thread, loading its last change, would create it again
             here = engine.scratch.drop(name)
             if name in engine.tables.catalog:
@@ -120,6 +138,8 @@ class NamedTables:
         engine.check_open()
         if engine.scratch.is_elsewhere or (target is not None and not target.is_main):
             return self.run_in_scratch(sql)
+        if target is not None and target.name in engine.sources:
+            raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
         engine.compute(engine.planning.tables_in(sql))
         return engine.scratch.write(sql, target)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -38,11 +38,15 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
+from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
+
+if TYPE_CHECKING:
+    from minishark.session.warehouse import Warehouse
 
 
 class Runtime:
@@ -64,10 +68,14 @@ class Runtime:
         self.register_function = self.definitions.register_function
         self.remove_function = self.definitions.remove_function
         self.calls = calls or self._calls(cluster)
+        self.warehouse: Warehouse | None = None
 
     def child(self) -> Runtime:
-        """One for a session of its own over the same cluster and tables."""
-        return Runtime(self.engine.child(), self.calls)
+        """One for a session of its own over the same cluster, tables and warehouse."""
+        child = Runtime(self.engine.child(), self.calls)
+        if self.warehouse is not None:
+            child.warehouse = self.warehouse.child(child.engine, child.named)
+        return child
 
     def _calls(self, cluster: Cluster) -> Calls:
         folder = cluster.folder(CALLS_FOLDER)
@@ -80,6 +88,19 @@ class Runtime:
             events=self.engine.events,
         )
         return Calls(pool, lambda: cluster.total_slots)
+
+    def open_warehouse(self, where: Any) -> None:
+        """Let statements see a warehouse; `where` is as in `connect`."""
+        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+
+        catalog = open_catalog(where)
+        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
+        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
+        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
+
+        tables = WarehouseTables(engine=self.engine, named=self.named, catalog=catalog)
+        self.warehouse = Warehouse(tables, WarehouseWrites(tables))
+        self.engine.before_statements = tables.refresh
 
     def _placement(self) -> Placement:
         return self.engine.root.placing()  # which may change
@@ -136,6 +157,14 @@ class Runtime:
             raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
 
     # Named tables and views
+
+    def add_source(self, source: Source) -> tuple[str, Schema]:
+        with self.engine.up_to_date():
+            table = self.engine.sources.add_unnamed(source)
+            return table.name, table.snapshot.schema
+
+    def with_calls(self, sql: str) -> str:
+        return self.engine.sources.with_calls(sql)
 
     @property
     def table_names(self) -> list[str]:

@@ -38,7 +38,8 @@ from minishark.session.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
-ReadTable = Callable[[str], pa.Table]  # all rows of a table in the cluster, memory-mapped
+# All rows of a table in the cluster, memory-mapped, or of a source, read when they are needed.
+ReadTable = Callable[[str], object]
 # A context for a statement that runs, given what interrupts it.
 StoppedBy = Callable[[Callable[[], None]], contextlib.AbstractContextManager[None]]
 
@@ -49,6 +50,7 @@ _SETTINGS = {
 }
 _ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
+_CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
@@ -248,21 +250,32 @@ class ScratchDatabase:
                 self._take(_mentioned(sql, names))  # views have no row ids
             return self._answer(sql) if lossless else self._handed_out(sql)
 
-    def catalog(self, sql: str, hidden: str) -> pa.Table:
-        """Answer a statement about the catalog, without tables whose names start with `hidden`."""
+    def catalog(self, sql: str, hidden: tuple[str, ...], search: str = "") -> pa.Table:
+        """Answer a statement about the catalog, without tables whose names start with `hidden`.
+
+        Args:
+            sql: the statement.
+            hidden: how names of tables start that no user has named.
+            search: the schema in which names are looked up first, if not the cluster's tables'.
+        """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
         with self._lock, self._shared.lock:
             names = [name for name in self._show() if not name.startswith(hidden)]
+            if search:
+                self._run(f"USE {search}")
             self._run("BEGIN")
             try:
                 for name in self._visible.difference(names):  # not for users
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
-                    self._run(f"CREATE TABLE {quote(name)} AS FROM temp.{quote(name)} LIMIT 0")
+                    created = f"{_CLUSTERS if search else ''}{quote(name)}"
+                    self._run(f"CREATE TABLE {created} AS FROM temp.{quote(name)} LIMIT 0")
                     self._run(f"DROP VIEW temp.{quote(name)}")
                 return self._handed_out(sql)
             finally:
                 self._run("ROLLBACK")
+                if search:
+                    self._run("USE memory.main")
 
     def explain(self, sql: str, *, analyze: bool) -> str:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"

@@ -49,6 +49,7 @@ from minishark.session.runtime import Runtime
 from minishark.session.served import Served
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
+from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
@@ -89,10 +90,13 @@ class Session(CamelCase):
         event_log: str | Path | None = None,
         *,
         storage: Storage | None = None,
+        warehouse: str | Path | Mapping[str, str] | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
         self._statements = Statements(self._runtime)
+        if warehouse is not None:
+            self._runtime.open_warehouse(warehouse)
         self._name = secrets.token_hex(8)
         self._root = self
         self._ending: list[Callable[[], None]] = []
@@ -205,7 +209,7 @@ class Session(CamelCase):
             name: the table's name, as SQL will use it.
             data: a path, a glob or a folder of Parquet, CSV or JSON files; a pyarrow table, reader
                 or dataset; a pandas or polars frame; a DuckDB relation; a DataFrame of minishark; a
-                dataset of Ray.
+                dataset of Ray; a `Source`.
             partition_by: columns whose hash decides a row's partition. Tables that are partitioned
                 alike on their join keys join without a shuffle.
             partitions: the number of partitions; None for the session's default, and 1 for small
@@ -235,6 +239,23 @@ class Session(CamelCase):
         """
         self._runtime.named.drop(name)
 
+    def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
+        """Let queries read a source by a name, where its rows are.
+
+        Each query reads the version that is current when it is planned. `drop_table` removes the
+        name; `create_table(other_name, source)` loads the rows into the cluster's memory.
+
+        Args:
+            name: the name, as SQL will use it.
+            source: where the rows are; docs/sources.md shows how to write one.
+            replace: whether it takes the place of a source of that name.
+
+        Raises:
+            CatalogError: there is a table, view or source of that name.
+            DataError: the source can't be read.
+        """
+        self._runtime.named.add_source(name, source, replace=replace)
+
     @property
     def tables(self) -> list[str]:
         """The names of the tables."""
@@ -259,6 +280,8 @@ class Session(CamelCase):
                 if view is None:
                     return self.relation(ident(name), alias=name)
                 return view_frame(view, name)
+            if name in runtime.engine.sources:
+                return self.relation(ident(name), alias=name)
             if name.lower() in runtime.scratch.own_tables:
                 return self.sql(f"FROM {ident(name)}")
             raise runtime.tables.catalog.unknown(name)
@@ -269,6 +292,7 @@ class Session(CamelCase):
         Raises:
             QueryError: DuckDB does not accept it.
         """
+        sql = self._runtime.engine.sources.with_calls(sql)
         schema = self._runtime.bind(f"FROM {sql}")
         return relation_frame(self._runtime, sql, schema, alias=alias)
 

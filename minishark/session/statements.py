@@ -17,10 +17,19 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
+from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
-from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.store import survives_arrow
+
+_TRANSACTION = (
+    "Transactions are for tables of a warehouse: see connect(warehouse=...). In memory, each "
+    "statement is a transaction of its own."
+)
+_WAREHOUSE = (
+    "VACUUM and CACHE TABLE are for tables of a warehouse: see connect(warehouse=...). Others are "
+    "in memory already."
+)
 
 
 @dataclass(slots=True)
@@ -33,11 +42,13 @@ class Statements:
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
         with self.runtime.engine.binding(text):
+            text = self.runtime.engine.sources.with_calls(text)
             statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
                 raise QueryError("Parameters go with one statement; run the others without them.")
             filled = fill_parameters(statements[0].sql, params)
+            filled = self.runtime.engine.sources.with_calls(filled)
             statements = self.runtime.planning.statements(filled)
         for statement in statements[:-1]:
             self._statement(statement)
@@ -47,7 +58,13 @@ class Statements:
         return self._statement(last)
 
     def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:
-        sql, runtime = statement.sql, self.runtime
+        runtime = self.runtime
+        if runtime.warehouse is not None:
+            answered = runtime.warehouse.run(statement)
+            if isinstance(answered, pa.Table):
+                return local_frame(runtime, answered)
+            statement = answered
+        sql = statement.sql
         match statement:
             case kinds.Query(parsed=parsed):
                 return self._query(sql, None, parsed)
@@ -65,6 +82,10 @@ class Statements:
                 answer = self._write(statement)
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
+            case kinds.Transaction():
+                raise UnsupportedError(_TRANSACTION)
+            case kinds.Vacuum() | kinds.CacheTable():
+                raise UnsupportedError(_WAREHOUSE)
             case _:
                 self._define(statement)
                 answer = counted(0)
@@ -139,7 +160,7 @@ class Statements:
         with runtime.engine.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
                 return runtime.engine.query_in_front_end(sql)
-            return runtime.scratch.catalog(sql, CACHED_PREFIX)
+            return runtime.scratch.catalog(sql, HIDDEN)
 
     # Statements that write
 
@@ -206,6 +227,7 @@ class Statements:
                 return False
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own
+            exists = exists or name in runtime.engine.sources
             if exists and not created.replaces:
                 return False
             try:

@@ -1,1 +1,27 @@
-"""Where rows come from: files, object stores, table formats, databases, and users' own sources."""
+"""Where rows come from: files, object stores, table formats, databases, and users' own sources.
+
+Who writes a source imports its vocabulary from here; docs/sources.md has an example.
+"""
+
+from minishark.catalog import ColumnStatistics, TableStatistics
+from minishark.expressions import Column
+from minishark.sources.contract import (
+    Comparison,
+    Predicate,
+    Pushed,
+    Snapshot,
+    Source,
+    Split,
+)
+
+__all__ = [
+    "Column",
+    "ColumnStatistics",
+    "Comparison",
+    "Predicate",
+    "Pushed",
+    "Snapshot",
+    "Source",
+    "Split",
+    "TableStatistics",
+]

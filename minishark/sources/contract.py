@@ -23,6 +23,10 @@ import pyarrow as pa
 
 from minishark.catalog import TableStatistics
 from minishark.expressions import Schema
+from minishark.sources.filesystems import StoredFile
+from minishark.sources.parquet_parts import FilePart
+
+_SHOWN_MAX = 5
 
 
 class Comparison(StrEnum):
@@ -49,6 +53,13 @@ class Predicate(msgspec.Struct, frozen=True):
     comparison: Comparison
     values: tuple[Any, ...] = ()  # one; several for IN; none for IS NULL and IS NOT NULL
 
+    def __str__(self) -> str:
+        shown = ", ".join(map(repr, self.values[:_SHOWN_MAX]))
+        more = ", ..." if len(self.values) > _SHOWN_MAX else ""
+        if self.comparison is Comparison.IN:
+            return f"{self.column} IN ({shown}{more})"
+        return f"{self.column} {self.comparison} {shown}".rstrip()
+
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """What a query needs of a source's rows."""
@@ -56,6 +67,12 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] | None = None  # in this order; None for all
     predicates: tuple[Predicate, ...] = ()  # all of them have to be true
     limit: int | None = None  # any so many rows for which the predicates are true are enough
+
+    @property
+    def label(self) -> str:
+        where = " AND ".join(map(str, self.predicates))
+        limit = "" if self.limit is None else f" limit {self.limit}"
+        return f"{f' where {where}' if where else ''}{limit}"
 
 
 class Split(ABC):
@@ -130,9 +147,17 @@ class FileSplit(Split):
     """A split of files that DuckDB can read itself, once they are on the executor's host."""
 
     @abstractmethod
-    def files(self) -> Sequence[str]:
-        """The files: local paths, or URIs that the executor's host fetches and keeps."""
+    def files(self) -> Sequence[StoredFile]:
+        """The files; those of object stores are fetched and kept by the executor's host."""
+
+    def parts(self, pushed: Pushed) -> Sequence[FilePart]:
+        """What is needed of each file, if they are Parquet files; empty for all of each."""
+        return ()
 
     @abstractmethod
     def relation(self, paths: Sequence[str]) -> Relation:
-        """The rows, given where each of `files` is on this host."""
+        """The rows, given where each of `files` is on this host, in folders of any name."""
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        """Not called: DuckDB reads the relation."""
+        raise NotImplementedError

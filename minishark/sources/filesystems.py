@@ -160,7 +160,10 @@ def read_range(
     if file.version.startswith('"'):
         options["if_match"] = file.version
     with store.errors(file.path):
-        data = store.obstore.get(store.store, store.key(file.path), options=options).bytes()
+        answer = store.obstore.get(store.store, store.key(file.path), options=options)
+        # Some stores have no ETags, or ignore the condition.
+        same = store.stored(answer.meta).version == file.version
+        data = answer.bytes() if same else b""
     if len(data) != last - first:
         raise FileReplacedError(_replaced(file.path))
     return data
@@ -183,9 +186,18 @@ def write_file(path: Path, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> 
     Raises:
         DataError: the store does not answer, or denies access.
     """
+    _put(path, uri, access)
+
+
+def write_data(data: bytes, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
+    """As `write_file`, with bytes of this process."""
+    _put(data, uri, access)
+
+
+def _put(data: Path | bytes, uri: str, access: StoreAccess) -> None:
     store = ObjectStore.at(uri, access)
     with store.errors(uri, "write"):
-        store.obstore.put(store.store, store.key(uri), path)
+        store.obstore.put(store.store, store.key(uri), data)
 
 
 def copy_file(file: StoredFile, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
@@ -341,7 +353,10 @@ class ObjectStore:
         return [meta for page in pages for meta in page]
 
     def stored(self, meta: Mapping[str, Any]) -> StoredFile:
-        version = meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+        tag = meta["e_tag"]
+        version = tag or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+        if tag and not tag.endswith('"'):  # in lists, Azure leaves out the quotes
+            version = f'"{tag}"'
         return StoredFile(f"{self.root}{meta['path']}", meta["size"], version)
 
     @contextlib.contextmanager

@@ -24,8 +24,10 @@ from minishark.sources.filesystems import (
     copy_file,
     list_below,
     remove_files,
+    write_data,
 )
 from minishark.tables.copy import MODES, Copy, Written, final_names
+from minishark.worker.uploads import MARK
 
 _AT_ONCE = 8
 
@@ -54,6 +56,9 @@ class RemoteStaging:
                 f'Directory "{copy.uri}" is not empty! Add the option OVERWRITE, '
                 "OVERWRITE_OR_IGNORE or APPEND."
             )
+
+    def begin(self) -> None:
+        write_data(b"", f"{self.uri}/{MARK}", self.access)
 
     def publish(self, written: Sequence[Written]) -> None:
         """Give all output of tasks its final names; if that fails, undo it."""
@@ -108,7 +113,8 @@ class RemoteStaging:
         copy_file(file, target, self.access)
 
     def remove(self) -> None:
-        """Remove what is staged."""
+        """Remove what is staged; the mark first, so that late tasks remove their own files."""
+        remove_files([f"{self.uri}/{MARK}"], self.access)
         found = list_below(self.uri, self.access)
         remove_files([file.path for file in found], self.access)
 
@@ -128,6 +134,7 @@ def remote_staging(copy: Copy, access: StoreAccess) -> Iterator[RemoteStaging]:
     staging = RemoteStaging(copy, access)
     staging.check()
     try:
+        staging.begin()
         yield staging
     except BaseException:
         with contextlib.suppress(DataError):  # the first error says more

@@ -34,6 +34,9 @@ from minishark.query.recorder import task_metrics
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
+from minishark.sources.contract import Source
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
+from minishark.sources.storage_options import Storage
 from minishark.worker.protocol import (
     FileSlice,
     OutputKind,
@@ -48,20 +51,28 @@ from sparrow_core import JobFinished, JobSpec, NodeName, TaskCompleted, TaskFail
 OnProgress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The version of a source that a table was loaded from."""
+
+    source: Source
+    version: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
     """The rows of a table to load, as pieces that tasks read in parallel."""
 
     schema: Schema
-    relations: tuple[str, ...] = ()  # pieces that are SQL relations, such as `read_parquet('a')`
+    reads: tuple[bytes, ...] = ()  # pieces that are splits of a source: pickled `SplitRead`s
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
-    files: tuple[str, ...] = ()  # of the user: the table can be loaded from them again
+    origin: Origin | None = None  # what the table can be loaded from again
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""
-        own = [TaskPayload(i, {}, {"in0": text}) for i, text in enumerate(self.relations)]
+        own = [TaskPayload(i, {}, {"in0": (read,)}) for i, read in enumerate(self.reads)]
         first = len(own)
         return own + [TaskPayload(first + i, {"in0": (s,)}) for i, s in enumerate(self.slices)]
 
@@ -70,7 +81,7 @@ class TableSource:
         # If the slices' row counts are known, tasks get about equal numbers of rows instead.
         if self.rows:
             return self._even_runs(count)
-        pieces = max(1, len(self.relations) + len(self.slices))
+        pieces = max(1, len(self.reads) + len(self.slices))
         count = min(count, pieces)
         ends = [pieces * (i + 1) // count for i in range(count)]
         runs = zip([0, *ends[:-1]], ends, strict=True)
@@ -90,8 +101,7 @@ class TableSource:
     def _run(self, index: int, first: int, last: int) -> TaskPayload:
         if self.slices:
             return TaskPayload(index, {"in0": self.slices[first:last]})
-        union = " UNION ALL ".join(f"FROM {relation}" for relation in self.relations[first:last])
-        return TaskPayload(index, {}, {"in0": f"({union})"})
+        return TaskPayload(index, {}, {"in0": self.reads[first:last]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,7 @@ class TableLoader:
     source: TableSource  # where its rows come from
     layout: TableLayout  # how they are partitioned and replicated
     observer: QueryObserver  # told what happens
+    storage: Storage = field(default_factory=Storage)  # how object stores are reached
     on_progress: OnProgress | None = None  # called with the number of tasks done and of all tasks
     _graph: StageGraph = field(init=False)
     _pieces: Sequence[TaskPayload] = field(init=False)
@@ -212,6 +223,7 @@ class TableLoader:
             folder=f"{self.folder}-buckets",
             buckets=self.layout.partitions,
             stores=self._placed.stores,
+            access=self._access(),
         )
 
     def _storing(self) -> StageTask:
@@ -225,7 +237,12 @@ class TableLoader:
             folder=self.folder,
             columns=tuple((column.name, column.type) for column in schema),
             stores=self._placed.stores,
+            access=self._access(),
         )
+
+    def _access(self) -> StoreAccess:
+        reads = any(payload.reads for payload in self._pieces)
+        return self.storage.access() if reads else FROM_ENVIRONMENT
 
     def _partition(self, index: int) -> TaskPayload:
         first, live = index, self._placed.nodes

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.planning import REMOTE_FILES, PlanningDatabase
+from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError, ResourceError
-from minishark.expressions import Column, Schema, quote_text
-from minishark.query.files import ROW_NUMBER, row_ranges
-from minishark.tables.load import TableSource
+from minishark.expressions import Column, Schema
+from minishark.query.sources import SourceTable
+from minishark.sources.contract import Pushed, Source
+from minishark.tables.load import Origin, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice, OutputKind, StageTask
 from minishark.worker.store import Store
 from minishark.worker.writing import FULL, disk_full
-
-_READERS = {
-    ".parquet": "read_parquet",
-    ".csv": "read_csv",
-    ".tsv": "read_csv",
-    ".csv.gz": "read_csv",
-    ".json": "read_json",
-    ".jsonl": "read_json",
-    ".ndjson": "read_json",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,62 +30,25 @@ class SourceSize:
     rows: int | None
 
 
-def files_source(
-    pattern: str | Path, planning: PlanningDatabase, pieces: int
-) -> tuple[TableSource, SourceSize]:
-    files = _files(str(pattern))
-    reader = _reader(files)
-    relations = [f"{reader}({quote_text(file)})" for file in files]
-    try:
-        schemas = [planning.relation_schema(relation) for relation in relations]
-        counts = planning.count_rows(relations) if reader == "read_parquet" else None
-    except duckdb.Error as error:
-        raise DataError(f"Can't read {pattern}: {error}") from error
-    for file, schema in zip(files, schemas, strict=True):
-        if schema != schemas[0]:
-            raise DataError(
-                f"{file} has other columns than {files[0]}; all files of a table need the same."
-            )
-    rows = sum(counts) if counts is not None else None
-    size = SourceSize(sum(Path(file).stat().st_size for file in files), rows)
-    if counts and not any(column.name.lower() == ROW_NUMBER for column in schemas[0]):
-        relations = row_ranges(files, counts, -(-pieces // len(files)))
-    return TableSource(schema=schemas[0], relations=tuple(relations), files=tuple(files)), size
+def split_source(source: Source, pieces: int) -> tuple[TableSource, SourceSize]:
+    """The rows of a source's current version, in about so many pieces.
 
-
-def _files(pattern: str) -> list[str]:
-    if "://" in pattern:
-        raise DataError(REMOTE_FILES)
-    path = Path(pattern)
-    if path.is_dir():
-        found = sorted(
-            str(p) for p in path.rglob("*") if p.is_file() and _suffix(str(p)) in _READERS
-        )
-    elif path.exists():
-        found = [pattern]
-    else:
-        found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns may be absolute
-    if not found and path.is_dir():
-        raise DataError(f"There are no files in {pattern} that end in {', '.join(_READERS)}.")
-    if not found:
-        raise DataError(f"There is no file {pattern}.")
-    for file in found:
-        if not Path(file).is_file():  # a pipe or device could give rows for ever, or none
-            raise DataError(f"{file} is no regular file; copy what it gives to one first.")
-    return [str(Path(file).absolute()) for file in found]
-
-
-def _suffix(file: str) -> str:
-    name = Path(file).name.lower()
-    return next((s for s in sorted(_READERS, key=len, reverse=True) if name.endswith(s)), "")
-
-
-def _reader(files: Sequence[str]) -> str:
-    readers = dict.fromkeys(_READERS.get(_suffix(file), "") for file in files)
-    if len(readers) != 1 or "" in readers:
-        known = ", ".join(sorted(_READERS))
-        raise DataError(f"Can't tell how to read {files[0]}; files may end in {known}, all alike.")
-    return next(iter(readers))
+    Raises:
+        DataError: it can't be read.
+    """
+    table = SourceTable("", source, source.resolve())
+    snapshot = table.snapshot
+    found = table.table(Pushed(), snapshot.splits(Pushed(), pieces), "", pieces)
+    known = snapshot.statistics
+    size = SourceSize(
+        found.bytes if known is None else known.bytes, None if known is None else known.rows
+    )
+    loaded = TableSource(
+        schema=snapshot.schema,
+        reads=tuple(partition.read for partition in found.partitions),
+        origin=Origin(source, snapshot.version),
+    )
+    return loaded, size
 
 
 def arrow_table(data: Any) -> pa.Table:

@@ -19,21 +19,23 @@ from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, Placement
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.errors import CatalogError, OptionError, PartitionsLostError
+from minishark.errors import CatalogError, DataError, OptionError, PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.inputs import lost_partitions
 from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.sinks import Layout
-from minishark.tables.load import LoadedTable, TableLayout, TableLoader, TableSource
+from minishark.sources.contract import Source
+from minishark.sources.storage_options import Storage
+from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.replication import Replicator
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
-    files_source,
     memory_source,
     pieces_source,
+    split_source,
 )
 from minishark.worker.protocol import FileSlice
 from minishark.worker.statistics import merge_statistics
@@ -46,15 +48,6 @@ _READS_MAX = 5
 Observed: TypeAlias = Callable[[str], AbstractContextManager[QueryObserver]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The files that a table was loaded from, with sizes and modification times, and its layout."""
-
-    data: str | Path
-    stamps: tuple[tuple[str, int, int], ...]
-    layout: Layout
-
-
 @dataclass(slots=True, kw_only=True)
 class Tables:
     """Loads tables into a cluster, and publishes them to the catalog and the planning database."""
@@ -65,11 +58,15 @@ class Tables:
     partitions: int  # the default number of partitions
     warn: Callable[[str], None]  # takes warnings for the user
     observed: Observed  # gives the observer of a load, by what it is called
+    # Files that users name, or folders of them, as a source.
+    files: Callable[[str | Path], Source]
+    storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    # By the folder of a load: its files; the first load with the same rows; nodes' storage folders.
-    _origins: dict[str, _Files] = field(default_factory=dict)
+    # By the folder of a load: where its rows are from, and its layout; the first load with the same
+    # rows; nodes' storage folders.
+    _origins: dict[str, tuple[Origin, Layout]] = field(default_factory=dict)
     _same_as: dict[str, str] = field(default_factory=dict)
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
     _restoring: threading.Lock = field(default_factory=threading.Lock)
@@ -95,13 +92,12 @@ class Tables:
             columns = [column.name for column in source.schema]
             keys = named_columns(name, layout.partition_by, columns)
             wanted = self.layout(replace_fields(layout, partition_by=keys), size)
-            stamps = _stamps(source.files)
             table = self.load(name, folder, source, wanted, observer, on_progress=on_progress)
-            if source.files:
+            if source.origin is not None:
                 again = Layout(
                     partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
                 )
-                self._origins[folder] = _Files(data, stamps, again)
+                self._origins[folder] = (source.origin, again)
             return table
 
     def check_new(self, name: str, *, replace: bool) -> None:
@@ -196,26 +192,29 @@ class Tables:
         self._same_as[table.folder] = content
 
     def restore(self, lost: PartitionsLostError) -> None:
-        """Load a table again whose partitions are lost, if its files have not changed."""
+        """Load a table again whose partitions are lost, if its source has not changed."""
         with self._restoring:  # several queries may find the same table lost
             table = self.catalog.get(lost.table)
             if not any(partition.file in lost.files for partition in table.partitions):
                 return  # another thread was faster
-            origin = self._origins.get(table.folder)
-            if origin is None:
+            known = self._origins.get(table.folder)
+            if known is None:
                 raise lost
-            if _stamps(tuple(file for file, _, _ in origin.stamps)) != origin.stamps:
-                why = f", and {origin.data} has changed since"
+            origin, layout = known
+            if not _is_unchanged(origin):
+                why = f", and {origin.source.name} has changed since"
                 raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
             self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
             with self.folder() as folder:
-                loaded = self.build(table.name, folder, origin.data, origin.layout)
+                loaded = self.build(table.name, folder, origin.source, layout)
                 self.repeats(loaded, self.content(table))
                 self.publish(loaded, replace=True)
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
-            return files_source(data, self.planning, pieces)
+            data = self.files(data)
+        if isinstance(data, Source):
+            return split_source(data, pieces)
         if isinstance(data, Pieces):
             return pieces_source(data, folder, self.planning, pieces)
         return memory_source(
@@ -266,6 +265,7 @@ class Tables:
             layout=layout,
             observer=observer,
             on_progress=on_progress,
+            storage=self.storage,
         )
         return self.described(
             name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
@@ -329,13 +329,9 @@ def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> t
     return tuple(found[name.lower()] for name in names)
 
 
-def _stamps(files: Sequence[str]) -> tuple[tuple[str, int, int], ...]:
-    """Files with their sizes and modification times; missing files are left out."""
-    found = []
-    for file in files:
-        try:
-            status = Path(file).stat()
-        except OSError:
-            continue
-        found.append((file, status.st_size, status.st_mtime_ns))
-    return tuple(found)
+def _is_unchanged(origin: Origin) -> bool:
+    """Whether a source still has the version that a table was loaded from."""
+    try:
+        return origin.source.resolve().version == origin.version
+    except DataError:
+        return False

@@ -159,8 +159,8 @@ class DuckDBSlot:
         return _in_scope(self.con.execute, text, tables)
 
     @contextlib.contextmanager
-    def views(self, tables: Mapping[str, pa.Table], relations: Mapping[str, str]) -> Iterator[None]:
-        """While the block runs, views of Arrow tables and of SQL relations by name."""
+    def views(self, tables: Mapping[str, object], relations: Mapping[str, str]) -> Iterator[None]:
+        """While the block runs, views of Arrow data, and of SQL relations over it, by name."""
         try:
             for name, table in tables.items():
                 self.con.register(name, table)
@@ -169,10 +169,10 @@ class DuckDBSlot:
                 self.con.execute(f"CREATE OR REPLACE TEMP VIEW {quote(name)} AS FROM {relation}")
             yield
         finally:
-            for name in tables:
-                self.con.unregister(name)
             for name in relations:
                 self.con.execute(f"DROP VIEW IF EXISTS {quote(name)}")
+            for name in tables:
+                self.con.unregister(name)
 
 
 def _in_scope(run: Callable[[str], Rows], text: str, tables: Mapping[str, object]) -> Rows:

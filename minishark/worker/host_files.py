@@ -10,6 +10,9 @@ A process that needs bytes locks their range, so that the others wait for it ins
 them, too; then it appends the range to `ranges`. The system frees the locks of processes that die,
 and bytes that are not in `ranges` are fetched again. Whoever reads an entry holds a shared lock on
 its folder; where there is no room, the entries that were not used for the longest time go.
+
+Should DuckDB read more of a Parquet file than was fetched, it finds zeros where a page header has
+to be, which is an error.
 """
 
 from __future__ import annotations
@@ -25,11 +28,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
 from minishark.errors import DataError
-from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, StoredFile, read_range
+from minishark.sources.filesystems import (
+    FROM_ENVIRONMENT,
+    FileReplacedError,
+    StoreAccess,
+    StoredFile,
+    read_range,
+    stat_file,
+)
 from minishark.sources.parquet_parts import (
     WHOLE,
     FilePart,
@@ -39,7 +50,7 @@ from minishark.sources.parquet_parts import (
 )
 from minishark.worker.storage import folder_bytes, free_bytes
 
-FOLDER = "objects"
+OBJECTS = "objects"
 """The folder's name, in a session's or node's folder on disk."""
 
 _REQUEST_BYTES = 8 << 20
@@ -52,8 +63,20 @@ _RECORD = struct.Struct("<qq")
 _LOCK = struct.Struct("@hhqqi0q")  # struct flock
 
 
-class Interrupted(Exception):  # noqa: N818 - nothing went wrong
+Hold: TypeAlias = Callable[
+    [Sequence[StoredFile], Sequence[FilePart]], contextlib.AbstractContextManager[Sequence[str]]
+]
+"""Gives local paths of files while a block runs: `HostFiles.held` with the access bound."""
+
+
+class FetchInterruptedError(Exception):
     """The task that wants a file is to end."""
+
+
+def check_unchanged(file: StoredFile) -> None:
+    """Raise FileReplacedError if a file of this machine is not as it was."""
+    if stat_file(file.path).version != file.version:
+        raise FileReplacedError(f"{file.path} was replaced while it was read; run it again.")
 
 
 @dataclass(slots=True)
@@ -142,7 +165,7 @@ class HostFiles:
 
     def _get_one(self, entry: _Entry, request: Range) -> None:
         if self.is_interrupted():
-            raise Interrupted
+            raise FetchInterruptedError
         entry.fetch(request)
 
     def _make_room(self, size: int) -> None:

@@ -134,6 +134,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=
     threads: int = 1  # how many cores a task may use
     hints: FragmentHints = NO_FRAGMENT_HINTS  # what optimizer rules attach to the fragment
     profiled: bool = False  # whether outcomes say what DuckDB's operators did
+    access: StoreAccess = FROM_ENVIRONMENT  # to files of object stores that tasks read
 
 
 class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
@@ -187,7 +188,8 @@ class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
 
     index: int  # its index in the stage, and of its partition
     inputs: dict[str, tuple[FileSlice, ...]]  # its own inputs, by the name in the fragment
-    relations: dict[str, str] = {}  # inputs that are SQL relations, such as `read_parquet([...])`
+    # Inputs that are read from sources, by the name in the fragment: pickled `SplitRead`s.
+    reads: dict[str, tuple[bytes, ...]] = {}
     replicas: tuple[str, ...] = ()  # the nodes that get a copy of the output, for PARTITION
 
 
@@ -256,6 +258,8 @@ class TaskProblem(StrEnum):
     """DuckDB reported an error in the data or a conversion, as it would to any user."""
     INPUT = "input"
     """Input data is missing or unreadable."""
+    SOURCE = "source"
+    """What a source has can't be read."""
     RESOURCE = "resource"
     """Memory or disk ran out."""
     OUTPUT = "output"

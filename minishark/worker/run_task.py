@@ -29,6 +29,7 @@ from minishark.worker.duckdb_slot import (
     stored_types,
 )
 from minishark.worker.helpers import Helpers
+from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.worker.prepared import Inputs, PreparedFragments
@@ -45,6 +46,7 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
+from minishark.worker.scans import Scans
 from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
@@ -74,6 +76,8 @@ class TaskRunner:
         self._outputs = Outputs(store, memory.buffer_bytes)
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
         self._spill_folder = Path(spill_folder)
+        self._interrupted = threading.Event()  # the task that runs
+        self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
         self._prepared = PreparedFragments()
@@ -95,6 +99,7 @@ class TaskRunner:
         """
         with self._running:
             self._store.take_received()  # of a task that failed
+            self._interrupted.clear()
             outcome = self._run_guarded(stage, task)
             received = self._store.take_received()
             if received or self._profiles:
@@ -276,6 +281,7 @@ class TaskRunner:
         Returns:
             For how many seconds user code has ignored the request.
         """
+        self._interrupted.set()
         self._duckdb.interrupt()
         return self._user_code.stop()
 
@@ -304,7 +310,15 @@ class TaskRunner:
         slices: dict[str, tuple[FileSlice, ...]] = {**stage.shared_inputs, **task.inputs}
         tables = dict(zip(slices, self._store.read_all([*slices.values()]), strict=True))
         views = {} if stage.types else tables  # a user's statement may use any name
-        with self._duckdb.views(views, task.relations):
+        if not task.reads:
+            with self._duckdb.views(views, {}):
+                yield tables
+            return
+        hold = partial(self._host_files.held, access=stage.access)
+        with (
+            Scans(reads=task.reads, hold=hold).open() as scans,
+            self._duckdb.views({**views, **scans.streams}, scans.relations),
+        ):
             yield tables
 
     def _stored_unchanged(
@@ -403,7 +417,7 @@ class TaskRunner:
         """Files that a task has written to a folder here, stored where they belong."""
         assert outcome.file is not None, "it names the task's entry"
         try:
-            upload(folder / outcome.file, f"{target.folder}/{outcome.file}", target.access)
+            upload(folder / outcome.file, target.folder, target.access)
         except DataError as error:
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         return outcome
@@ -423,7 +437,7 @@ def _repeating(stage: StageTask, task: TaskPayload) -> tuple[Inputs | None, froz
     None for the former if the fragment can't be prepared.
     """
     inputs = {**stage.shared_inputs, **task.inputs}
-    if not stage.hints.prepares or stage.scalars or task.relations:
+    if not stage.hints.prepares or stage.scalars or task.reads:
         return None, frozenset()
     new = frozenset(
         name

@@ -134,6 +134,11 @@ class Store:
         self._tables: OrderedDict[tuple[FileSlice, ...], pa.Table] = OrderedDict()
         self._lock = threading.Lock()  # guards the two above
 
+    @property
+    def disk(self) -> Path:
+        """The folder on disk that all nodes share which have none of their own."""
+        return self._paths.disk
+
     def meet(self, stores: Sequence[StoreLocation]) -> None:
         """Update where nodes with folders of their own keep their files."""
         self._stores = {peer.name: peer for peer in stores}

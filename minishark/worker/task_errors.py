@@ -9,6 +9,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from minishark.errors import DataError
+from minishark.worker.host_files import FetchInterruptedError
 from minishark.worker.protocol import ProblemDetail, TaskProblem
 from minishark.worker.store import FolderMissingError, InputMissingError
 from minishark.worker.writing import FULL, disk_full
@@ -52,7 +54,7 @@ def task_errors() -> Iterator[None]:
         raise  # a bug of DuckDB's, after which the slot restarts it
     except _REJECTIONS as error:
         raise TaskError(TaskProblem.BIND, str(error)) from error
-    except duckdb.InterruptException as error:
+    except (duckdb.InterruptException, FetchInterruptedError) as error:
         raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
     except duckdb.OutOfMemoryException as error:
         raise TaskError(TaskProblem.RESOURCE, out_of_memory(str(error))) from error
@@ -64,6 +66,8 @@ def task_errors() -> Iterator[None]:
         if is_full(str(error)):
             raise TaskError(TaskProblem.RESOURCE, disk_full(error)) from error
         raise TaskError(TaskProblem.SQL, str(error)) from error
+    except DataError as error:
+        raise TaskError(TaskProblem.SOURCE, str(error)) from error
     except FolderMissingError as error:
         raise TaskError(TaskProblem.FOLDER, str(error)) from error
     except OSError as error:

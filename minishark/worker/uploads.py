@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from minishark.sources.filesystems import StoreAccess, write_file
+from minishark.errors import DataError
+from minishark.sources.filesystems import StoreAccess, remove_files, stat_file, write_file
 
 
 @contextlib.contextmanager
@@ -22,19 +23,26 @@ def local_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def upload(path: Path, uri: str, access: StoreAccess) -> int:
-    """Store a file, or all files in a folder, under a URI; the number of bytes.
+MARK = "open"
+"""The name of a file in a staging folder that is there as long as the folder is used."""
 
-    Each is removed here as soon as it is stored.
+
+def upload(path: Path, folder: str, access: StoreAccess) -> None:
+    """Store a file, or a folder of files, with its name in a staging folder.
+
+    If nobody uses that any more, it stays as it is: whoever has removed it did not wait for this.
 
     Raises:
-        DataError: the store does not answer, or denies access.
+        DataError: nobody uses the folder, or the store does not answer, or denies access.
     """
-    total = 0
-    folder = path.is_dir()
-    for file in sorted(path.rglob("*")) if folder else [path]:
-        if file.is_file():
-            total += file.stat().st_size
-            write_file(file, f"{uri}/{file.relative_to(path)}" if folder else uri, access)
-            file.unlink()
-    return total
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    uris = [f"{folder}/{file.relative_to(path.parent)}" for file in files]
+    stat_file(f"{folder}/{MARK}", access)
+    for file, uri in zip(files, uris, strict=True):
+        write_file(file, uri, access)
+        file.unlink()
+    try:
+        stat_file(f"{folder}/{MARK}", access)
+    except DataError:
+        remove_files(uris, access)
+        raise

@@ -6,11 +6,23 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, Reading, percent_under, times, value
+from sparrow_core.lab.parameters import (
+    Count,
+    Loads,
+    Names,
+    Natural,
+    NotNegative,
+    Positive,
+    Share,
+    Some,
+    check_policies,
+)
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Response, response
 from sparrow_core.lab.streams import START_S, Stream, response_times, run_for
@@ -30,15 +42,18 @@ from sparrow_core.sim.workload import Arrival, CentralQueue
 class ShortAndLong:
     """Many short jobs, and few long ones that are most of the work, as in cluster traces."""
 
-    nodes: int = 100  # of `slots` slots each
-    slots: int = 4
+    nodes: Count = 100  # of `slots` slots each
+    slots: Count = 4
     # Tasks and their time of nine jobs in ten, `long` of the tenth.
-    short: tuple[int, float] = (10, 0.1)
-    long: tuple[int, float] = (20, 2.0)
-    short_share: float = 0.9
-    loads: tuple[float, ...] = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of slots that are busy
-    policies: tuple[str, ...] = ("fifo", "srpt")
-    seconds: float = 30.0  # how long jobs arrive; the first fifth is not measured
+    short: tuple[Count, Positive] = (10, 0.1)
+    long: tuple[Count, Positive] = (20, 2.0)
+    short_share: Share = 0.9
+    loads: Loads = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of slots that are busy
+    policies: Names = ("fifo", "srpt")
+    seconds: Positive = 30.0  # how long jobs arrive; the first fifth is not measured
+
+    def __post_init__(self) -> None:
+        check_policies(self.policies)
 
 
 _POLICY_NAMES = {"fifo": "Sparrow", "srpt": "sticky probing, SRPT"}
@@ -90,20 +105,26 @@ def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]
 class HotPartitions:
     """Tasks that read partitions with a skewed popularity."""
 
-    nodes: int = 100  # of `slots` slots each
-    slots: int = 4
-    partitions: int = 100  # how many, each on `replicas` random nodes; a job reads `tasks` of them
-    replicas: int = 3
-    skew: float = 0.4  # exponent of the Zipf distribution of reads
-    tasks: int = 10
-    task_s: float = 0.1
-    remote_factor: float = 1.5  # slowdown of a task on a node without its partition
+    nodes: Count = 100  # of `slots` slots each
+    slots: Count = 4
+    partitions: Count = 100  # each on `replicas` random nodes; a job reads `tasks` of them
+    replicas: Count = 3
+    skew: NotNegative = 0.4  # exponent of the Zipf distribution of reads
+    tasks: Count = 10
+    task_s: Positive = 0.1
+    remote_factor: Positive = 1.5  # slowdown of a task on a node without its partition
     # How long a task waits for a node with its partition; None for ever, as in the paper.
-    waits_ms: tuple[float | None, ...] = (None, 200.0, 50.0, 0.0)
+    waits_ms: Annotated[tuple[NotNegative | None, ...], Some] = (None, 200.0, 50.0, 0.0)
     # Shares of slots that would be busy if all tasks ran locally.
-    loads: tuple[float, ...] = (0.3, 0.5, 0.6, 0.7, 0.8)
-    jobs: int = 1200  # measured per point, after `warm_up` others
-    warm_up: int = 300
+    loads: Loads = (0.3, 0.5, 0.6, 0.7, 0.8)
+    jobs: Count = 1200  # measured per point, after `warm_up` others
+    warm_up: Natural = 300
+
+    def __post_init__(self) -> None:
+        if self.tasks > self.partitions:
+            raise ValueError(f"tasks: a job reads as many partitions, of {self.partitions}")
+        if self.replicas > self.nodes:
+            raise ValueError(f"replicas: at most one on each of {self.nodes} nodes")
 
 
 def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> Sequence[Response]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -13,8 +14,14 @@ from sparrow_core.lab.experiment import Chart
 from sparrow_core.lab.rows import Point, Response, Row
 from sparrow_core.protocol.errors import SparrowError
 
-_PANEL_INCHES = (4.6, 3.6)
+_PANEL_INCHES = (4.2, 3.2)
 _COLUMNS_MAX = 3
+_LETTERS_PER_INCH = 13  # of a title, at its size
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and dashes differ too,
+# for print without colours.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+_MARKERS = "osD^vP*X"
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _STYLE: Any = {
     "font.size": 9.0,
     "axes.grid": True,
@@ -22,6 +29,7 @@ _STYLE: Any = {
     "legend.fontsize": 8.0,
     "svg.fonttype": "none",
     "svg.hashsalt": "sparrow",
+    "pdf.fonttype": 42,  # text stays text
 }
 _SPREAD = 0.12  # share of the distance between two x, so that error bars do not overlap
 _FEW = 15  # lines with at most this many points have markers
@@ -33,24 +41,32 @@ def require_matplotlib() -> None:
         raise SparrowError("plots need matplotlib: pip install 'minishark[bench]'")
 
 
-def draw(chart: Chart, title: str, rows: Sequence[Row]) -> Any:
+def draw(chart: Chart, title: str, rows: Sequence[Row], runs: int = 1) -> Any:
+    """A figure of the rows of one or several runs, with a legend and a note of what bars mean."""
     require_matplotlib()
     import matplotlib as mpl  # noqa: PLC0415 - heavy, and optional
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    drawn = (row.panel for row in rows if row.panel not in chart.figures)
-    panels = list(dict.fromkeys(drawn))
+    drawn = [row for row in rows if row.panel not in chart.figures]
+    panels = list(dict.fromkeys(row.panel for row in drawn))
+    names = list(dict.fromkeys(row.series for row in drawn))
     columns = min(len(panels), _COLUMNS_MAX)
     lines = -(-len(panels) // columns)
+    width = _PANEL_INCHES[0] * columns
     with mpl.rc_context(_STYLE):
-        size = (_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * lines + 0.4)
+        size = (width, _PANEL_INCHES[1] * lines + 0.9)
         figure = Figure(figsize=size, layout="constrained")
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(_wrapped(title, width), fontsize=10)
         first = None
         for place, panel in enumerate(panels, 1):
             axes = figure.add_subplot(lines, columns, place, sharey=first)
             first = axes if chart.same_y else None
-            _draw_panel(axes, chart, panel, [row for row in rows if row.panel == panel])
+            own = [row for row in drawn if row.panel == panel]
+            _draw_panel(axes, chart, _wrapped(panel, _PANEL_INCHES[0]), own, names)
+            _draw_marks(axes, chart, panel, rows)
+        _add_legend(figure, width)
+        if note := _note(drawn, runs):
+            figure.supxlabel(_wrapped(note, width * 1.3), fontsize=7)
     return figure
 
 
@@ -58,27 +74,93 @@ def save(figure: Any, file: Any) -> None:
     """Write a figure, reproducibly."""
     import matplotlib as mpl  # noqa: PLC0415 - heavy, and optional
 
-    metadata = {"Date": None} if str(file).endswith(".svg") else {"Software": None}
+    kind = str(file).rpartition(".")[2]
+    metadata = {
+        "svg": {"Date": None},
+        "pdf": {"CreationDate": None},
+        "png": {"Software": None},
+    }[kind]
     with mpl.rc_context(_STYLE):
         figure.savefig(file, metadata=metadata, dpi=110)
 
 
-def _draw_panel(axes: Any, chart: Chart, panel: str, rows: Sequence[Row]) -> None:
-    axes.set_title(panel, fontsize=9)
+def _wrapped(text: str, inches: float) -> str:
+    width = int(inches * _LETTERS_PER_INCH)
+    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, width))
+
+
+def _note(rows: Sequence[Row], runs: int) -> str:
+    """What points and bars are."""
+    over = f"over {runs} runs" if runs > 1 else "by batches of one run"
+    if any(isinstance(row, Response) for row in rows):
+        parts = ["Points: medians of jobs; thin bars: from the 5th to the 95th percentile"]
+        if any(isinstance(row, Response) and row.p50_ci_ms > 0 for row in rows):
+            parts.append(f"thick bars: 95 % confidence intervals of the medians, {over}")
+        return "; ".join(parts) + "."
+    if any(isinstance(row, Point) and math.isfinite(row.low) for row in rows):
+        return f"Bars: 95 % confidence intervals, {over}."
+    return ""
+
+
+def _add_legend(figure: Any, width: float) -> None:
+    """One legend for all panels, below them."""
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            if label:
+                handles.setdefault(label, handle)
+    if not handles:
+        return
+    longest = max(map(len, handles)) + 7
+    columns = max(1, min(len(handles), int(width * 15 / longest)))
+    figure.legend(
+        handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False
+    )
+
+
+def _draw_panel(
+    axes: Any, chart: Chart, title: str, rows: Sequence[Row], names: Sequence[str]
+) -> None:
+    axes.set_title(title, fontsize=9)
     axes.set_xlabel(chart.x)
     axes.set_ylabel(chart.y)
     if chart.log_x:
         axes.set_xscale("log")
     if chart.log_y:
         axes.set_yscale("log")
-    names = list(dict.fromkeys(row.series for row in rows))
-    shift = _shifts(chart, rows, len(names))
-    for number, name in enumerate(names):
+    if chart.category:
+        places = sorted({row.x for row in rows})
+        axes.set_xticks(places, [chart.category.format(x) for x in places])
+        axes.set_xlim(min(places) - 0.6, max(places) + 0.6)
+        axes.grid(visible=False, axis="x")
+    shown = [name for name in names if any(row.series == name for row in rows)]
+    shift = _shifts(chart, rows, len(shown))
+    for number, name in enumerate(shown):
         own = [row for row in rows if row.series == name]
-        _draw_series(axes, chart, name, own, partial(shift, number))
+        place = names.index(name)  # a series looks alike in all panels
+        style = {
+            "color": _COLOURS[place % len(_COLOURS)],
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "linestyle": "none" if chart.category else _DASHES[place % len(_DASHES)],
+        }
+        _draw_series(axes, chart, style, own, partial(shift, number))
     if not chart.log_y:
         axes.set_ylim(bottom=0)
-    axes.legend()
+
+
+def _draw_marks(axes: Any, chart: Chart, panel: str, rows: Sequence[Row]) -> None:
+    """The paper's values."""
+    for mark in chart.marks:
+        if not panel.startswith(mark.panel):
+            continue
+        try:
+            y = mark.y(rows)
+        except LookupError:
+            continue
+        axes.plot(
+            [mark.x], [y], linestyle="none", marker="_", markersize=16, markeredgewidth=2,
+            color="black", label=mark.label, zorder=5,
+        )  # fmt: skip
 
 
 def _shifts(chart: Chart, rows: Sequence[Row], series: int) -> Callable[[int, float], float]:
@@ -95,9 +177,14 @@ def _shifts(chart: Chart, rows: Sequence[Row], series: int) -> Callable[[int, fl
 
 
 def _draw_series(
-    axes: Any, chart: Chart, name: str, rows: Sequence[Row], shift: Callable[[float], float]
+    axes: Any,
+    chart: Chart,
+    style: dict[str, Any],
+    rows: Sequence[Row],
+    shift: Callable[[float], float],
 ) -> None:
     xs = [shift(row.x) for row in rows]
+    name = rows[0].series
     responses = [row for row in rows if isinstance(row, Response)]
     points = [row for row in rows if isinstance(row, Point)]
     if responses:
@@ -105,19 +192,26 @@ def _draw_series(
         below = [row.p50_ms - row.p5_ms for row in responses]
         above = [row.p95_ms - row.p50_ms for row in responses]
         axes.errorbar(
-            xs, medians, yerr=[below, above], label=name, marker="o", markersize=3,
-            linewidth=1, elinewidth=0.7, capsize=1.5,
+            xs, medians, yerr=[below, above], label=name, markersize=3.5,
+            linewidth=1, elinewidth=0.6, capsize=1.5, **style,
         )  # fmt: skip
+        halves = [0.0 if math.isnan(row.p50_ci_ms) else row.p50_ci_ms for row in responses]
+        axes.errorbar(xs, medians, yerr=halves, fmt="none", ecolor=style["color"], elinewidth=2.5)
     elif chart.style == "steps":
-        axes.step(xs, [row.y for row in points], where="post", label=name, linewidth=1.2)
+        axes.step(
+            xs, [row.y for row in points], where="post", label=name, linewidth=1.2,
+            color=style["color"], linestyle=style["linestyle"],
+        )  # fmt: skip
     elif any(math.isfinite(row.low) for row in points):
         ys = [row.y for row in points]
-        bars = [[row.y - row.low for row in points], [row.high - row.y for row in points]]
+        halves = [0.0 if math.isnan(row.low) else (row.high - row.low) / 2 for row in points]
+        line = style if len(points) <= _FEW else {**style, "marker": None}
+        if name.endswith(", simulated"):
+            line = {**line, "linestyle": "none"}  # beside a formula's line
         axes.errorbar(
-            xs, ys, yerr=bars, label=name, fmt="x", markersize=5, elinewidth=0.8, capsize=2
-        )
+            xs, ys, yerr=halves, label=name, markersize=4, linewidth=1, elinewidth=1, capsize=2,
+            **line,
+        )  # fmt: skip
     else:
-        marker = "o" if len(points) <= _FEW else None
-        axes.plot(
-            xs, [row.y for row in points], label=name, linewidth=1.2, marker=marker, markersize=3
-        )
+        line = style if len(points) <= _FEW else {**style, "marker": None}
+        axes.plot(xs, [row.y for row in points], label=name, linewidth=1.2, markersize=3.5, **line)

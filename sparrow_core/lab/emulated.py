@@ -11,6 +11,7 @@ from random import Random
 from sparrow_core.lab.emulation import EmulatedCluster, run_queries
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, over_all_x, percent, percent_over, quantile, value
+from sparrow_core.lab.parameters import Count, Loads, Positive
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
 from sparrow_core.lab.recorded import TpchPlan, TpchUsers
@@ -26,14 +27,14 @@ from sparrow_core.sim.express import ExpressCluster
 class Sleeping:
     """Jobs of ten equal tasks that sleep, as a Poisson process."""
 
-    nodes: int = 100  # of `slots` slots each, in `processes` processes
-    slots: int = 4
-    schedulers: int = 2
-    processes: int = 2
-    tasks: int = 10
-    task_ms: float = 100.0
-    loads: tuple[float, ...] = (0.2, 0.4, 0.6, 0.7, 0.8)  # shares of slots that are busy
-    seconds: float = 12.0  # how long jobs arrive at each load; the first fifth is not measured
+    nodes: Count = 100  # of `slots` slots each, in `processes` processes
+    slots: Count = 4
+    schedulers: Count = 2
+    processes: Count = 2
+    tasks: Count = 10
+    task_ms: Positive = 100.0
+    loads: Loads = (0.2, 0.4, 0.6, 0.7, 0.8)  # shares of slots that are busy
+    seconds: Positive = 12.0  # how long jobs arrive at each load; the first fifth is not measured
 
 
 def _emulate(shape: Sleeping | TpchUsers, seed: int, *, audited: bool = False) -> EmulatedCluster:
@@ -226,7 +227,7 @@ EXPERIMENTS = (
         parameters=TpchUsers(),
         quick=_TINY_USERS,
         run=emulated_tpch,
-        chart=Chart(x="TPC-H query", log_y=True),
+        chart=Chart(x="TPC-H query", category="Q{:g}", log_y=True),
         findings=(
             *_tpch_findings(0.65),
             _emulated_over_simulated(0.65),
@@ -242,7 +243,7 @@ EXPERIMENTS = (
         parameters=TpchUsers(seconds=120.0),
         quick=_TINY_USERS,
         run=simulated_tpch,
-        chart=Chart(x="TPC-H query", log_y=True),
+        chart=Chart(x="TPC-H query", category="Q{:g}", log_y=True),
         findings=(*_tpch_findings(0.65, ", simulated"), *_tpch_findings(0.8, ", simulated")),
     ),
 )

@@ -33,7 +33,7 @@ from sparrow_core.protocol.ids import address
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.remote import RemoteCluster
 
-_SILENCE_MAX_S = 30.0  # nothing dies, but hundreds of nodes share few cores
+_SILENCE_S = 30.0  # nothing dies, but hundreds of nodes share few cores
 _START_S = 60.0
 _END_S = 10.0
 _EVENT_WAIT_S = 60.0
@@ -63,9 +63,7 @@ class EmulatedCluster:
             host(name="schedulers", own_schedulers=tuple(names)),  # all in one process
             *(host(name=f"nodes-{n}", nodes=every[n::processes]) for n in range(processes)),
         ]
-        self.client = RemoteCluster(
-            self._addresses, config=ClientConfig(silence_max_s=_SILENCE_MAX_S)
-        )
+        self.client = RemoteCluster(self._addresses, config=ClientConfig(silence_min_s=_SILENCE_S))
 
     def __enter__(self) -> Self:
         """Start all processes; returns when every scheduler knows every node."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
-from sparrow_core.lab.findings import Finding
+from sparrow_core.lab.findings import Finding, Reading
 from sparrow_core.lab.rows import Row
 
 P = TypeVar("P")
@@ -14,6 +14,16 @@ R = TypeVar("R", bound=Row)
 Case = TypeVarTuple("Case")
 Advance = Callable[[float], None]
 Kind = Literal["paper", "simulated", "emulated", "live"]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value of the paper, drawn into the panels whose name begins so; computed from our rows."""
+
+    x: float
+    y: Reading  # left out where it raises LookupError
+    label: str
+    panel: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +36,9 @@ class Chart:
     # "responses" (medians with bars from the 5th to the 95th percentile), "lines", or "steps" (for
     # distributions).
     style: Literal["responses", "lines", "steps"] = "responses"
+    # If x stands for things and not for amounts: their names, with x in it ("Q{:g}").
+    category: str = ""
+    marks: tuple[Mark, ...] = ()  # the paper's values
     log_x: bool = False  # whether the x axis is logarithmic, `log_y` likewise
     log_y: bool = False
     same_y: bool = True  # whether all panels share a y axis
@@ -45,7 +58,7 @@ class Experiment(Generic[P]):
     """A table or figure that can be reproduced."""
 
     name: str
-    title: str
+    title: str  # may name parameters: "{nodes:,} nodes"
     source: str  # the paper and figure, or how it goes beyond them
     # Formulas ("paper"), simulated, emulated (real control plane, sleeping tasks) or live.
     kind: Kind
@@ -56,8 +69,22 @@ class Experiment(Generic[P]):
     run: Callable[[P, int, Advance], Sequence[Row]]
     chart: Chart
     findings: tuple[Finding, ...] = ()
+    # How often it is run, with other random numbers each time, for confidence intervals.
+    runs: int = 1
     # Evaluates the rows, for experiments that check something.
     verdict: Callable[[Sequence[Row]], Verdict] | None = None
+
+    def titled(self, parameters: P) -> str:
+        """The title of a run with these parameters."""
+        values = {name: _plain(value) for name, value in vars(parameters).items()}
+        return self.title.format_map(values)
+
+
+def _plain(value: object) -> object:
+    """A tuple of one value as that value, others as a list in words."""
+    if not isinstance(value, tuple):
+        return value
+    return value[0] if len(value) == 1 else ", ".join(map(str, value))
 
 
 AnyExperiment = Experiment[Any]

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sparrow_core.lab.rows import Point, Row
+from sparrow_core.lab.rows import Point, Row, interval
 
 Reading = Callable[[Sequence[Row]], float]
 
@@ -26,15 +26,28 @@ class Finding:
     form: str = "{:.1f}"
 
 
-def available(findings: Sequence[Finding], rows: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """Description, paper's figure and ours, of each finding that the rows allow."""
+def available(
+    findings: Sequence[Finding], runs: Sequence[Sequence[Row]]
+) -> list[tuple[str, str, str]]:
+    """Description, paper's figure and ours, of each finding that the rows of all runs allow.
+
+    With several runs, ours is the mean of theirs, with its 95 % confidence interval: a ratio of two
+    series has less noise than its parts, as runs have the same jobs.
+    """
     lines = []
     for each in findings:
         try:
-            lines.append((each.what, each.paper, each.form.format(each.here(rows))))
+            mean, half = interval([each.here(rows) for rows in runs])
         except LookupError:
             continue
+        lines.append((each.what, each.paper, with_interval(each.form, mean, half)))
     return lines
+
+
+def with_interval(form: str, mean: float, half: float) -> str:
+    """A figure, and half of its interval's width unless that is unknown."""
+    text = form.format(mean)
+    return text if math.isnan(half) else f"{text} ± {form.format(half)}"
 
 
 def _row(rows: Sequence[Row], series: str, x: float, panel: str) -> Row:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from random import Random
+from typing import Annotated
 
 import numpy as np
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, value
+from sparrow_core.lab.parameters import Count, Load, Loads, NotNegative, Ratios, Some
 from sparrow_core.lab.rows import Point, Row, mean_and_interval
 from sparrow_core.sim import vector
 from sparrow_core.sim.analysis import late_binding_idle_share, mean_response, zero_wait_probability
@@ -30,11 +32,11 @@ class ZeroWait:
     """Jobs of constant tasks; see `zero_wait`."""
 
     # Tasks of a job and slots of a node, for each panel.
-    shapes: tuple[tuple[int, int], ...] = ((10, 1), (100, 1), (10, 4))
-    loads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    nodes: int = 10_000  # to simulate; the formulas hold for infinitely many
-    jobs: int = 10_000  # per point, after `warm_up` task times
-    warm_up: float = 8.0
+    shapes: Annotated[tuple[tuple[Count, Count], ...], Some] = ((10, 1), (100, 1), (10, 4))
+    loads: Loads = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    nodes: Count = 10_000  # to simulate; the formulas hold for infinitely many
+    jobs: Count = 10_000  # per point, after `warm_up` task times
+    warm_up: NotNegative = 8.0
 
 
 def zero_wait(parameters: ZeroWait, seed: int, advance: Advance) -> Sequence[Point]:
@@ -44,14 +46,19 @@ def zero_wait(parameters: ZeroWait, seed: int, advance: Advance) -> Sequence[Poi
     def measure(shape: tuple[int, int], part: Advance) -> Iterator[Point]:
         tasks, slots = shape
         panel = f"{tasks} tasks a job, {slots} slot{'s' * (slots > 1)} a node"
-        for placement, step in product(placements, range(1, 50)):
-            share = zero_wait_probability(placement, step / 50, tasks, slots=slots)
-            yield Point(panel=panel, series=_NAMES[placement], x=step / 50, y=share)
+        for placement, load in product(placements, _curve(parameters.loads)):
+            share = zero_wait_probability(placement, load, tasks, slots=slots)
+            yield Point(panel=panel, series=_NAMES[placement], x=load, y=share)
         for placement, load in product(placements, parameters.loads):
             yield _no_wait(parameters, panel, (placement, load, tasks, slots), seed)
             part(1 / len(placements) / len(parameters.loads))
 
     return over_cases(product(parameters.shapes), measure, advance)
+
+
+def _curve(loads: Sequence[float]) -> list[float]:
+    """Loads for which to evaluate a formula: a smooth curve, and those that are simulated."""
+    return sorted({step / 50 for step in range(1, 50)} | set(loads))
 
 
 def _no_wait(
@@ -99,15 +106,15 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 class MeanResponse:
     """Jobs of one exponential task of mean 1 on `nodes` nodes of one slot."""
 
-    loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
+    loads: Loads = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9)
     # The formulas hold for infinitely many. With random placement the queues are independent, but
     # take far longer to reach a steady state, so it has `random_nodes` and `random_jobs`.
-    nodes: int = 1000
+    nodes: Count = 1000
     # Divided by the square of the idle share: at 90 % load, 100 times as many. The first fifth is
     # not measured.
-    jobs: int = 16_000
-    random_nodes: int = 10
-    random_jobs: int = 20_000
+    jobs: Count = 16_000
+    random_nodes: Count = 10
+    random_jobs: Count = 20_000
 
 
 def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Sequence[Point]:
@@ -129,10 +136,9 @@ def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Seq
         part(1.0)
 
     formulas = [
-        Point(
-            panel="", series=_NAMES[placement], x=step / 20, y=mean_response(placement, step / 20)
-        )
-        for placement, step in product(placements, range(1, 19))
+        Point(panel="", series=_NAMES[placement], x=load, y=mean_response(placement, load))
+        for placement, load in product(placements, _curve(parameters.loads))
+        if load <= max(0.9, *parameters.loads)  # further on, M/M/1 would dwarf all else
     ]
     cases = product(placements, enumerate(parameters.loads))
     return [*formulas, *over_cases(cases, measure, advance)]
@@ -142,11 +148,11 @@ def mean_responses(parameters: MeanResponse, seed: int, advance: Advance) -> Seq
 class IdleTime:
     """Jobs of ten 100 ms tasks on nodes of one slot; a message takes `delay_ms`."""
 
-    ratios: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
-    load: float = 0.8
-    nodes: int = 100
-    jobs: int = 300
-    delay_ms: float = 0.5
+    ratios: Ratios = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+    load: Load = 0.8
+    nodes: Count = 100
+    jobs: Count = 300
+    delay_ms: NotNegative = 0.5
 
 
 def idle_time(parameters: IdleTime, seed: int, advance: Advance) -> Sequence[Point]:
@@ -196,6 +202,8 @@ def agreement(rows: Sequence[Point], tolerance: float = 0.0) -> float:
             xs, ys = derived[row.panel, row.series.removesuffix(", simulated")]
             expected = float(np.interp(row.x, xs, ys))
             inside.append(row.low - tolerance <= expected <= row.high + tolerance)
+    if not inside:
+        raise LookupError("nothing was simulated")
     return sum(inside) / len(inside)
 
 

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Annotated
 
 import numpy as np
-from msgspec import structs
+from msgspec import Meta, structs
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
-from sparrow_core.lab.findings import Finding, percent_over, percent_under, times, value
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, Mark, over_cases
+from sparrow_core.lab.findings import Finding, Reading, percent_over, percent_under, times, value
+from sparrow_core.lab.parameters import (
+    Count,
+    Counts,
+    Flags,
+    Load,
+    Loads,
+    Names,
+    Natural,
+    Positive,
+    Ratio,
+    Ratios,
+    Some,
+    check_names,
+)
 from sparrow_core.lab.rows import Response, response
 from sparrow_core.sim import vector
-from sparrow_core.sim.vector import VectorCluster, distinct
+from sparrow_core.sim.analysis import random_response_quantile, relaxation_time
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.vector import ARRIVALS, DISTRIBUTIONS, VECTORIZED, VectorCluster, distinct
 from sparrow_core.sim.workload import Workload
 
 
@@ -28,40 +46,61 @@ NAMES = _Names(
     central="omniscient",
     sparrow="batch + late binding",
     batch="batch sampling",
+    batch_filling="batch filling",
     per_task="per-task sampling",
     random="random",
 )
 # The four placements that emulated and live experiments compare.
 COMPARED = ("sparrow", "batch", "per_task", "random")
-# Queues under random placement take far longer to fill: a slot's relaxation time at 90 % load is
-# 380 task times.
-_RANDOM_FACTOR = 6
+# Shares of a run that are enough to see a difference in medians: relaxation times before
+# measuring, and while. Under random placement, thousands of queues are measured at once.
+_SETTLING = 2.0
+_MEASURED = {"random": 0.5}
+_MEASURED_ELSE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """Jobs of equal size over a range of loads."""
 
-    slots_in_all: int = 10_000  # nodes times slots
-    slots: tuple[int, ...] = (1,)  # of a node, one or several to compare
-    tasks: int = 500
-    task_ms: float = 100.0  # their mean
+    slots_in_all: Count = 10_000  # nodes times slots
+    slots: Counts = (1,)  # of a node, one or several to compare
+    tasks: Count = 500
+    task_ms: Positive = 100.0  # their mean
     # Shares of slots that are busy.
-    loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    placements: tuple[str, ...] = ("central", "sparrow")
-    ratios: tuple[float, ...] = (2.0,)
-    distributions: tuple[str, ...] = ("exponential",)  # of task times, a panel each
-    arrivals: tuple[str, ...] = ("poisson",)  # of jobs, a panel each
+    loads: Loads = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    placements: Names = ("central", "sparrow")
+    ratios: Ratios = (2.0,)
+    distributions: Names = ("exponential",)  # of task times, a panel each
+    arrivals: Names = ("poisson",)  # of jobs, a panel each
     # Whether superfluous reservations are withdrawn; a panel each.
-    cancellation: tuple[bool, ...] = (True,)
-    jobs: int = 4000  # measured per point, after `warm_up` others
-    warm_up: int = 2000
+    cancellation: Flags = (True,)
+    # Measured per point at least, after at least a quarter as many others. Where queues take long
+    # to forget how the run began (`analysis.relaxation_time`), more, but at most `jobs_max` in all.
+    jobs: Count = 2000
+    jobs_max: Count = 200_000
+    closed_form: bool = False  # whether to add that of random placement, for exponential tasks
+
+    def __post_init__(self) -> None:
+        check_names("placements", self.placements, VECTORIZED)
+        check_names("distributions", self.distributions, tuple(DISTRIBUTIONS))
+        check_names("arrivals", self.arrivals, tuple(ARRIVALS))
+        if max(self.slots) > self.slots_in_all:
+            raise ValueError(f"slots: a node has more than the {self.slots_in_all} slots in all")
+
+    def run_length(self, placement: str, load: float, ratio: float) -> tuple[int, int]:
+        """How many jobs are simulated, and how many of the first of them are not measured."""
+        time = relaxation_time(placement, load, self.tasks, self.slots_in_all, ratio)
+        jobs_per_time = load * self.slots_in_all / self.tasks
+        settling = max(self.jobs / 4, _SETTLING * time * jobs_per_time)
+        measured = max(self.jobs, _MEASURED.get(placement, _MEASURED_ELSE) * time * jobs_per_time)
+        total = min(self.jobs_max, round(settling + measured))
+        return max(total, 2), min(round(settling), total * 2 // 3)
 
 
 def _cases(sweep: Sweep) -> Iterator[tuple[str, str, int, bool, Workload]]:
     """Panel, series, slots of a node, cancellation and workload."""
-    panels = product(sweep.distributions, sweep.arrivals, sweep.cancellation)
-    for distribution, arrivals, cancellation in panels:
+    for distribution, arrivals, cancellation in _panels(sweep):
         panel = _panel(sweep, distribution, arrivals, cancellation=cancellation)
         for placement, ratio, slots in product(sweep.placements, sweep.ratios, sweep.slots):
             if placement == "central" and ratio != sweep.ratios[0]:
@@ -79,6 +118,10 @@ def _cases(sweep: Sweep) -> Iterator[tuple[str, str, int, bool, Workload]]:
                     arrivals=arrivals,
                 )
                 yield panel, series, slots, cancellation, workload
+
+
+def _panels(sweep: Sweep) -> Iterator[tuple[str, str, bool]]:
+    return product(sweep.distributions, sweep.arrivals, sweep.cancellation)
 
 
 def _panel(sweep: Sweep, distribution: str, arrivals: str, *, cancellation: bool) -> str:
@@ -105,34 +148,58 @@ def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Respo
     def measure(
         panel: str, series: str, slots: int, cancellation: bool, workload: Workload, part: Advance
     ) -> Iterator[Response]:
-        factor = _RANDOM_FACTOR if workload.placement == "random" else 1
-        total = (sweep.jobs + sweep.warm_up) * factor
+        total, settling = sweep.run_length(workload.placement, workload.load, workload.probe_ratio)
         times_s = vector.response_times_s(
             structs.replace(workload, jobs=total),
             nodes=sweep.slots_in_all // slots, slots=slots, seed=seed, cancellation=cancellation,
             on_jobs=lambda jobs: part(jobs / total),
         )  # fmt: skip
-        counted = times_s[sweep.warm_up * factor :].tolist()
-        yield response(panel, series, workload.load, counted)
+        yield response(panel, series, workload.load, times_s[settling:].tolist())
 
-    return over_cases(_cases(sweep), measure, advance)
+    return [*over_cases(_cases(sweep), measure, advance), *_closed_forms(sweep)]
+
+
+def _closed_forms(sweep: Sweep) -> Iterator[Response]:
+    """Random placement of exponential tasks, with the messages of a job but no collision of two."""
+    if not sweep.closed_form or "random" not in sweep.placements or sweep.slots != (1,):
+        return
+    for distribution, arrivals, cancellation in _panels(sweep):
+        if (distribution, arrivals) != ("exponential", "poisson"):
+            continue
+        panel = _panel(sweep, distribution, arrivals, cancellation=cancellation)
+        for load in sweep.loads:
+            p5, p50, p95 = (
+                sweep.task_ms * random_response_quantile(load, sweep.tasks, share)
+                + 3000 * Network().delay_s
+                for share in (0.05, 0.5, 0.95)
+            )
+            yield Response(
+                panel=panel, series="random, closed form", x=load, jobs=0, mean_ms=math.nan,
+                ci_ms=math.nan, p5_ms=p5, p50_ms=p50, p95_ms=p95,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
     """Short jobs among long ones."""
 
-    nodes: int = 100
-    slots: tuple[int, ...] = (4, 16)  # of a node, a panel each
-    tasks: int = 10
-    short_ms: float = 100.0
+    nodes: Count = 100
+    slots: Counts = (4, 16)  # of a node, a panel each
+    tasks: Count = 10
+    short_ms: Positive = 100.0
     # How much longer the tasks of long jobs take, a line each.
-    factors: tuple[float, ...] = (10.0, 100.0, 1000.0)
-    long_shares: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of jobs that are long
-    load: float = 0.8
-    ratio: float = 2.0
-    jobs: int = 20_000  # measured per point, after `warm_up` others
-    warm_up: int = 10_000
+    factors: Annotated[tuple[Positive, ...], Some] = (10.0, 100.0, 1000.0)
+    long_shares: Annotated[tuple[Annotated[float, Meta(ge=0, lt=1)], ...], Some] = (
+        0.0, 0.1, 0.2, 0.3, 0.4, 0.5,
+    )  # fmt: skip
+    load: Load = 0.8
+    ratio: Ratio = 2.0
+    jobs: Count = 20_000  # measured per point, after `warm_up` others
+    warm_up: Natural = 10_000
+
+    def __post_init__(self) -> None:
+        if round(self.ratio * self.tasks) > self.nodes:
+            raise ValueError("tasks: a node can have only one of its reservations")
 
 
 def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[Response]:
@@ -187,21 +254,37 @@ def _with_four_slots(panel: str, paper: str) -> Finding:
     return Finding(what, paper, lower)
 
 
+def _over(series: str, load: float, factor: float, panel: str = "") -> Reading:
+    """The paper's factor on one of our medians."""
+    return lambda rows: factor * value(series, load, panel)(rows)
+
+
 FIVE = ("random", "per_task", "batch", "sparrow", "central")
-_TINY = Sweep(slots_in_all=200, tasks=10, loads=(0.5, 0.9), jobs=60, warm_up=20)
+SIX = ("random", "per_task", "batch", "batch_filling", "sparrow", "central")
+_RUNS = 4
+_TINY = Sweep(slots_in_all=200, tasks=10, loads=(0.5, 0.9), jobs=60, jobs_max=80)
 
 EXPERIMENTS = (
     Experiment(
         name="probe-ratio-10k",
-        title="Response times by probe ratio: 10,000 slots, jobs of 500 exponential 100 ms tasks",
+        title="Response times by probe ratio: {slots_in_all:,} slots, jobs of {tasks} "
+        "{distributions} tasks of {task_ms:g} ms",
         source="Batch Sampling, figure 5",
         kind="simulated",
         parameters=Sweep(
-            ratios=(1.0, 1.2, 1.5, 2.0, 3.0), cancellation=(False, True), jobs=10_000, warm_up=2500
+            ratios=(1.0, 1.2, 1.5, 2.0, 3.0), cancellation=(False, True), jobs_max=120_000
         ),
+        runs=_RUNS,
         quick=replace(_TINY, ratios=(1.2, 2.0)),
         run=sweep_responses,
-        chart=Chart(x="Load"),
+        chart=Chart(
+            x="Load (share of busy slots)",
+            log_y=True,
+            marks=(
+                Mark(0.6, _over(NAMES["central"], 0.6, 1.04), "paper, d = 2", "without"),
+                Mark(0.95, _over(NAMES["central"], 0.95, 1.33), "paper, d = 2", "without"),
+            ),
+        ),
         findings=(
             _over_omniscient("d = 2", 0.6, "within 4", "without"),
             _over_omniscient("d = 2", 0.95, "within 33", "without"),
@@ -210,22 +293,39 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="techniques",
-        title="Response times by placement: 10,000 slots, jobs of 500 tasks of 100 ms",
+        title="Response times by placement: {slots_in_all:,} slots, jobs of {tasks} tasks of "
+        "{task_ms:g} ms",
         source="Batch Sampling, figure 6; Sparrow, figure 3",
         kind="simulated",
         parameters=Sweep(
-            placements=FIVE,
+            placements=SIX,
             distributions=("exponential", "constant", "pareto", "bimodal"),
             loads=(0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
-            jobs=3000,
-            warm_up=2000,
+            closed_form=True,
         ),
-        quick=replace(_TINY, placements=FIVE, distributions=("exponential", "pareto")),
+        runs=_RUNS,
+        quick=replace(
+            _TINY, placements=SIX, distributions=("exponential", "pareto"), closed_form=True
+        ),
         run=sweep_responses,
-        chart=Chart(x="Load", log_y=True, same_y=False),
+        chart=Chart(
+            x="Load (share of busy slots)",
+            log_y=True,
+            same_y=False,
+            marks=(
+                Mark(0.9, _over(NAMES["central"], 0.9, 1.14), "paper, late binding", "exp"),
+                Mark(0.9, _over(NAMES["central"], 0.9, 1.75), "paper, per-task", "exp"),
+                Mark(0.9, _over(NAMES["central"], 0.9, 5 * 1.75), "paper, random", "exp"),
+            ),
+        ),
         findings=(
             _faster("per_task", "random", 0.9, "5", "exponential"),
+            _over_omniscient(NAMES["per_task"], 0.9, "75", "exponential"),
+            _over_omniscient(NAMES["batch"], 0.9, "over 50", "exponential"),
             _over_omniscient(NAMES["sparrow"], 0.9, "within 14", "exponential"),
+            _over_omniscient(NAMES["sparrow"], 0.95, "", "exponential"),
+            _faster("batch", "per_task", 0.9, "over 1.1", "exponential"),
+            _faster("sparrow", "batch", 0.9, "1.5", "exponential"),
             _faster("sparrow", "batch", 0.95, "about 2", "exponential"),
             _faster("sparrow", "per_task", 0.95, "about 2", "exponential"),
             _faster("sparrow", "batch", 0.9, "2", "constant"),
@@ -234,7 +334,8 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="slots",
-        title="Response times by slots a node: 10,000 slots in all, jobs of 500 exponential tasks",
+        title="Response times by slots a node: {slots_in_all:,} slots in all, jobs of {tasks} "
+        "{distributions} tasks of {task_ms:g} ms",
         source="Batch Sampling, figure 7",
         kind="simulated",
         parameters=Sweep(
@@ -242,17 +343,27 @@ EXPERIMENTS = (
             placements=("sparrow",),
             loads=(0.5, 0.7, 0.8, 0.9, 0.95),
             cancellation=(False, True),
-            jobs=40_000,
-            warm_up=10_000,
         ),
+        runs=6,
         quick=replace(_TINY, slots=(1, 4), placements=("sparrow",)),
         run=sweep_responses,
-        chart=Chart(x="Load"),
+        chart=Chart(
+            x="Load (share of busy slots)",
+            marks=(
+                Mark(
+                    0.95,
+                    _over(f"{NAMES['sparrow']}, 1 slot", 0.95, 0.8, "without"),
+                    "paper, 4 slots (below)",
+                    "without",
+                ),
+            ),
+        ),
         findings=(_with_four_slots("without", "over 20"), _with_four_slots("with ", "")),
     ),
     Experiment(
         name="bursts",
-        title="Response times when jobs come in bursts (squared coefficient of variation 9)",
+        title="Response times when jobs come in bursts (squared coefficient of variation 9): "
+        "{slots_in_all:,} slots, jobs of {tasks} {distributions} tasks of {task_ms:g} ms",
         source="past the papers",
         kind="simulated",
         parameters=Sweep(
@@ -262,15 +373,16 @@ EXPERIMENTS = (
             arrivals=("poisson", "bursty"),
             loads=(0.3, 0.5, 0.7, 0.8, 0.9),
             jobs=12_000,
-            warm_up=3000,
         ),
+        runs=8,
         quick=replace(_TINY, placements=("sparrow",), arrivals=("poisson", "bursty")),
         run=sweep_responses,
-        chart=Chart(x="Load"),
+        chart=Chart(x="Load (share of busy slots)"),
     ),
     Experiment(
         name="probe-ratio",
-        title="Response times by probe ratio: 100 nodes of 4 slots, jobs of ten 100 ms tasks",
+        title="Response times by probe ratio: {slots_in_all} slots, {slots} a node, jobs of "
+        "{tasks} {distributions} tasks of {task_ms:g} ms",
         source="Sparrow, figure 12",
         kind="simulated",
         parameters=Sweep(
@@ -281,12 +393,12 @@ EXPERIMENTS = (
             ratios=(1.0, 1.1, 1.2, 1.5, 2.0, 3.0),
             distributions=("constant",),
             loads=(0.5, 0.7, 0.8, 0.9, 0.95),
-            jobs=10_000,
-            warm_up=2000,
+            jobs=20_000,
         ),
+        runs=8,
         quick=replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
         run=sweep_responses,
-        chart=Chart(x="Load"),
+        chart=Chart(x="Load (share of busy slots)"),
         findings=(
             Finding(
                 "median with d = 1.5 over d = 2 at 80 % load (%)",
@@ -297,10 +409,12 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="heterogeneity",
-        title="Short jobs (ten 100 ms tasks) among long ones, at 80 % load of 100 nodes",
+        title="Short jobs ({tasks} tasks of {short_ms:g} ms) among long ones, at {load:.0%} load "
+        "of {nodes} nodes",
         source="Sparrow, figure 13",
         kind="simulated",
         parameters=Mixture(),
+        runs=8,
         quick=Mixture(
             nodes=25, slots=(4,), factors=(10.0,), long_shares=(0.0, 0.5), jobs=100, warm_up=20
         ),

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from random import Random
+from typing import Annotated
+
+from msgspec import Meta
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, mean_between, percent_over, quantile, value
+from sparrow_core.lab.parameters import Count, Load, NotNegative, Positive, Some
 from sparrow_core.lab.rows import Point, Response, distribution, response
 from sparrow_core.lab.streams import START_S, RunningTasks, Stream, response_times, run_for
 from sparrow_core.protocol.ids import Address, JobId
@@ -29,13 +33,13 @@ _SAMPLE_S = 0.1
 class FairShare:
     """Two users with equal shares; the first demands the whole cluster."""
 
-    nodes: int = 100
-    slots: int = 4
-    tasks: int = 10  # of a job; each takes 100 ms
+    nodes: Count = 100
+    slots: Count = 4
+    tasks: Count = 10  # of a job; each takes 100 ms
     # Of the second user, as shares of all slots, one after the other.
-    demands: tuple[float, ...] = (0.0, 0.25, 0.5, 0.25, 0.0)
-    phase_s: float = 10.0  # how long each of them lasts
-    greed: float = 1.0  # demand of the first user, as a share of all slots
+    demands: Annotated[tuple[NotNegative, ...], Some] = (0.0, 0.25, 0.5, 0.25, 0.0)
+    phase_s: Positive = 10.0  # how long each of them lasts
+    greed: NotNegative = 1.0  # demand of the first user, as a share of all slots
 
 
 def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[Point]:
@@ -72,12 +76,15 @@ def fair_share(parameters: FairShare, seed: int, advance: Advance) -> Sequence[P
 class ThreeUsers:
     """Three users with a third of the cluster each; jobs of ten 100 ms tasks, Poisson."""
 
-    nodes: int = 100
-    slots: int = 4
+    nodes: Count = 100
+    slots: Count = 4
     # Of the users, as shares of the cluster, a panel each.
-    demands: tuple[tuple[float, float, float], ...] = ((0.25, 0.25, 0.5), (0.25, 0.25, 0.25))
-    seconds: float = 40.0
-    warm_up: float = 0.1  # share of that time that is not measured
+    demands: Annotated[tuple[tuple[Positive, Positive, Positive], ...], Some] = (
+        (0.25, 0.25, 0.5),
+        (0.25, 0.25, 0.25),
+    )
+    seconds: Positive = 40.0
+    warm_up: Annotated[float, Meta(ge=0, lt=1)] = 0.1  # share of that time that is not measured
 
 
 def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence[Response]:
@@ -103,13 +110,13 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
 class Isolation:
     """A high-priority user with a quarter of the cluster, and a low-priority user."""
 
-    nodes: int = 100
-    slots: int = 4
-    high: float = 0.25
+    nodes: Count = 100
+    slots: Count = 4
+    high: Load = 0.25
     # Demands of the low-priority user, as shares of the cluster.
-    low: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
-    tasks: int = 10
-    seconds: float = 10.0  # for each of them; the first fifth is not measured
+    low: Annotated[tuple[NotNegative, ...], Some] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+    tasks: Count = 10
+    seconds: Positive = 10.0  # for each of them; the first fifth is not measured
 
 
 def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Response]:
@@ -160,9 +167,9 @@ def simulated_failover(nodes: int, slots: int, seed: int) -> tuple[float, float]
 class Failover:
     """One of two schedulers dies in the middle of a job; repeated."""
 
-    nodes: int = 10
-    slots: int = 2
-    repetitions: int = 300
+    nodes: Count = 10
+    slots: Count = 2
+    repetitions: Count = 300
 
 
 def failover(parameters: Failover, seed: int, advance: Advance) -> Sequence[Point]:
@@ -211,7 +218,7 @@ EXPERIMENTS = (
         parameters=ThreeUsers(),
         quick=ThreeUsers(10, 2, seconds=1.0),
         run=three_users,
-        chart=Chart(x="User", log_y=True),
+        chart=Chart(x="", category="user {:g}", log_y=True),
         findings=(
             Finding(
                 "median below one's share (ms)",

@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from sparrow_core.lab.parameters import Count, Loads, Names, Positive, check_names, check_placements
 from sparrow_core.lab.placements import COMPARED
 from sparrow_core.lab.queries import Query, QueryStage
 from sparrow_core.lab.rows import Response, response
@@ -49,24 +50,31 @@ def shipped_recording() -> Recording:
 class TpchUsers:
     """Users with tables of their own who submit recorded queries."""
 
-    users: int = 10  # each has a table of as many partitions as stages that read it have tasks
-    nodes: int = 100  # of `slots` slots each, in `processes` processes
-    slots: int = 4
-    schedulers: int = 2
-    processes: int = 2
+    users: Count = 10  # each has a table of as many partitions as stages that read it have tasks
+    nodes: Count = 100  # of `slots` slots each, in `processes` processes
+    slots: Count = 4
+    schedulers: Count = 2
+    processes: Count = 2
     # Of each partition, all replicas of a user's partitions striped over different nodes if there
     # are enough, as in the papers.
-    replicas: int = 3
+    replicas: Count = 3
     # Recorded task times are scaled to this mean. The default is about the papers'; increase it if
     # one machine cannot process the messages of a hundred nodes.
-    mean_task_ms: float = 100.0
-    queries: tuple[str, ...] = ("q1", "q3", "q6", "q12")
+    mean_task_ms: Positive = 100.0
+    queries: Names = ("q1", "q3", "q6", "q12")
     # "regular" as in the papers: users submit at fixed intervals, in random permutations of the
     # queries; or "poisson": random queries as a Poisson process.
     arrivals: str = "regular"
-    loads: tuple[float, ...] = (0.65, 0.8)  # shares of slots that are busy
-    placements: tuple[str, ...] = COMPARED
-    seconds: float = 30.0  # how long queries come; the first fifth is not counted
+    loads: Loads = (0.65, 0.8)  # shares of slots that are busy
+    placements: Names = COMPARED
+    seconds: Positive = 30.0  # how long queries come; the first fifth is not counted
+
+    def __post_init__(self) -> None:
+        check_placements(self.placements)
+        check_names("arrivals", (self.arrivals,), tuple(_ARRIVALS))
+        check_names("queries", self.queries, [query.name for query in shipped_recording().queries])
+        if self.replicas > self.nodes:
+            raise ValueError(f"replicas: at most one on each of {self.nodes} nodes")
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class TpchPlan:
     """Which user submits which query when, and which nodes have the partitions."""
 
     def __init__(self, parameters: TpchUsers, load: float, seed: int) -> None:
-        """Draw arrivals (ValueError if there are none of that name) and homes of partitions."""
+        """Draw arrivals and homes of partitions."""
         recorded = {query.name: query for query in shipped_recording().queries}
         self._recorded = [recorded[name] for name in parameters.queries]
         self._parameters = parameters
@@ -98,8 +106,6 @@ class TpchPlan:
             _striped(rng, parameters.nodes, partitions, parameters.replicas)
             for _ in range(parameters.users)
         ]
-        if parameters.arrivals not in _ARRIVALS:
-            raise ValueError(f"arrivals {parameters.arrivals!r} are none of {', '.join(_ARRIVALS)}")
         asked = _ARRIVALS[parameters.arrivals](rng, parameters, rate, len(self._recorded))
         self._asked = sorted(asked, key=lambda each: each.at_s)
 

@@ -15,31 +15,36 @@ from typing import Any, Literal
 
 from sparrow_core.lab.charts import draw, save
 from sparrow_core.lab.experiment import AnyExperiment
-from sparrow_core.lab.rows import Row
+from sparrow_core.lab.rows import Row, across
 from sparrow_core.protocol.errors import SparrowError
 
 _PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
-PlotFormat = Literal["png", "svg"]
+PlotFormat = Literal["png", "svg", "pdf"]
 
 
 def write_report(
     experiment: AnyExperiment,
     parameters: Any,
     seed: int,
-    rows: Sequence[Row],
+    runs: Sequence[Sequence[Row]],
     folder: Path,
-    plot: PlotFormat = "png",
+    plots: Sequence[PlotFormat] = ("png",),
 ) -> tuple[Path, ...]:
-    """Write `<name>.csv`, `<name>.json` and the plot into a folder, which is created."""
-    figure = draw(experiment.chart, f"{experiment.title}\n{experiment.source}", rows)
-    files = tuple(folder / f"{experiment.name}.{kind}" for kind in ("csv", "json", plot))
+    """Write `<name>.csv`, `<name>.json` and the plots into a folder, which is created.
+
+    The first of the runs has the seed, others those that follow.
+    """
+    rows = across(runs)
+    title = f"{experiment.titled(parameters)}\n{experiment.source}"
+    figure = draw(experiment.chart, title, rows, len(runs))
+    files = tuple(folder / f"{experiment.name}.{kind}" for kind in ("csv", "json", *plots))
+    described = _describe(experiment, parameters, seed, rows=len(rows), runs=len(runs))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_rows(files[0], rows)
-        files[1].write_text(
-            json.dumps(_describe(experiment, parameters, seed, len(rows)), indent=2)
-        )
-        save(figure, files[2])
+        files[1].write_text(json.dumps(described, indent=2))
+        for file in files[2:]:
+            save(figure, file)
     except OSError as error:
         raise SparrowError(f"cannot write to {folder}: {error}") from error
     return files
@@ -60,15 +65,16 @@ def _cell(value: Any) -> Any:
 
 
 def _describe(
-    experiment: AnyExperiment, parameters: Any, seed: int, rows: int
+    experiment: AnyExperiment, parameters: Any, seed: int, *, rows: int, runs: int
 ) -> Mapping[str, Any]:
     return {
         "name": experiment.name,
-        "title": experiment.title,
+        "title": experiment.titled(parameters),
         "source": experiment.source,
         "kind": experiment.kind,
         "parameters": dataclasses.asdict(parameters),
         "seed": seed,
+        "runs": runs,
         "rows": rows,
         "versions": {"python": platform.python_version(), **dict(_versions())},
         "machine": platform.machine(),

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Annotated
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, value
+from sparrow_core.lab.parameters import Count, Counts, Natural, NotNegative, Positive, Some
 from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
 from sparrow_core.lab.rows import Point, Row
 from sparrow_core.lab.scale_model import (
@@ -48,16 +50,16 @@ _WORTH = 0.25
 class ScaleOut:
     """Clusters of equal machines."""
 
-    scale_factors: tuple[float, ...] = (10.0, 100.0, 1000.0, 10_000.0)
-    nodes: tuple[int, ...] = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256, 512, 1000)
-    slots: int = 8  # of each node, and cores
-    gbit_s: tuple[float, ...] = (1.0, 10.0)  # of each node's link
-    rtt_ms: float = 0.2
-    speed: float = 1.0  # of a core, compared with the one that was recorded on
-    request_ms: float = 0.3  # what fetching a file costs its reader, beside the round trip
-    in_flight: int = 1  # files that a task fetches at once
+    scale_factors: Annotated[tuple[Positive, ...], Some] = (10.0, 100.0, 1000.0, 10_000.0)
+    nodes: Counts = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256, 512, 1000)
+    slots: Count = 8  # of each node, and cores
+    gbit_s: Annotated[tuple[Positive, ...], Some] = (1.0, 10.0)  # of each node's link
+    rtt_ms: NotNegative = 0.2
+    speed: Positive = 1.0  # of a core, compared with the one that was recorded on
+    request_ms: NotNegative = 0.3  # what fetching a file costs its reader, beside the round trip
+    in_flight: Count = 1  # files that a task fetches at once
     overlap: bool = False  # whether a task works while it fetches
-    tasks: int = 0  # per stage; 0 for the number with which all takes the least time
+    tasks: Natural = 0  # per stage; 0 for the number with which all takes the least time
 
 
 def scale_out(parameters: ScaleOut, seed: int, advance: Advance) -> Sequence[Row]:

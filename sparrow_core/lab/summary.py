@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from sparrow_core.lab.experiment import AnyExperiment
-from sparrow_core.lab.findings import available
-from sparrow_core.lab.rows import Point, Response, Row
+from sparrow_core.lab.findings import available, with_interval
+from sparrow_core.lab.rows import Point, Response, Row, across
 
 _COLUMNS_MAX = 12
 _PARTS = 5  # columns for lines with more than _COLUMNS_MAX points
@@ -25,13 +28,14 @@ class Table:
     lines: tuple[tuple[str, ...], ...]
 
 
-def summary(experiment: AnyExperiment, rows: Sequence[Row]) -> list[Table]:
-    """A table per panel, and one of the key figures beside the paper's."""
+def summary(experiment: AnyExperiment, runs: Sequence[Sequence[Row]]) -> list[Table]:
+    """A table per panel, and one of the key figures beside the paper's, of one or several runs."""
+    rows = across(runs)
     panels = dict.fromkeys(row.panel for row in rows)
     tables = [
         _panel(experiment, panel, [row for row in rows if row.panel == panel]) for panel in panels
     ]
-    if findings := available(experiment.findings, rows):
+    if findings := available(experiment.findings, runs):
         tables.append(Table(experiment.source, ("figure", "paper", "here"), tuple(findings)))
     return tables
 
@@ -46,12 +50,12 @@ def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
         header = tuple(f"{percent}th percentile" for percent in _PERCENTILES)
         cells = {name: _percentiles(line) for name, line in lines.items()}
         return _table(title, "", header, cells)
-    title += ", median (95th percentile)" if isinstance(rows[0], Response) else ""
+    title += ", median ± 95 % interval (95th percentile)" if isinstance(rows[0], Response) else ""
     xs = {row.x for row in rows}
     if not isinstance(rows[0], Response):  # formulas have more points than simulations
         xs = min(({row.x for row in line} for line in lines.values()), key=len)
     if len(xs) <= _COLUMNS_MAX:
-        header = tuple(f"{x:g}" for x in sorted(xs))
+        header = tuple((chart.category or "{:g}").format(x) for x in sorted(xs))
         cells = {name: [_at(line, x) for x in sorted(xs)] for name, line in lines.items()}
         return _table(title, chart.x, header, cells)
     low, high = min(xs), max(xs)
@@ -67,11 +71,18 @@ def _table(title: str, x: str, header: tuple[str, ...], cells: dict[str, list[st
 
 
 def _at(line: Sequence[Row], x: float) -> str:
-    """The value of a line at x, or for points, nearest to x."""
+    """The value of a line at x; for lines of points, between those at its sides."""
     row = min(line, key=lambda each: abs(each.x - x))
     if isinstance(row, Response):
-        return f"{row.p50_ms:,.0f} ({row.p95_ms:,.0f})" if row.x == x else ""
-    return f"{row.y:.4g}"
+        if row.x != x:
+            return ""
+        return f"{with_interval('{:,.0f}', row.p50_ms, row.p50_ci_ms)} ({row.p95_ms:,.0f})"
+    if row.x == x:
+        half = math.nan if math.isnan(row.low) else (row.high - row.low) / 2
+        return with_interval("{:.4g}", row.y, half)
+    points = sorted((each.x, each.y) for each in line if isinstance(each, Point))
+    xs, ys = ([pair[part] for pair in points] for part in (0, 1))
+    return f"{np.interp(x, xs, ys):.4g}" if xs[0] <= x <= xs[-1] else ""
 
 
 def _mean(line: Sequence[Row], begin: float, end: float) -> str:

@@ -9,12 +9,14 @@ Life of a job:
         └─ no scheduler answers ──▶ JobFailed
 
 A job that moves is resubmitted with its unfinished tasks under a new id (`job`, `job~1`, ...), so
-that nodes can tell the submissions apart even if both schedulers are alive. Results of any
-submission count; the first result of a task is committed, and the task is never submitted again.
+that nodes can tell the submissions apart even if both schedulers are alive. The new scheduler
+adopts what runs already. Results of any submission count; the first result of a task is committed,
+and the task is never submitted again.
 
-While jobs are open, their schedulers are pinged. The jobs of one that is silent for `silence_max_s`
-move to another. If it turns out to be alive, it is told to forget them. Optionally, stragglers are
-submitted a second time (SOSP'13, section 3.4).
+While jobs are open, their schedulers are pinged. The jobs of one that is silent for unusually long
+(`policy.suspicion`) move to another. If it turns out to be alive, it is told to forget them: that
+it was only slow costs messages, but no task. Optionally, stragglers are submitted a second time
+(SOSP'13, section 3.4).
 
 What the client relies on: results come from executors directly and may be lost or duplicated;
 `PingJob` finds tasks that the scheduler has seen finish but whose results never came, and has them
@@ -31,6 +33,7 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
+from sparrow_core.policy.suspicion import Suspicion
 from sparrow_core.protocol.events import (
     JobEvent,
     JobFailed,
@@ -85,7 +88,9 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     Attributes:
         accept_timeout_s: Timeout of the first submission; doubles each time.
         submissions_max: Unanswered submissions before the job fails.
-        silence_max_s: The jobs of a scheduler that is silent for this long move to another one.
+        silence_min_s: A scheduler that is silent for less than this keeps its jobs; one that is for
+            longer loses them to another, if that is unusual for it, or at `silence_max_s`.
+        silence_max_s: The longest silence that can be usual.
         ping_s: Interval at which the scheduler is asked about an open job.
         job_silence_max_s: A job about which its scheduler says nothing for this long is
             resubmitted, even if there is no other scheduler.
@@ -94,7 +99,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
 
     accept_timeout_s: float = 0.1
     submissions_max: int = 7
-    silence_max_s: float = 0.1
+    silence_min_s: float = 0.1
+    silence_max_s: float = 3.0
     ping_s: float = 1.0
     job_silence_max_s: float = 3.0
     result_wait_s: float = 1.0
@@ -159,10 +165,11 @@ class Client:
         self._config = config or ClientConfig()
         self._turn = 0  # round robin
         self._jobs: dict[JobId, _Job] = {}
+        self._suspicions: dict[Address, Suspicion] = {}
         self._heard_at: dict[Address, float] = {}
         self._silent: dict[Address, None] = {}
-        # Submissions that a silent scheduler may still have.
-        self._abandoned: dict[JobId, Address] = {}
+        # Submissions that a silent scheduler may still have, and what it is told when it is heard.
+        self._abandoned: dict[JobId, tuple[Address, EndJob]] = {}
         self._watched_at: float | None = None  # None: no watch timer is running
         self._watch_generation = 0
         self._nodes_lost: str | None = None
@@ -181,6 +188,7 @@ class Client:
             case JobTimer():
                 return self._on_job_timer(msg, now)
             case Pong():
+                self._suspicion(msg.scheduler).heard(now)
                 return self._heard(msg.scheduler, now)
             case WatchTimer():
                 return self._on_watch_timer(msg, now)
@@ -272,9 +280,10 @@ class Client:
         if job.unanswered >= self._config.submissions_max:
             text = f"no scheduler answers, after {job.unanswered} submissions"
             return self._fail(job, "no_scheduler", text)
-        if len(self._schedulers) > 1:
-            return self._move(job, now)
-        return self._submit(job)
+        delay_s = self._config.accept_timeout_s * 2 ** (job.unanswered - 1)
+        if len(self._schedulers) == 1 or self._heard_at.get(job.scheduler, 0.0) > now - delay_s:
+            return self._submit(job)  # it is alive: it was slow, or the message was lost
+        return self._move(job, now)
 
     def _move(self, job: _Job, now: float) -> list[Envelope]:
         """Submit the unfinished tasks to the next scheduler, under a new id."""
@@ -289,10 +298,11 @@ class Client:
         return [end, *self._submit_anew(job, now)]
 
     def _give_up_submission(self, job: _Job) -> Envelope:
-        """If the scheduler is alive after all, its copy of the job must not go on."""
+        """If the scheduler is alive after all, it must forget the job, of which tasks may run."""
+        moved = EndJob(job.wire_id, moved=True)
         if job.scheduler in self._schedulers:
-            self._abandon(job.wire_id, job.scheduler)
-        return Envelope(job.scheduler, EndJob(job.wire_id))
+            self._abandon(job.scheduler, moved)
+        return Envelope(job.scheduler, moved)
 
     def _submit_anew(self, job: _Job, now: float) -> list[Envelope]:
         """Submit the unfinished tasks under a new id, to the job's scheduler."""
@@ -323,15 +333,22 @@ class Client:
         busy = (job for job in self._jobs.values() if job.scheduler == scheduler)
         if len([*itertools.islice(busy, 2)]) <= 1:
             # It was not pinged before, so its last sign of life may be old.
-            self._heard_at[scheduler] = now
+            self._suspicion(scheduler).begin(now)
         if self._watched_at is not None:
             return []
         self._watched_at = now
         return [self._watch_timer()]
 
+    def _suspicion(self, scheduler: Address) -> Suspicion:
+        found = self._suspicions.get(scheduler)
+        if found is None:
+            found = Suspicion(self._config.silence_min_s, self._config.silence_max_s)
+            self._suspicions[scheduler] = found
+        return found
+
     def _watch_timer(self) -> Envelope:
         self._watch_generation += 1
-        delay_s = self._config.silence_max_s / _PINGS_A_SILENCE
+        delay_s = self._config.silence_min_s / _PINGS_A_SILENCE
         return Envelope(self.address, WatchTimer(self._watch_generation), delay_s)
 
     def _on_watch_timer(self, msg: WatchTimer, now: float) -> list[Envelope]:
@@ -342,11 +359,10 @@ class Client:
             self._watched_at = None
             return []
         self._watched_at = now
-        limit = now - self._config.silence_max_s
         busy = dict.fromkeys(job.scheduler for job in self._jobs.values())
         out: list[Envelope] = []
         for scheduler in busy:
-            if self._heard_at[scheduler] <= limit and scheduler not in self._silent:
+            if scheduler not in self._silent and self._suspicions[scheduler].is_silent(now):
                 out += self._fall_silent(scheduler, now)
         asked = {**busy, **dict.fromkeys(job.scheduler for job in self._jobs.values())}
         asked.update(self._silent)  # to notice when they are heard again
@@ -355,11 +371,11 @@ class Client:
 
     def _forgive_stall(self, slept_s: float, now: float) -> None:
         """Do not take time in which this process did not run for silence of schedulers."""
-        interval_s = self._config.silence_max_s / _PINGS_A_SILENCE
+        interval_s = self._config.silence_min_s / _PINGS_A_SILENCE
         stall_s = slept_s - interval_s
         if stall_s > interval_s:
-            for scheduler, heard_at in self._heard_at.items():
-                self._heard_at[scheduler] = min(now, heard_at + stall_s)
+            for suspicion in self._suspicions.values():
+                suspicion.forgive(stall_s, now)
 
     def _fall_silent(self, scheduler: Address, now: float) -> list[Envelope]:
         """Move the scheduler's jobs to another one that is not silent, if there is one."""
@@ -381,9 +397,10 @@ class Client:
             return []
         del self._silent[scheduler]
         out = [Envelope(self._sink, SchedulerSilent(scheduler, False))]
-        for wire_id in [id_ for id_, at in self._abandoned.items() if at == scheduler]:
-            del self._abandoned[wire_id]
-            out.append(Envelope(scheduler, EndJob(wire_id)))
+        for at, end in tuple(self._abandoned.values()):
+            if at == scheduler:
+                del self._abandoned[end.job_id]
+                out.append(Envelope(scheduler, end))
         # The link is whole again: do not wait for timers whose backoff has grown meanwhile, and do
         # not count what was sent in vain.
         for job in self._jobs.values():
@@ -394,9 +411,9 @@ class Client:
                 out += self._submit_anew(job, now)
         return out
 
-    def _abandon(self, wire_id: JobId, scheduler: Address) -> None:
+    def _abandon(self, scheduler: Address, end: EndJob) -> None:
         if scheduler in self._silent:
-            self._abandoned[wire_id] = scheduler
+            self._abandoned[end.job_id] = (scheduler, end)
             if len(self._abandoned) > _ABANDONED_MAX:  # their leases end at the scheduler anyway
                 del self._abandoned[next(iter(self._abandoned))]
 
@@ -561,11 +578,11 @@ class Client:
     def _end(self, job: _Job, event: JobFinished | JobFailed) -> list[Envelope]:
         job_id = job.start.job_id
         del self._jobs[job_id]
-        self._abandon(job.wire_id, job.scheduler)
         # With a copy, tasks that lost the race may still run and must be interrupted; so must
         # withdrawn ones.
         finished = isinstance(event, JobFinished) and job.copy is None and not job.stopped
         end = EndJob(job.wire_id, finished)
+        self._abandon(job.scheduler, end)
         out = [self._notify(job_id, event), Envelope(job.scheduler, end)]
         if job.copy is not None:
             scheduler, wire_id = job.copy
@@ -620,7 +637,7 @@ class Client:
             assert job.missing or (job.start.options.explain and job.placement is None)
             assert job.overdue.keys() <= job.missing.keys()
             assert 0 <= job.unanswered < self._config.submissions_max
-            assert job.scheduler in self._heard_at
+            assert job.scheduler in self._suspicions
         assert self._watched_at is not None or not self._jobs
 
 

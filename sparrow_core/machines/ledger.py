@@ -24,6 +24,7 @@ from sparrow_core.protocol.types import (
     PlacementStep,
     RunningTask,
     StepKind,
+    TaskKey,
     TaskSpec,
     claim_of,
 )
@@ -57,11 +58,16 @@ class Trail:
 
 
 class Running(Struct, gc=False):
-    """Where a task runs, and since when. A Struct without GC, because there is one per task."""
+    """Where a task runs, and since when. A Struct without GC, because there is one per task.
+
+    `job_id` is that of the submission under which the attempt began: another one's, if it was
+    adopted.
+    """
 
     node: NodeName
     attempt: int
     at: float
+    job_id: JobId
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,8 +153,20 @@ class Ledger:
     def __init__(self) -> None:
         self.nodes: dict[NodeName, Node] = {}
         self.jobs: dict[JobId, Job] = {}
+        # Submissions that an open job replaces: nodes still name adopted attempts by these.
+        self._current: dict[JobId, JobId] = {}
         # Cached per framework and required attributes: placing a job would else visit all nodes.
         self._eligible: dict[tuple[str, tuple[str, ...]], list[NodeName]] = {}
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def open(self, job: Job) -> None:
+        self.jobs[job.job_id] = job
+        self._current.update(dict.fromkeys(job.submit.replaces, job.job_id))
+
+    def find(self, job_id: JobId) -> Job | None:
+        """The open job of which this is the id, or that of a submission that it replaces."""
+        return self.jobs.get(self._current.get(job_id, job_id))
 
     # --- nodes ---------------------------------------------------------------------------------
 
@@ -253,11 +271,18 @@ class Ledger:
             assert task_id not in job.running, "a task runs once at a time"
             # Numbered by lost attempts, so that late messages about those can be told apart.
             attempt = len(job.stories.get(task_id, ())) + 1
-            job.running[task_id] = Running(node, attempt, now)
+            job.running[task_id] = Running(node, attempt, now, job.job_id)
             here[task_id] = None
             assignments.append(Assignment(task_id, attempt, task.payload, task.memory_bytes))
         self.link(job, node)
         return assignments
+
+    def adopt(self, job: Job, key: TaskKey, node: NodeName, now: float) -> None:
+        """An attempt that began under another scheduler runs on the node."""
+        assert key.task_id not in job.running, "a task runs once at a time"
+        job.running[key.task_id] = Running(node, key.attempt, now, key.job_id)
+        job.running_on.setdefault(node, {})[key.task_id] = None
+        self.link(job, node)
 
     @staticmethod
     def unbind(job: Job, task_id: TaskId) -> None:
@@ -277,6 +302,8 @@ class Ledger:
     def end(self, job: Job) -> dict[NodeName, Address]:
         """Forget the job; returns the live nodes that may hold something of it."""
         del self.jobs[job.job_id]
+        for earlier in job.submit.replaces:
+            self._current.pop(earlier, None)
         # Emptied, because a caller may still iterate over `running_on`.
         job.running.clear()
         job.running_on.clear()

@@ -27,19 +27,24 @@ What the node monitor relies on:
   what is older than `grace_s` is compared, because younger messages may be on their way.
 - A scheduler that does not answer is taken for dead, and its reservations are dropped; if it
   lives, the next heartbeat makes it restore them.
+- When a job moves to another scheduler, that one says so (TakeOver). Attempts of the job go on,
+  and are the new scheduler's: they keep the id under which they began. That id is fenced: nothing
+  more is taken of it from the old scheduler, which may only have been slow; it ends with the new
+  one, which ids of jobs name in their turn (`job~1` replaces `job`).
 
 Bounds: running tasks by slots; asking and ready by slots plus answers that came too late; the
-queue by `queue_max`; remembered dead executors by `_GONE_MAX`.
+queue by `queue_max`; remembered dead executors by `_GONE_MAX`, ids of jobs that have moved by
+`_MOVED_MAX`, tasks that have finished by `_DONE_MAX`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, assert_never
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sparrow_core.machines.slots import (
     Asked,
@@ -82,6 +87,8 @@ from sparrow_core.protocol.messages import (
     SetSchedulers,
     SetWeights,
     StopTask,
+    TakenOver,
+    TakeOver,
     TasksEnded,
     TasksWithdrawn,
     Tick,
@@ -89,6 +96,8 @@ from sparrow_core.protocol.messages import (
 from sparrow_core.protocol.types import ExecutorInfo, HeldJob, RunningTask, TaskKey
 
 _GONE_MAX = 1024
+_MOVED_MAX = 65_536
+_DONE_MAX = 4096
 _LONGEST_MAX = 50  # of how many running tasks heartbeats tell
 
 
@@ -159,6 +168,11 @@ class NodeMonitor:
         self._running: dict[TaskKey, NodeTask] = {}
         self._jobs: dict[JobId, NodeJob] = {}  # of which tasks or the shared part have come
         self._times = TaskTimes()  # of these jobs
+        # Fenced ids, each with the one under which its job goes on, and of these what is here.
+        self._moved: OrderedDict[JobId, JobId] = OrderedDict()
+        self._earlier: dict[JobId, tuple[JobId, ...]] = {}
+        # What has finished lately: the scheduler that was told of it may be the one that died.
+        self._done: deque[TaskKey] = deque(maxlen=_DONE_MAX)
         self._weights = SetWeights()
         # Executors that died. Messages from before their death may still arrive.
         self._gone: dict[Address, None] = {}
@@ -181,14 +195,15 @@ class NodeMonitor:
             case Reserve():
                 return self._on_reserve(msg, now)
             case JobShared():
-                self._job(msg.job_id, msg.scheduler).shared = msg.shared
-                return []
+                return self._on_job_shared(msg)
             case CancelReservations():
                 return self._on_cancel_reservations(msg)
+            case TakeOver():
+                return self._on_take_over(msg)
             case EndJob():
-                return self._end_jobs((msg.job_id,), msg)
+                return self._end_jobs((msg.job_id,))
             case EndJobs():
-                return self._end_jobs(msg.job_ids, msg)
+                return self._end_jobs(msg.job_ids)
             case ProbeLoad():
                 load = self._queued or -max(0, self._pool.total_room())
                 return [Envelope(msg.scheduler, NodeLoad(msg.job_id, self.name, load))]
@@ -240,6 +255,8 @@ class NodeMonitor:
     # --- reservations --------------------------------------------------------------------------
 
     def _on_reserve(self, msg: Reserve, now: float) -> list[Envelope]:
+        if msg.job_id in self._moved:
+            return []
         room = 0 if self._draining else self._config.queue_max - self._queued
         count = min(msg.count, room)
         out: list[Envelope] = []
@@ -361,6 +378,10 @@ class NodeMonitor:
         # None: the answer is a duplicate, or came after its timeout. Its tasks are taken all the
         # same, because the scheduler counts them as running here.
         ask = self._asking.pop(msg.request, None)
+        if msg.job_id in self._moved:  # other attempts at its tasks are placed by now
+            if ask is not None:
+                self._release_ask(ask)
+            return self._wake()
         before = len(self._ready)
         for task in msg.tasks:
             key = TaskKey(msg.job_id, task.task_id, task.attempt)
@@ -450,6 +471,11 @@ class NodeMonitor:
         job.shared_with[executor] = None
         return [Envelope(executor, JobShared(job_id, job.scheduler, job.shared))]
 
+    def _on_job_shared(self, msg: JobShared) -> list[Envelope]:
+        if msg.job_id in self._jobs or msg.job_id not in self._moved:
+            self._job(msg.job_id, msg.scheduler).shared = msg.shared
+        return []
+
     def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
         job = self._jobs.get(msg.job_id)
         if job is None:
@@ -481,6 +507,8 @@ class NodeMonitor:
         self._pool.release(task.answer.claim, ran_s)
         self._memory.give_back(task.assignment.memory_bytes)
         self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
+        if lost is None:
+            self._done.append(key)
 
     def _on_withdrawn(self, msg: StopTask | ReturnTask) -> list[Envelope]:
         """A client has withdrawn a task: drop it, or have its executor do so."""
@@ -502,21 +530,54 @@ class NodeMonitor:
         ends = self._unreported
         return [Envelope(to, ReportTasks(ends.take(to))) for to in ends.urgent()]
 
-    def _end_jobs(self, job_ids: tuple[JobId, ...], msg: EndJob | EndJobs) -> list[Envelope]:
-        """Forget jobs, and pass the message on if executors may have something of them."""
-        over = dict.fromkeys(job_ids)
+    def _on_take_over(self, msg: TakeOver) -> list[Envelope]:
+        """The job is another scheduler's from now on, with the attempts that are here."""
+        if msg.job_id in self._moved:
+            return []  # the message is late: the job has moved on
+        earlier = dict.fromkeys(msg.replaces)
+        here = tuple(job_id for job_id in earlier if job_id in self._jobs)
+        if here:
+            self._earlier[msg.job_id] = here
+        for job_id in earlier:
+            self._earlier.pop(job_id, None)
+            self._moved[job_id] = msg.job_id
+            self._unqueue(job_id)
+        while len(self._moved) > _MOVED_MAX:
+            self._moved.popitem(last=False)
+        for job_id in here:
+            self._jobs[job_id].scheduler = msg.scheduler
+        answered = self._stop_asking(earlier)
+        running = []
+        for key, task in self._tasks():
+            if key.job_id in earlier:
+                task.answer = structs.replace(task.answer, scheduler=msg.scheduler)
+                running.append(key)
+        done = dict.fromkeys(self._unreported.withdraw(earlier))
+        done.update((key.task_id, None) for key in self._done if key.job_id in earlier)
+        taken_over = TakenOver(msg.job_id, self.name, tuple(running), tuple(done))
+        woken = self._wake() if answered or self._draining else []
+        return [Envelope(msg.scheduler, taken_over), *woken]
+
+    def _end_jobs(self, job_ids: tuple[JobId, ...]) -> list[Envelope]:
+        """Forget jobs, and have executors forget them that may have something of them."""
+        over: dict[JobId, None] = {}
+        for job_id in job_ids:
+            if job_id not in self._moved:  # else the old scheduler has no say any more
+                over[job_id] = None
+                over.update(dict.fromkeys(self._earlier.pop(job_id, ())))
         for job_id in over:
             self._unqueue(job_id)
         for key in tuple(self._ready):
             if key.job_id in over:
                 self._pool.release(self._ready.pop(key).answer.claim)
         answered = self._stop_asking(over)
-        known = [job for job_id in over if (job := self._jobs.pop(job_id, None)) is not None]
-        for job in known:
+        known = {job_id: job for job_id in over if (job := self._jobs.pop(job_id, None))}
+        for job in known.values():
             self._times.remove(job)
         if not known:
             return self._wake() if answered or self._draining else []
         # Running tasks keep their slots until the executor says that it has stopped them.
+        msg = EndJobs(tuple(known))
         return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
 
     def _tasks(self) -> Iterator[tuple[TaskKey, NodeTask]]:
@@ -649,7 +710,7 @@ class NodeMonitor:
         held: Counter[JobId] = Counter()
         for job_id, job in self._jobs.items():
             if job.scheduler == scheduler:
-                held[job_id] = 0
+                held[self._moved.get(job_id, job_id)] = 0
         for job_id, each in self._queue.items():
             if each.scheduler == scheduler:
                 held[job_id] += each.count
@@ -701,6 +762,10 @@ class NodeMonitor:
         assert all(key.job_id in self._jobs for key in self._ready)
         self._times.check(self._jobs.values())
         assert not executors.keys() & self._gone.keys()
+        assert not self._queue.keys() & self._moved.keys()
+        assert not self._earlier.keys() & self._moved.keys()
+        earlier = {job_id for ids in self._earlier.values() for job_id in ids}
+        assert earlier == self._jobs.keys() & self._moved.keys()
         taken = Counter(task.answer.claim.framework for _, task in self._tasks())
         for ask in self._asking.values():
             taken[ask.claim.framework] += ask.count

@@ -27,6 +27,12 @@ Life of a task of an open job (`Ledger.check` asserts that it is in exactly one 
            the node's heartbeat lacks it                      never came to the ◀─────┘
            (at most `max_attempts` attempts)                  client
 
+A job that comes from another scheduler, which was silent to its client, is *taken over*: before it
+is placed, all nodes are asked what they have of its earlier submissions, for at most
+`take_over_wait_s` (it is in the table `taking_over` meanwhile). Attempts that run are adopted:
+nobody interrupts them, or runs their tasks again. Nodes are fenced by the question: they take
+nothing of the job from its old scheduler any more, which may only have been slow.
+
 Late binding: a reservation carries no task. A node with a free slot sends GetTasks and gets the
 job's oldest waiting task that may run there. When no task waits any more, the remaining
 reservations are withdrawn (CancelReservations).
@@ -38,11 +44,12 @@ What the scheduler relies on:
   used again. What is lost is found out by comparing a node's heartbeat with the ledger
   (`_reconcile`), once `grace_s` has passed since the last message about it.
 - Its state can be rebuilt: nodes announce themselves with heartbeats, clients resubmit what is
-  unfinished to another scheduler. So nothing is written to disk.
+  unfinished to another scheduler. So nothing is written to disk. A job that a node names and nobody
+  here knows may still come, so it is ended only when `lease_s` has passed.
 - Clients ping. A job whose client is silent for `lease_s` is ended.
 
-Bounds: open jobs by `jobs_max`, reservations by what clients submit, remembered ids of ended jobs
-by `ENDED_MAX`.
+Bounds: open jobs by `jobs_max`, reservations by what clients submit, remembered ids of ended and
+of unknown jobs by `ENDED_MAX`.
 """
 
 from __future__ import annotations
@@ -51,7 +58,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar, NamedTuple, assert_never
 
 from msgspec import Struct
 
@@ -96,6 +103,9 @@ from sparrow_core.protocol.messages import (
     SetWeights,
     StopTask,
     SubmitJob,
+    TakenOver,
+    TakeOver,
+    TakeOverTimer,
     TaskAbandoned,
     TasksWithdrawn,
     Tick,
@@ -104,7 +114,7 @@ from sparrow_core.protocol.messages import (
 )
 from sparrow_core.protocol.types import JobOptions, JobReport, RunningTask, TaskKey, TaskSpec
 
-ENDED_MAX = 4096
+ENDED_MAX = 32_768
 # Refusals per eligible node after which all queues count as full and nothing more is moved.
 _REFUSALS_PER_NODE = 2
 
@@ -125,6 +135,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
         lease_s: A job whose client is silent for this long is ended.
         grace_s: How long a message may take before a heartbeat that contradicts it is believed.
         probe_wait_s: How long to wait for the loads of probed nodes.
+        take_over_wait_s: How long a job that comes from another scheduler waits until all nodes
+            have said what they run of it.
         jobs_max: Open jobs; more are refused.
         refusals_max: Refusals by nodes with full queues before a job fails.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
@@ -140,6 +152,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     lease_s: float = 10.0
     grace_s: float = 1.0
     probe_wait_s: float = 0.02
+    take_over_wait_s: float = 1.0
     jobs_max: int = 100_000
     refusals_max: int = 1000
     cancellation: bool = True
@@ -154,6 +167,39 @@ class _Admitted:
     awaited: dict[NodeName, None]
     trail: Trail | None
     loads: dict[NodeName, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _TakingOver:
+    """A job that comes from another scheduler, while the nodes in `awaited` are to answer.
+
+    Attributes:
+        until: When it may no longer be parked.
+        running: Attempts that go on, and where.
+        done: Tasks that have finished; their results are at the client, or on their way.
+    """
+
+    submit: SubmitJob
+    until: float
+    awaited: dict[NodeName, None]
+    running: dict[TaskId, tuple[NodeName, TaskKey]] = field(default_factory=dict)
+    done: dict[TaskId, None] = field(default_factory=dict)
+
+    def note(self, node: NodeName, running: Sequence[TaskKey], done: Sequence[TaskId]) -> None:
+        """What a node has, or has reported since."""
+        self.running.update((key.task_id, (node, key)) for key in running)
+        self.done.update(dict.fromkeys(done))
+
+
+class _Ended(NamedTuple):
+    """A job that is over here; its verdict, if it was aborted, answers a repeated SubmitJob.
+
+    Nodes that still name it are told to drop it from `told_from` on: if it has moved to another
+    scheduler, later, because that one may still be about to take it over there.
+    """
+
+    aborted: JobAborted | None
+    told_from: float
 
 
 class Scheduler:
@@ -179,8 +225,13 @@ class Scheduler:
         self._ledger = Ledger()  # nodes, open jobs, and who should hold what
         self._parked: dict[JobId, tuple[SubmitJob, float]] = {}  # with the deadline
         self._probing: dict[JobId, _Admitted] = {}
-        # Why each ended job was aborted (None: it was not), to answer a repeated SubmitJob.
-        self._ended: OrderedDict[JobId, JobAborted | None] = OrderedDict()
+        self._taking_over: dict[JobId, _TakingOver] = {}
+        self._taken_from: dict[JobId, JobId] = {}  # submissions that these replace
+        # What nodes have not answered yet; it is sent again after each heartbeat.
+        self._unanswered: dict[NodeName, dict[JobId, TakeOver]] = {}
+        self._ended: OrderedDict[JobId, _Ended] = OrderedDict()
+        # Since when nodes have named jobs that nobody here knows.
+        self._unknown: OrderedDict[JobId, float] = OrderedDict()
         self._unacknowledged: dict[JobId, Address] = {}  # open jobs, and their clients
         self._accept_due = False
         self._weights = SetWeights()
@@ -226,6 +277,10 @@ class Scheduler:
                 return self._on_refuse_reservations(msg, now)
             case RerunTasks():
                 return self._on_rerun_tasks(msg, now)
+            case TakenOver():
+                return self._on_taken_over(msg, now)
+            case TakeOverTimer():
+                return self._open_taken_over(msg.job_id, now)
             case GetShared():
                 return self._on_get_shared(msg)
             case WithdrawTasks():
@@ -254,18 +309,18 @@ class Scheduler:
         if msg.job_id in self._ended:
             # The client may have missed the verdict. If the job was ended at its own wish, it
             # wants no answer.
-            aborted = self._ended[msg.job_id]
+            aborted = self._ended[msg.job_id].aborted
             return [Envelope(msg.client, aborted)] if aborted else []
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client {msg.version}"
-            return self._refuse(msg, "protocol", text)
+            return self._refuse(msg, "protocol", text, now)
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
             text = f"this scheduler has {self._config.jobs_max} jobs already"
-            return self._refuse(msg, "overloaded", text)
+            return self._refuse(msg, "overloaded", text, now)
         try:
             self._placements.of(msg.placement)  # from its first job on, it is told of all
         except InvalidJob as error:
-            return self._refuse(msg, "invalid", str(error))
+            return self._refuse(msg, "invalid", str(error), now)
         for placement in self._placements:
             placement.on_job(msg, now)
         out: list[Envelope] = []
@@ -273,11 +328,10 @@ class Scheduler:
             self._accept_due = True
             out.append(Envelope(self.address, AcceptTimer(), self._config.accept_wait_s))
         self._unacknowledged[msg.job_id] = msg.client
-        if msg.replaces:
-            # The scheduler of these may be dead, so nobody else would tell the nodes to drop them.
-            nodes = self._ledger.nodes.values()
-            out += [Envelope(node.address, EndJobs(msg.replaces)) for node in nodes]
-        return [*out, *self._admit(msg, self._admission_deadline(now), now)]
+        return [*out, *self._begin(msg, self._admission_deadline(now), now)]
+
+    def _begin(self, msg: SubmitJob, until: float, now: float) -> list[Envelope]:
+        return self._take_over(msg, until, now) if msg.replaces else self._admit(msg, until, now)
 
     def _acknowledge(self) -> list[Envelope]:
         """Tell clients that their jobs have come."""
@@ -286,7 +340,8 @@ class Scheduler:
         return [Envelope(client, JobAccepted(job_id)) for job_id, client in clients.items()]
 
     def _has(self, job_id: JobId) -> bool:
-        return job_id in self._ledger.jobs or job_id in self._parked or job_id in self._probing
+        tables = (self._ledger.jobs, self._parked, self._probing, self._taking_over)
+        return any(job_id in table for table in tables)
 
     def _admission_deadline(self, now: float) -> float:
         """Until when a job may wait for a node that satisfies it."""
@@ -308,17 +363,23 @@ class Scheduler:
                 return self._probe(admitted, now)
             return [*self._send_probes(admitted, now), *self._open(admitted, nodes, now)]
         except InvalidJob as error:
-            return self._refuse(msg, "invalid", str(error))
+            return self._refuse(msg, "invalid", str(error), now)
         except (Unsatisfiable, NoNodes) as error:
-            if now < deadline:
-                self._parked[msg.job_id] = (msg, deadline)
-                return []
-            return self._refuse(msg, _kind_of(error), str(error))
+            return self._park(msg, deadline, error, now)
+
+    def _park(
+        self, msg: SubmitJob, deadline: float, error: Unsatisfiable | NoNodes, now: float
+    ) -> list[Envelope]:
+        """No node fits: wait for one, if there is time."""
+        if now < deadline:
+            self._parked[msg.job_id] = (msg, deadline)
+            return []
+        return self._refuse(msg, _kind_of(error), str(error), now)
 
     def _admit_parked(self, now: float) -> list[Envelope]:
         # Taken out first: _admit puts back what still finds no node.
         parked, self._parked = self._parked, {}
-        return [out for msg, until in parked.values() for out in self._admit(msg, until, now)]
+        return [out for msg, until in parked.values() for out in self._begin(msg, until, now)]
 
     def _eligible(self, options: JobOptions) -> Sequence[NodeName]:
         """The nodes on which a job may be placed.
@@ -380,27 +441,156 @@ class Scheduler:
             nodes = self._eligible(probing.submit.options)  # may have changed since the probes
             return self._open(probing, nodes, now)
         except InvalidJob as error:
-            return self._refuse(probing.submit, "invalid", str(error))
+            return self._refuse(probing.submit, "invalid", str(error), now)
         except (Unsatisfiable, NoNodes) as error:
-            return self._refuse(probing.submit, _kind_of(error), str(error))
+            return self._refuse(probing.submit, _kind_of(error), str(error), now)
 
     def _open(self, admitted: _Admitted, nodes: Sequence[NodeName], now: float) -> list[Envelope]:
         """Place all tasks; raises what `Placer.place` raises, and then the job is not open."""
         msg = admitted.submit
-        assert not self._has(msg.job_id), "a job is in one table only"
         reservations = admitted.placer.place(msg.tasks, nodes)
-        tasks = {task.task_id: task for task in msg.tasks}
-        job = Job(
-            submit=msg, tasks=tasks, placer=admitted.placer,
-            heard_at=now, served_at=now, trail=admitted.trail,
-        )  # fmt: skip
-        self._ledger.jobs[msg.job_id] = job
+        job = self._opened(msg, admitted.placer, admitted.trail, now)
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, msg.tasks)]
 
-    def _refuse(self, msg: SubmitJob, kind: str, message: str) -> list[Envelope]:
+    def _opened(self, msg: SubmitJob, placer: Placer, trail: Trail | None, now: float) -> Job:
+        assert not self._has(msg.job_id), "a job is in one table only"
+        tasks = {task.task_id: task for task in msg.tasks}
+        job = Job(submit=msg, tasks=tasks, placer=placer, heard_at=now, served_at=now, trail=trail)
+        self._ledger.open(job)
+        self._unknown.pop(msg.job_id, None)
+        return job
+
+    def _refuse(self, msg: SubmitJob, kind: str, message: str, now: float) -> list[Envelope]:
         aborted = JobAborted(msg.job_id, kind, message)
-        self._remember_ended(msg.job_id, aborted)
+        self._remember_ended(msg.job_id, _Ended(aborted, now))
         return [Envelope(msg.client, aborted)]
+
+    # --- jobs of other schedulers --------------------------------------------------------------
+
+    def _take_over(self, msg: SubmitJob, until: float, now: float) -> list[Envelope]:
+        """Ask all nodes what they have of the job, before any of its tasks is placed."""
+        for earlier in msg.replaces:
+            self._forget(earlier, now)  # perhaps they were ours
+        self._taken_from.update(dict.fromkeys(msg.replaces, msg.job_id))
+        self._taking_over[msg.job_id] = _TakingOver(msg, until, dict.fromkeys(self._ledger.nodes))
+        # The timer bounds the wait: a node may be dead. A scheduler that has just been started may
+        # not have heard from all nodes yet.
+        wait_s = max(self._config.take_over_wait_s, self._settled_at() - now)
+        timer = Envelope(self.address, TakeOverTimer(msg.job_id), wait_s)
+        asked = [self._ask_for(msg, name) for name in self._ledger.nodes]
+        return [timer, *asked]
+
+    def _settled_at(self) -> float:
+        return (self._started_at or 0.0) + self._config.settle_s
+
+    def _ask_for(self, msg: SubmitJob, name: NodeName) -> Envelope:
+        question = TakeOver(msg.job_id, self.address, msg.replaces)
+        self._unanswered.setdefault(name, {})[msg.job_id] = question
+        return Envelope(self._ledger.nodes[name].address, question)
+
+    def _ask_again(self, name: NodeName, *, joined: bool) -> list[Envelope]:
+        """Ask a node that has been heard what it has of jobs that were taken over."""
+        if not joined:
+            questions = self._unanswered.get(name, {}).values()
+            return [Envelope(self._ledger.nodes[name].address, each) for each in questions]
+        for taking in self._taking_over.values():
+            taking.awaited[name] = None
+        moved = [job.submit for job in self._ledger.jobs.values() if job.submit.replaces]
+        moved += [taking.submit for taking in self._taking_over.values()]
+        return [self._ask_for(msg, name) for msg in moved]
+
+    def _on_taken_over(self, msg: TakenOver, now: float) -> list[Envelope]:
+        self._unanswered.get(msg.node, {}).pop(msg.job_id, None)
+        node = self._ledger.nodes.get(msg.node)
+        if node is None:
+            return []  # lost, or not registered yet: then it will be asked again
+        taking = self._taking_over.get(msg.job_id)
+        if taking is not None:
+            taking.note(msg.node, msg.running, msg.done)
+            taking.awaited.pop(msg.node, None)
+            return self._open_if_known(taking, now)
+        job = self._ledger.jobs.get(msg.job_id)
+        if job is not None:
+            return self._adopt_late(job, msg, now)
+        return [] if self._has(msg.job_id) else [Envelope(node.address, EndJob(msg.job_id))]
+
+    def _open_if_known(self, taking: _TakingOver, now: float) -> list[Envelope]:
+        if taking.awaited or now < self._settled_at():
+            return []
+        return self._open_taken_over(taking.submit.job_id, now)
+
+    def _open_taken_over(self, job_id: JobId, now: float) -> list[Envelope]:
+        """Adopt what runs, and place the rest."""
+        taking = self._taking_over.pop(job_id, None)
+        if taking is None:
+            return []  # open already, or over
+        msg = taking.submit
+        for earlier in msg.replaces:
+            self._taken_from.pop(earlier, None)
+        self._presume(taking)
+        wanted = {task.task_id for task in msg.tasks}
+        running = {each: where for each, where in taking.running.items() if each in wanted}
+        done = [each for each in taking.done if each in wanted and each not in running]
+        waiting = tuple(t for t in msg.tasks if t.task_id not in running and t.task_id not in done)
+        reservations: Reservations = {}
+        try:
+            placer = self._placements.placer(msg.placement, msg, self._rng)
+            if waiting:  # without the loads of nodes: no time is to be lost
+                reservations = placer.place(waiting, self._eligible(msg.options))
+        except InvalidJob as error:
+            return self._refuse(msg, "invalid", str(error), now)
+        except (Unsatisfiable, NoNodes) as error:
+            return self._park(msg, taking.until, error, now)
+        job = self._opened(msg, placer, Trail(now) if msg.options.explain else None, now)
+        job.finished.update(dict.fromkeys(done))
+        for node, key in running.values():
+            self._adopt(job, node, key, now)
+        out = [*self._reserve(job, reservations, now), *self._widen_timers(job, waiting)]
+        return out if waiting else [*out, *self._all_bound(job)]
+
+    def _presume(self, taking: _TakingOver) -> None:
+        """Nodes that do not answer still run what their last heartbeats named, if they live."""
+        for name in taking.awaited:
+            for each in self._ledger.nodes[name].longest:
+                if each.key.job_id in taking.submit.replaces:
+                    taking.running.setdefault(each.key.task_id, (name, each.key))
+
+    def _adopt(self, job: Job, node: NodeName, key: TaskKey, now: float) -> None:
+        self._ledger.adopt(job, key, node, now)
+        if job.trail is not None:
+            job.trail.add(now, node, "adopted", 1, (key.task_id,))
+
+    def _adopt_late(self, job: Job, msg: TakenOver, now: float) -> list[Envelope]:
+        """A node answers after the rest was placed: adopt what still waits."""
+        had_waiting = bool(job.placer.waiting)
+        for key in msg.running:
+            # Tasks that run elsewhere by now run twice, and the first result counts.
+            if key.task_id in job.placer.waiting:
+                job.placer.withdraw(key.task_id)
+                self._adopt(job, msg.node, key, now)
+        done = [task_id for task_id in msg.done if task_id in job.placer.waiting]
+        out = self._finish(job, done)
+        adopted_last = had_waiting and not done and not job.placer.waiting
+        return [*out, *self._all_bound(job)] if adopted_last else out
+
+    def _forget(self, job_id: JobId, now: float) -> None:
+        """The job is another scheduler's; it asks the nodes for what they have."""
+        job = self._drop(job_id, _Ended(None, now + self._config.lease_s))
+        if job is not None:
+            self._ledger.end(job)
+
+    def _is_over(self, job_id: JobId, now: float) -> bool:
+        """Whether a node that names the job is to drop it."""
+        if self._has(job_id) or self._ledger.find(job_id) or job_id in self._taken_from:
+            return False
+        ended = self._ended.get(job_id)
+        if ended is not None:
+            return ended.told_from <= now
+        # A scheduler that has just been started knows no job: their clients bring them.
+        since = self._unknown.setdefault(job_id, now)
+        if len(self._unknown) > ENDED_MAX:
+            self._unknown.popitem(last=False)
+        return since <= now - self._config.lease_s
 
     # --- reservations --------------------------------------------------------------------------
 
@@ -482,22 +672,21 @@ class Scheduler:
         self, job: Job, kind: str, message: str, story: tuple[str, ...] = ()
     ) -> list[Envelope]:
         aborted = JobAborted(job.job_id, kind, message, story)
-        return [Envelope(job.submit.client, aborted), *self._end(job.job_id, aborted)]
+        ended = self._end(job.job_id, _Ended(aborted, 0.0))
+        return [Envelope(job.submit.client, aborted), *ended]
 
     def _on_end_job(self, msg: EndJob, now: float) -> list[Envelope]:
+        if msg.moved:
+            self._forget(msg.job_id, now)
+            return []
         job = self._ledger.jobs.get(msg.job_id)
         if job is not None and msg.finished:
             self._tell_finished(job, tuple(job.running), now)  # nodes' reports would be too late
-        return self._end(msg.job_id, None, at_once=not msg.finished)
+        return self._end(msg.job_id, _Ended(None, 0.0), at_once=not msg.finished)
 
-    def _end(
-        self, job_id: JobId, aborted: JobAborted | None, *, at_once: bool = True
-    ) -> list[Envelope]:
+    def _end(self, job_id: JobId, ended: _Ended, *, at_once: bool = True) -> list[Envelope]:
         """Forget the job and tell its nodes, or let their heartbeats find out."""
-        self._remember_ended(job_id, aborted)
-        self._parked.pop(job_id, None)
-        self._probing.pop(job_id, None)
-        job = self._ledger.jobs.get(job_id)
+        job = self._drop(job_id, ended)
         if job is None:
             return []
         nodes = self._ledger.end(job)
@@ -508,9 +697,19 @@ class Scheduler:
         # would cost the node a request; the rest is cleared with the next heartbeats.
         return [Envelope(nodes[name], EndJob(job_id)) for name in job.reserved if name in nodes]
 
-    def _remember_ended(self, job_id: JobId, aborted: JobAborted | None) -> None:
+    def _drop(self, job_id: JobId, ended: _Ended) -> Job | None:
+        """Take the job out of the tables of those that are not open; returns it if it is open."""
+        self._remember_ended(job_id, ended)
+        self._parked.pop(job_id, None)
+        self._probing.pop(job_id, None)
+        taking = self._taking_over.pop(job_id, None)
+        for earlier in taking.submit.replaces if taking is not None else ():
+            self._taken_from.pop(earlier, None)
+        return self._ledger.jobs.get(job_id)
+
+    def _remember_ended(self, job_id: JobId, ended: _Ended) -> None:
         self._unacknowledged.pop(job_id, None)
-        self._ended[job_id] = aborted
+        self._ended[job_id] = ended
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
 
@@ -573,7 +772,7 @@ class Scheduler:
         out = []
         if tasks and has_shared and msg.node not in job.shared_on:
             job.shared_on[msg.node] = None
-            out.append(self._share(job, node.address))
+            out.append(self._share(job, node.address, job.job_id))
         assignments = tuple(self._ledger.bind(job, tasks, msg.node, now) if tasks else ())
         answer = AssignTasks(
             job_id=job.job_id,
@@ -599,26 +798,36 @@ class Scheduler:
         return out
 
     def _on_get_shared(self, msg: GetShared) -> list[Envelope]:
-        job = self._ledger.jobs.get(msg.job_id)
-        return [self._share(job, msg.asker)] if job else []
+        job = self._ledger.find(msg.job_id)
+        return [self._share(job, msg.asker, msg.job_id)] if job else []
 
-    def _share(self, job: Job, to: Address) -> Envelope:
-        return Envelope(to, JobShared(job.job_id, self.address, job.submit.shared))
+    def _share(self, job: Job, to: Address, job_id: JobId) -> Envelope:
+        return Envelope(to, JobShared(job_id, self.address, job.submit.shared))
 
     def _on_reports(self, reports: tuple[JobReport, ...], now: float) -> list[Envelope]:
         out: list[Envelope] = []
         for report in reports:
-            job = self._ledger.jobs.get(report.job_id)
+            job = self._ledger.find(report.job_id)
             if job is None:
-                continue  # it is over
+                self._note_reports(report)
+                continue
             self._tell_finished(job, report.done, now)
             out += self._finish(job, report.done)
             for loss in report.lost:
                 run = job.running.get(loss.task_id)
-                if run is None or run.attempt != loss.attempt:
+                if run is None or (run.job_id, run.attempt) != (report.job_id, loss.attempt):
                     continue  # a duplicate, or about an attempt that was given up before
                 out += self._lose(job, loss.task_id, f"/{loss.executor}", loss.reason, now)
         return out
+
+    def _note_reports(self, report: JobReport) -> None:
+        """What ends while its job is being taken over; of jobs that are over, nothing counts."""
+        current = self._taken_from.get(report.job_id)
+        if current is not None:
+            taking = self._taking_over[current]
+            taking.done.update(dict.fromkeys(report.done))
+            for task_id in (*report.done, *(loss.task_id for loss in report.lost)):
+                taking.running.pop(task_id, None)
 
     def _tell_finished(self, job: Job, task_ids: Sequence[TaskId], now: float) -> None:
         for placement in self._placements:
@@ -691,7 +900,7 @@ class Scheduler:
             run = job.running.get(task_id)
             if run is None:
                 continue
-            key = TaskKey(msg.job_id, task_id, run.attempt)
+            key = TaskKey(run.job_id, task_id, run.attempt)
             node = self._ledger.nodes[run.node].address
             if msg.stop:
                 job.unwanted[task_id] = None
@@ -725,6 +934,7 @@ class Scheduler:
         if msg.name in nodes and nodes[msg.name].address != msg.address:
             # A new process under the same name has nothing of what the old one had.
             out += self._node_lost(msg.name, "the node was restarted", now)
+        joined = msg.name not in nodes
         node = nodes.setdefault(msg.name, Node(address=msg.address, heard_at=now, joined_at=now))
         node.heard_at = now
         node.load = msg.load
@@ -735,6 +945,7 @@ class Scheduler:
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
             out += self._admit_parked(now)
+        out += self._ask_again(msg.name, joined=joined)
         # Reports before the comparison: what they say has ended is not missing.
         out += self._on_reports(msg.reports, now)
         return [*out, *self._compare_weights(msg), *self._reconcile(node, msg, now)]
@@ -763,7 +974,7 @@ class Scheduler:
     def _reconcile(self, node: Node, msg: RegisterNode, now: float) -> list[Envelope]:
         """Make up for lost messages: compare what the node has with what it should have."""
         held = {job.job_id: job.reservations for job in msg.held}
-        over = tuple(job_id for job_id in held if job_id not in self._ledger.jobs)
+        over = tuple(job_id for job_id in held if self._is_over(job_id, now))
         out = [Envelope(node.address, EndJobs(over))] if over else []
         for job_id in tuple(node.jobs):
             out += self._reconcile_held(job_id, msg.name, held.get(job_id, 0), now)
@@ -773,7 +984,7 @@ class Scheduler:
             run = job.running.get(task_id)
             if run is None or run.at > late:
                 continue
-            if TaskKey(job.job_id, task_id, run.attempt) not in running:
+            if TaskKey(run.job_id, task_id, run.attempt) not in running:
                 out += self._lose(job, task_id, "", "the node does not know of it", now)
         return out
 
@@ -812,6 +1023,13 @@ class Scheduler:
             if open_job is not None:
                 out += self._move_reservations(open_job, name, now)
         self._ledger.remove_node(name)
+        self._unanswered.pop(name, None)
+        for taking in tuple(self._taking_over.values()):
+            taking.awaited.pop(name, None)
+            lost = [task_id for task_id, (on, _) in taking.running.items() if on == name]
+            for task_id in lost:
+                del taking.running[task_id]
+            out += self._open_if_known(taking, now)
         for placement in self._placements:
             placement.on_node_lost(name, now)
         return out
@@ -842,7 +1060,10 @@ class Scheduler:
             out += self._admit_parked(now)  # refuses those whose time is over
         for job in tuple(self._ledger.jobs.values()):
             if job.heard_at < now - config.lease_s:
-                out += self._end(job.job_id, None)
+                out += self._end(job.job_id, _Ended(None, now))
+        forgotten = now - 2 * config.lease_s
+        while self._unknown and next(iter(self._unknown.values())) < forgotten:
+            self._unknown.popitem(last=False)
         return [*out, *self._abort_deserted(now)]
 
     def _forgive_stall(self, now: float) -> None:
@@ -859,13 +1080,17 @@ class Scheduler:
     # --- observation ---------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, float]:
-        waiting = {"parked": len(self._parked), "probing": len(self._probing)}
+        waiting = {
+            "parked": len(self._parked),
+            "probing": len(self._probing),
+            "taking_over": len(self._taking_over),
+        }
         return {**self._ledger.gauges(), **waiting}
 
     def check(self) -> None:
         """Assert the ledger's invariants, and that each job is in one table."""
         self._ledger.check()
-        jobs = [*self._ledger.jobs, *self._parked, *self._probing]
+        jobs = [*self._ledger.jobs, *self._parked, *self._probing, *self._taking_over]
         assert len(dict.fromkeys(jobs)) == len(jobs)
         for job in self._ledger.jobs.values():
             assert all(run.attempt <= self._config.max_attempts for run in job.running.values())
@@ -873,6 +1098,9 @@ class Scheduler:
         assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX
         assert all(map(self._has, self._unacknowledged))
+        taken = {e: id_ for id_, each in self._taking_over.items() for e in each.submit.replaces}
+        assert taken == self._taken_from
+        assert self._unanswered.keys() <= self._ledger.nodes.keys()
 
 
 def _longest_by_job(tasks: Sequence[RunningTask]) -> dict[JobId, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparrow_core.protocol.ids import Address, JobId, TaskId
@@ -43,6 +44,14 @@ class Unreported:
             JobReport(job_id, tuple(ends.done), tuple(ends.lost))
             for job_id, ends in self._jobs.pop(scheduler, {}).items()
         )
+
+    def withdraw(self, job_ids: Mapping[JobId, None]) -> list[TaskId]:
+        """Drop what is pending of these jobs; returns the tasks that have finished."""
+        done: list[TaskId] = []
+        for jobs in self._jobs.values():
+            for job_id in [each for each in jobs if each in job_ids]:
+                done += jobs.pop(job_id).done
+        return done
 
     def urgent(self) -> tuple[Address, ...]:
         """The schedulers for which a lost attempt is pending: a task waits for its next attempt."""

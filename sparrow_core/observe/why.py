@@ -115,5 +115,7 @@ def _in_words(step: PlacementStep, task_id: int) -> str:
                 given.append(f"{others} other(s)")
             what = " and ".join(given) or "nothing"
             return f"{step.node} has {step.count} free slot(s), asks, and is given {what}"
+        case "adopted":
+            return f"{step.node} had {step.count} task(s) already when the scheduler got the job"
         case _:
             assert_never(step.what)

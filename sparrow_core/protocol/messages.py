@@ -41,7 +41,7 @@ from sparrow_core.protocol.types import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -82,6 +82,12 @@ class StragglerTimer(Message, frozen=True):
 
 class ProbeTimer(Message, frozen=True):
     """A scheduler's timer: place the job with the loads that are known by now."""
+
+    job_id: JobId
+
+
+class TakeOverTimer(Message, frozen=True):
+    """A scheduler's timer: open the job with what nodes have told of it by now."""
 
     job_id: JobId
 
@@ -170,7 +176,8 @@ class SchedulerSilent(Message, frozen=True):
 class SubmitJob(Message, frozen=True, kw_only=True):
     """A job, or after a failover the rest of it under a new id.
 
-    It `replaces` earlier submissions, which nodes must drop, whether their schedulers live or not.
+    It `replaces` earlier submissions. What nodes have of these goes on under the new scheduler,
+    whether the earlier ones live or not.
     """
 
     version: int
@@ -275,11 +282,13 @@ class EndJob(Message, frozen=True):
     """The job is over: drop its reservations, interrupt its tasks, free its state.
 
     It travels client -> scheduler -> node monitors -> executors. If the job has `finished`, no
-    task runs, and nodes are told in answer to their next heartbeats.
+    task runs, and nodes are told in answer to their next heartbeats. If it has `moved` to another
+    scheduler, this one forgets it, and nothing is dropped or interrupted.
     """
 
     job_id: JobId
     finished: bool = False
+    moved: bool = False
 
 
 class EndJobs(Message, frozen=True):
@@ -351,6 +360,27 @@ class Reserve(Message, frozen=True):
     scheduler: Address
     count: Count
     claim: Claim = Claim()
+
+
+class TakeOver(Message, frozen=True):
+    """The job has moved to this scheduler; `replaces` are its earlier submissions.
+
+    Attempts of these go on and are reported to this scheduler; their reservations are dropped.
+    From now on, nothing that concerns them is taken from other schedulers.
+    """
+
+    job_id: JobId
+    scheduler: Address
+    replaces: tuple[JobId, ...]
+
+
+class TakenOver(Message, frozen=True):
+    """Answer to TakeOver: attempts of the job that the node has, and tasks that ended there."""
+
+    job_id: JobId
+    node: NodeName
+    running: tuple[TaskKey, ...]
+    done: tuple[TaskId, ...]
 
 
 class RefuseReservations(Message, frozen=True):
@@ -586,14 +616,14 @@ ClientIn = (
     | TaskAbandoned | TasksWithdrawn
 )  # fmt: skip
 SchedulerIn = (
-    Tick | AcceptTimer | ProbeTimer | WidenTimer | SubmitJob | PingJob | RerunTasks | Ping
-    | GetNodes | EndJob | SetWeights | RegisterNode | NodeLeft | NodeLost | RefuseReservations
-    | NodeLoad | GetTasks | ReportTasks | GetShared | WithdrawTasks
+    Tick | AcceptTimer | ProbeTimer | WidenTimer | TakeOverTimer | SubmitJob | PingJob | RerunTasks
+    | Ping | GetNodes | EndJob | SetWeights | RegisterNode | NodeLeft | NodeLost | NodeLoad
+    | RefuseReservations | GetTasks | ReportTasks | GetShared | WithdrawTasks | TakenOver
 )  # fmt: skip
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | SetSchedulers | Drain | Reserve | ProbeLoad
     | AssignTasks
-    | CancelReservations | EndJob | EndJobs | JobShared | GetShared
+    | CancelReservations | TakeOver | EndJob | EndJobs | JobShared | GetShared
     | ExecutorStatus | ExecutorLost | TasksEnded | StopTask | ReturnTask
 )  # fmt: skip
 ExecutorIn = (

@@ -14,7 +14,7 @@ from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 
 Count = Annotated[int, Meta(ge=0)]  # negative numbers are rejected when decoding
 Seconds = Annotated[float, Meta(ge=0)]
-StepKind = Literal["probed", "told", "reserved", "asked"]
+StepKind = Literal["probed", "told", "reserved", "asked", "adopted"]
 
 
 class TaskSpec(Struct, frozen=True, array_like=True, gc=False):
@@ -81,9 +81,10 @@ class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         at_s: Seconds since the scheduler got the job.
         what: The scheduler "probed" the node for its load; the node "told" its load; the scheduler
-            "reserved" there; or the node had free slots and "asked" for tasks.
+            "reserved" there; the node had free slots and "asked" for tasks; or a task that it had
+            already was "adopted", because the job came from another scheduler.
         count: The load, or the number of reservations or tasks.
-        tasks: Those bound to the node that asked.
+        tasks: Those bound to the node that asked, or adopted.
     """
 
     at_s: float

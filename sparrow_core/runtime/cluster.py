@@ -43,7 +43,7 @@ from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
 _END_S = 1.0
-_SILENCE_MAX_S = 3.0  # long, because the death of a child process is seen at once
+_SILENCE_MIN_S = 1.0  # long, because the death of a child process is seen at once
 _LOG_TAIL_CHARS = 4000
 
 
@@ -73,7 +73,7 @@ class _OwnCluster(Cluster):
         self, nodes: Sequence[NodeConfig], schedulers: int, seed: int | None, audit_dir: Path | None
     ) -> None:
         check_nodes(nodes, schedulers)
-        super().__init__(ClientConfig(silence_max_s=_SILENCE_MAX_S), audit_dir)
+        super().__init__(ClientConfig(silence_min_s=_SILENCE_MIN_S), audit_dir)
         self._configs = tuple(nodes)
         self._scheduler_count = schedulers
         self._seed = seed

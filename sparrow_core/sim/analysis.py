@@ -49,3 +49,29 @@ def mean_response(placement: str, load: float) -> float:
 def late_binding_idle_share(ratio: float, round_trip_s: float, task_s: float) -> float:
     """Upper bound of the share of slot time spent waiting for answers to GetTasks."""
     return ratio * round_trip_s / (task_s + ratio * round_trip_s)
+
+
+def random_response_quantile(load: float, tasks: int, share: float) -> float:
+    """A quantile of the response time of a job of exponential tasks of mean 1, placed at random.
+
+    The tasks meet independent M/M/1 queues, in which the time of a task is exponential with mean
+    1 / (1 - load); the last of them ends the job.
+    """
+    return -math.log(1 - share ** (1 / tasks)) / (1 - load)
+
+
+def relaxation_time(placement: str, load: float, tasks: int, slots: int, ratio: float) -> float:
+    """About how long queues take to forget their past, in mean task times; `slots` in all.
+
+    The longer of two. A single queue under random placement is M/M/1, whose relaxation time is
+    1 / (1 - sqrt(load))^2; where d queues are compared it is taken as that at the load^d with which
+    all of them are busy. And the work in the whole cluster, which comes in jobs, is a Brownian
+    motion that is reflected at no work, with drift a and variance s per unit of time, so that it is
+    2 s / a^2 (both: Asmussen, Applied Probability and Queues). For tasks of infinite variance there
+    is none; the value is that for exponential ones.
+    """
+    pooled = 2 * load * (tasks + 1) / (slots * (1 - load) ** 2)
+    if placement == "central":
+        return pooled
+    compared = 1.0 if placement in ("random", "round_robin") else ratio
+    return max(pooled, 1 / (1 - math.sqrt(load**compared)) ** 2)

@@ -43,6 +43,7 @@ class World:
         self.machines: dict[Address, Machine[Any]] = {}
         self.taps: list[Tap] = []
         self._cuts: list[tuple[frozenset[str], float, bool]] = []
+        self._links: list[tuple[frozenset[str], float]] = []  # that are cut
         self._frozen: dict[str, float] = {}
         self._network = network or Network()
         self._network_rng = Random(f"network {seed}")
@@ -75,6 +76,10 @@ class World:
             one_way: Only what these hosts send is lost; what is sent to them arrives.
         """
         self._cuts.append((frozenset(hosts), until_s, one_way))
+
+    def separate(self, host: str, other: str, until_s: float) -> None:
+        """Until then, no message passes between these two hosts; others hear both."""
+        self._links.append((frozenset((host, other)), until_s))
 
     def freeze(self, endpoint: str, until_s: float) -> None:
         """Stop a process (SIGSTOP) until then; its messages and timers are delivered afterwards."""
@@ -120,7 +125,7 @@ class World:
         if here == there:
             self.post(envelope.to, envelope.msg, envelope.delay_s)
             return
-        if self._cuts and self._is_cut(here, there):
+        if (self._cuts or self._links) and self._is_cut(here, there):
             return
         msg = self._over_the_wire(envelope) if self._wire else envelope.msg
         local = is_local(here, there)
@@ -129,6 +134,8 @@ class World:
 
     def _is_cut(self, sender: str, receiver: str) -> bool:
         here, there = host_of(sender), host_of(receiver)
+        if any(pair == {here, there} and self.now < until_s for pair, until_s in self._links):
+            return True
         return any(
             self.now < until_s and ((here in inside) > (there in inside) if one_way
                                     else (here in inside) != (there in inside))

@@ -98,6 +98,29 @@ def test_a_sleeping_reader_of_a_ring_is_woken(folder: Path) -> None:
     right.close()
 
 
+def test_who_waits_is_known_through_rings(folder: Path) -> None:
+    """Of a process that is reached by sockets, it is not: it may wait."""
+    left, right = Mailbox(folder / "l.sock", rings=folder), Mailbox(folder / "r.sock", rings=folder)
+    assert left.is_awaited(right.route)
+    left.send(right.route, b"first")
+    assert [[b"first"]] == received(right)
+    assert not left.is_awaited(right.route)
+    assert not right.has_mail
+    waiting = threading.Thread(target=right.receive, args=(20.0,))
+    waiting.start()
+    deadline = time.monotonic() + 10
+    while not left.is_awaited(right.route) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert left.is_awaited(right.route)
+    left.send(right.route, b"second")
+    waiting.join()
+    assert not left.is_awaited(right.route)
+    left.send(right.route, b"third")
+    assert right.has_mail
+    left.close()
+    right.close()
+
+
 def _ping(mailbox: Mailbox, to: Route, count: int) -> None:
     for _ in range(count):
         time.sleep(0.01)

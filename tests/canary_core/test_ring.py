@@ -89,3 +89,21 @@ def test_only_a_sleeper_is_woken(path: Path) -> None:
     assert not writer.must_wake()
     writer.close()
     reader.close()
+
+
+def test_the_writer_sees_whether_it_is_awaited(path: Path) -> None:
+    """Awake or asleep, until the reader has something to do."""
+    writer = RingWriter(path, CAPACITY)
+    reader = RingReader(path)
+    assert not writer.is_awaited
+    reader.wait()
+    assert writer.is_awaited
+    assert not writer.must_wake()
+    reader.sleep()
+    assert writer.is_awaited
+    assert writer.must_wake()
+    assert writer.is_awaited
+    reader.awake()
+    assert not writer.is_awaited
+    writer.close()
+    reader.close()

@@ -7,7 +7,7 @@ import gc
 import itertools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -18,7 +18,7 @@ from canary_programs import driver_of, make_ops, source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from canary_core import Run, run_sequentially
+from canary_core import Run, Value, run_sequentially
 from canary_core.errors import (
     ControllerLost,
     DriverFailed,
@@ -28,10 +28,12 @@ from canary_core.errors import (
     WorkersLost,
 )
 from canary_core.machines.controller import Settings
-from canary_core.protocol.messages import Cancel, Drain, Move, Packet
+from canary_core.protocol.messages import Cancel, Drain, Move, Packet, Pieces
 from canary_core.results import error_of
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
 from sparrow_core.protocol.ids import Address, address
+from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.messages import Message
 from sparrow_core.sim.network import Network
 
 SLOW_BLOCK = 500
@@ -61,7 +63,7 @@ def logistic(run: Run) -> Any:
 
 
 def simulated(driver: Any, workers: int = 3, seed: int = 1, **options: Any) -> SimulatedRun:
-    network = options.pop("network", None)
+    network, neighbours = options.pop("network", None), options.pop("neighbours", None)
     given_settings = {"partitions": 8, "workers": workers, "wait_s": 0.2, "silence_s": 2.0}
     return SimulatedRun(
         driver,
@@ -70,6 +72,7 @@ def simulated(driver: Any, workers: int = 3, seed: int = 1, **options: Any) -> S
         seed=seed,
         network=network,
         checked=True,
+        neighbours=neighbours,
     )
 
 
@@ -112,6 +115,49 @@ def test_ten_thousand_programs_with_faults(first: int) -> None:
     """The same, at length."""
     for seed in range(first, first + SLOW_BLOCK):
         check_seed(seed)
+
+
+class _Busy:
+    """Nobody waits."""
+
+    def await_data(self, worker: Address) -> bool:
+        del worker
+        return False
+
+    def have_written(self) -> bool:
+        return False
+
+
+def test_data_for_workers_that_do_not_wait_share_a_message() -> None:
+    """Those of all partitions in a round, instead of one after each task of a millisecond."""
+    sent = []
+    for neighbours in (None, _Busy):
+        run, count = simulated(_exchanges, workers=2, neighbours=neighbours), [0]
+        run.world.taps.append(functools.partial(_count_pieces, count))
+        assert run_sequentially(_exchanges, partitions=8) == run.result(LIMIT_S)
+        sent.append(count[0])
+    assert sent[1] < sent[0] / 2
+
+
+def _exchanges(run: Run) -> Value:
+    data = run.load(int)
+    for _ in range(20):
+        data = run.gather(len, run.scatter(_everywhere, data))
+        data = run.map(abs, data)
+    return data
+
+
+def _everywhere(part: int) -> list[int]:
+    spend(0.001)
+    return [part] * 8
+
+
+def _count_pieces(
+    count: list[int], to: Address, msg: Message, out: Sequence[Envelope], now: float
+) -> None:
+    del to, out, now
+    if isinstance(msg, Packet):
+        count[0] += sum(isinstance(body, Pieces) for body in msg.bodies)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -186,13 +232,7 @@ def test_a_fault_after_any_message(act: Callable[[SimulatedRun], None]) -> None:
     whole = simulated(logistic, snapshot_every=10)
     whole.result(LIMIT_S)
     for at in range(whole.world.events):
-        run = _count(act, at, snapshot_every=10)
-        try:
-            assert same(run.result(LIMIT_S), EXPECTED), at
-        except WorkersLost:
-            # A controller that dies when it has told the workers to end takes the result with it.
-            assert act is _replace_controller, at
-            assert not run.workers, at
+        assert same(_count(act, at, snapshot_every=10).result(LIMIT_S), EXPECTED), at
 
 
 # --- what each fault costs ---------------------------------------------------------------------

@@ -87,9 +87,9 @@ class S3Server:
         self.requests.clear()
         return f"s3://{name}"
 
-    def put(self, uri: str, data: bytes = b"data") -> None:
+    def put(self, uri: str, data: bytes = b"data", access: str = "private") -> None:
         bucket, key = _parts(uri)
-        self.client.put_object(Bucket=bucket, Key=key, Body=data)
+        self.client.put_object(Bucket=bucket, Key=key, Body=data, ACL=access)
 
     def contents(self, uri: str) -> dict[str, bytes]:
         """The files of a bucket, by key."""

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import io
 import re
+import sqlite3
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ import pandas as pd
 import pytest
 
 import minishark
-from minishark import Window
+from minishark import DataFrame, Window
 from minishark import functions as F
 from minishark.session.session import Session
 
@@ -91,6 +92,29 @@ def test_pages(page: str, names: dict[str, Any]) -> None:
     test = doctest.DocTestParser().get_doctest("\n".join(blocks), names, page, None, None)
     assert len(test.examples) > 20
     assert [] == _failures(test)
+
+
+def test_the_source_of_a_user(session: Session, tmp_path: Path) -> None:
+    """The source in the documentation reads its part of a table, in at most 60 lines."""
+    text = (ROOT / "docs" / "sources.md").read_text()
+    source, use = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len([line for line in source.splitlines() if line.strip()]) <= 60
+    path = tmp_path / "people.db"
+    with sqlite3.connect(path) as people:
+        people.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, score REAL)")
+        rows = ((i, f"p{i}", i * 37 % 1000) for i in range(1, 1001))
+        people.executemany("INSERT INTO people VALUES (?, ?, ?)", rows)
+    names = {"__name__": "__main__", "session": session}
+    exec(compile(source + use.replace("people.db", str(path)), "sources.md", "exec"), names)
+    best = names["best"]
+    assert isinstance(best, DataFrame)
+    assert [("p27",)] == [tuple(row) for row in best.collect()]
+    everything = "SELECT count(*), sum(score)::INTEGER FROM people"
+    assert [(1000, 499_500)] == [tuple(row) for row in session.sql(everything).collect()]
+    with sqlite3.connect(path) as people:
+        people.execute("INSERT INTO people VALUES (0, 'p0', 1000)")
+    assert [("p0",)] == [tuple(row) for row in best.collect()]
+    session.drop_table("people")
 
 
 def test_the_readme() -> None:

@@ -66,15 +66,15 @@ DISTRIBUTED = [
     "SELECT count(*) FROM 'none.parquet'",
     "SELECT count(*), 'b.parquet' FROM './a.parquet' WHERE EXISTS (FROM 'it_s odd.parquet')",
     "SELECT sum(i) FROM (SELECT i FROM 'b.parquet' UNION ALL SELECT i FROM 'a.parquet')",
+    "SELECT year, a FROM 'hive/*/*.parquet'",
+    "SELECT count(*), 'é' FROM 'b.parquet'",
 ]
 WHOLE = [
     "SELECT parse_filename(filename), count(*) FROM '[ab].parquet' GROUP BY 1 ORDER BY 1",
     "SELECT file_row_number FROM 'a.parquet' LIMIT 3",
     "SELECT b, c FROM read_parquet('kinds/*.parquet', union_by_name = true) ORDER BY ALL",
-    "SELECT year, a FROM 'hive/*/*.parquet'",
     "SELECT sum(i) FROM read_parquet(['b.parquet', 'a.parquet'])",
     "SELECT count(*) FROM 'text.csv'",
-    "SELECT count(*), 'é' FROM 'b.parquet'",
 ]
 
 

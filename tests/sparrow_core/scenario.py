@@ -237,7 +237,7 @@ class Scenario:
         self, *, nodes: str = "1", slots: str = "1", schedulers: str = "1", **settings: str
     ) -> None:
         """Start machines and let the nodes register. Other settings: those of machines."""
-        self._settings = {"slots": slots, "silence_max_s": "1.0", **settings}
+        self._settings = {"slots": slots, "silence_min_s": "1.0", **settings}
         self._rng = Random(int(settings.get("seed", "1")))
         self._muted = True
         self._schedulers = [address(f"s{n}", "scheduler") for n in range(int(schedulers))]

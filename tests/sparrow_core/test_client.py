@@ -124,7 +124,7 @@ def test_an_unanswered_submission_goes_to_the_next_scheduler() -> None:
     """Under a new id, after twice the time; the first scheduler is told to forget the job."""
     client = Driven(S0, S1)
     expected = [
-        Envelope(S1, EndJob(JOB)),
+        Envelope(S1, EndJob(JOB, moved=True)),
         Envelope(S0, submit(AGAIN, *TASKS)),
         timer(2, 0.2),
     ]
@@ -143,7 +143,7 @@ def test_an_answer_after_a_silence_is_one() -> None:
         client(JobTimer(job, 1), 0.13)
     silent, end, again = client(JobAccepted(JOB), 6.0)[:3]
     assert Envelope(SINK, SchedulerSilent(S0, False)) == silent
-    assert Envelope(S0, EndJob(JobId("other"))) == end
+    assert Envelope(S0, EndJob(JobId("other"), moved=True)) == end
     assert isinstance(again.msg, SubmitJob)
     assert "other~1" == again.msg.job_id
 
@@ -168,7 +168,7 @@ def test_an_open_job_pings_and_moves_when_the_scheduler_is_silent() -> None:
     assert [] == client(JobTimer(JOB, 2), 1.0), "an old timer"
     client(JobTimer(JOB, 3), 2.0)
     out = client(JobTimer(JOB, 4), 3.0)
-    assert [Envelope(S1, EndJob(JOB)), Envelope(S0, submit(AGAIN, TASKS[1]))] == out[:2]
+    assert [Envelope(S1, EndJob(JOB, moved=True)), Envelope(S0, submit(AGAIN, TASKS[1]))] == out[:2]
     assert notify(JobFinished()) in client(result(1, JOB), 3.1), "any submission's result counts"
 
 
@@ -178,7 +178,7 @@ def test_a_scheduler_that_forgot_the_job_gets_it_again() -> None:
     client(JobAccepted(JOB))
     client(result(0))
     out = client(JobStatus(JOB, False, ()), 1.0)
-    assert [Envelope(S0, EndJob(JOB)), Envelope(S0, submit(AGAIN, TASKS[1]))] == out[:2]
+    assert [Envelope(S0, EndJob(JOB, moved=True)), Envelope(S0, submit(AGAIN, TASKS[1]))] == out[:2]
     assert [] == client(JobStatus(JOB, False, ()), 1.0), "an answer to the old submission"
 
 
@@ -267,9 +267,9 @@ def test_a_scheduler_silent_for_100_ms_loses_its_jobs() -> None:
     client(result(0))
     sent = watch(client, 0.15, S0)
     silent = sent.index(Envelope(SINK, SchedulerSilent(S1, True)))
-    assert [Envelope(S1, EndJob(JOB)), Envelope(S0, submit(AGAIN, TASKS[1]))] == sent[silent + 1 :][
-        :2
-    ]
+    assert [Envelope(S1, EndJob(JOB, moved=True)), Envelope(S0, submit(AGAIN, TASKS[1]))] == sent[
+        silent + 1 :
+    ][:2]
     assert Envelope(S1, Ping(C)) in sent[silent + 3 :], "in case that it comes back"
 
 
@@ -288,7 +288,10 @@ def test_a_scheduler_that_comes_back_is_told_what_it_lost() -> None:
     client(JobAccepted(JOB))
     watch(client, 0.15, S0)
     out = client(Pong(S1), 0.2)
-    assert [Envelope(SINK, SchedulerSilent(S1, False)), Envelope(S1, EndJob(JOB))] == out
+    assert [
+        Envelope(SINK, SchedulerSilent(S1, False)),
+        Envelope(S1, EndJob(JOB, moved=True)),
+    ] == out
     assert [] == client(Pong(S1), 0.2)
 
 

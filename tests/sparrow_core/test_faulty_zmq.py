@@ -23,7 +23,7 @@ from sparrow_core.sim.cluster import Recorder, SimulatedSlot, payload_of
 
 MONITOR = NodeMonitorConfig(heartbeat_s=0.05, ask_timeout_s=0.1, grace_s=0.2)
 SCHEDULER = SchedulerConfig(tick_s=0.05, grace_s=0.2, max_attempts=10)
-CLIENT = ClientConfig(ping_s=0.1, result_wait_s=0.2, silence_max_s=0.5)
+CLIENT = ClientConfig(ping_s=0.1, result_wait_s=0.2, silence_min_s=0.5)
 NODES = [NodeName(f"n{number}") for number in range(3)]
 
 

@@ -33,6 +33,8 @@ from sparrow_core.protocol.messages import (
     RunTasks,
     SetWeights,
     StopTask,
+    TakenOver,
+    TakeOver,
     TasksEnded,
     Tick,
 )
@@ -246,7 +248,7 @@ def test_the_end_of_a_job_empties_queue_and_executors() -> None:
     node = Driven(e0=1)
     node(Reserve(JOB, S, 5))
     node(assign(1, 0))
-    assert [Envelope(E0, EndJob(JOB))] == node(EndJob(JOB))
+    assert [Envelope(E0, EndJobs((JOB,)))] == node(EndJob(JOB))
     assert [] == node(EndJob(JOB))
     out = node(ended(0), Reserve(OTHER, S, 1))
     reports = (JobReport(JOB, (0,)),)
@@ -626,3 +628,61 @@ def test_heartbeats_tell_the_tasks_that_run_the_longest() -> None:
     node(*(ended(i) for i in range(58)), now=1.2)
     beat = next(e.msg for e in node(Tick(1), now=1.4) if isinstance(e.msg, RegisterNode))
     assert [RunningTask(key(58), "n-e0", 1.4)] == list(beat.longest), "task 59 is too young"
+
+
+AGAIN, S2 = JobId("job~1"), Address("s2#scheduler")
+TAKEN = TakeOver(AGAIN, S2, (JOB,))
+
+
+def beside(out: list[Envelope]) -> list[Envelope]:
+    """Without requests for tasks."""
+    return [envelope for envelope in out if not isinstance(envelope.msg, GetTasks)]
+
+
+def test_a_job_that_moves_keeps_what_runs() -> None:
+    """The new scheduler is told what runs and what has ended; nobody is interrupted."""
+    node = Driven(e0=2)
+    node(Reserve(JOB, S, 9))
+    node(assign(1, 0, 1))
+    assert (JobReport(JOB, (0,)),) == node(ended(0))[0].msg.reports, "to the old scheduler"
+    told = TakenOver(AGAIN, N, (TaskKey(JOB, 1, 1),), (0,))
+    assert [Envelope(S2, told)] == node(TAKEN)
+    assert [Envelope(S2, told)] == node(TAKEN), "the answer may have been lost"
+    assert [] == beside(node(ended(1)))
+    heartbeats = {out.to: out.msg for out in node(Tick(0)) if isinstance(out.msg, RegisterNode)}
+    assert () == heartbeats[S].held, "nothing is the old scheduler's any more"
+
+
+def test_a_job_that_has_moved_is_fenced() -> None:
+    """Its old scheduler was only slow: what it still sends has no effect."""
+    node = Driven(e0=2)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, drained=True))
+    node(TAKEN)
+    for late in (Reserve(JOB, S, 3), assign(2, 1), EndJob(JOB), EndJobs((JOB,)),
+                 JobShared(OTHER, S, b""), CancelReservations(JOB)):  # fmt: skip
+        assert [] == node(late), late
+    assert [Envelope(E0, EndJobs((JOB,)))] == node(EndJob(AGAIN)), "the new one ends both"
+
+
+def test_tasks_that_come_too_late_free_the_slots_that_wait_for_them() -> None:
+    """The request was made before the job moved, and answered after."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    node(TAKEN)
+    out = node(assign(1, 0), Reserve(OTHER, S, 1))
+    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))] == out
+
+
+def test_a_job_may_move_again() -> None:
+    """What began under any of its ids goes on; a question of before is too late."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, drained=True))
+    node(TAKEN)
+    third, s3 = JobId("job~2"), Address("s3#scheduler")
+    (told,) = node(TakeOver(third, s3, (JOB, AGAIN)))
+    assert Envelope(s3, TakenOver(third, N, (TaskKey(JOB, 0, 1),), ())) == told
+    assert [] == node(TAKEN)
+    assert [] == node(EndJob(AGAIN))
+    assert [Envelope(E0, EndJobs((JOB,)))] == node(EndJob(third))

@@ -42,6 +42,9 @@ from sparrow_core.protocol.messages import (
     SchedulerIn,
     SetWeights,
     SubmitJob,
+    TakenOver,
+    TakeOver,
+    TakeOverTimer,
     Tick,
     WidenTimer,
 )
@@ -55,6 +58,7 @@ from sparrow_core.protocol.types import (
     Loss,
     NodeInfo,
     PlacementStep,
+    RunningTask,
     TaskKey,
     TaskSpec,
 )
@@ -439,6 +443,7 @@ def test_a_heartbeat_reveals_what_is_over() -> None:
     """A node is told again of jobs that ended, and of reservations that were cancelled."""
     scheduler = Driven("a", "b")
     over = JobId("over")
+    scheduler(EndJob(over))
     out = scheduler(register("a", held=(HeldJob(over, 3),)))
     assert [Envelope(monitor("a"), EndJobs((over,)))] == out
     scheduler(submit(task(0)))
@@ -698,11 +703,113 @@ def test_weights_spread_in_both_directions() -> None:
     assert {monitor("a"), monitor("b")} == {e.to for e in out if e.msg == weights}
 
 
-def test_a_replacing_job_makes_all_nodes_forget_the_earlier_submission() -> None:
-    """Its scheduler may be dead: the new one tells them."""
+BEFORE, LATER = JobId("before"), 1.5  # by then a scheduler has settled
+MOVED = structs.replace(submit(task(0), task(1), task(2)), replaces=(BEFORE,))
+
+
+def taken(node: str, *running: int, done: tuple[int, ...] = ()) -> TakenOver:
+    """What a node has of the job's earlier submission."""
+    keys = tuple(TaskKey(BEFORE, task_id, 3) for task_id in running)
+    return TakenOver(JOB, NodeName(node), keys, done)
+
+
+def of(kind: type, out: list[Envelope]) -> list[Any]:
+    """The messages of a kind."""
+    return [envelope.msg for envelope in out if isinstance(envelope.msg, kind)]
+
+
+def taking_over(*answers: TakenOver) -> tuple[Driven, list[Envelope]]:
+    """A scheduler of two nodes to which a job has moved, and what it sent at the last answer."""
+    scheduler = Driven("a", "b")
+    out = scheduler(MOVED, LATER)
+    assert [] == of(Reserve, out), "first it asks"
+    assert 2 == len(of(TakeOver, out))
+    for answer in answers:
+        assert [] == of(Reserve, out)
+        out = scheduler(answer, LATER)
+    return scheduler, out
+
+
+def test_what_runs_is_adopted_when_a_job_moves() -> None:
+    """One task runs, one has finished, and one is placed: no EndJobs, no second attempt."""
+    scheduler, out = taking_over(taken("a", 0), taken("b", done=(1,)))
+    assert 2 == sum(reserved(out).values())
+    assert [] == of(EndJobs, out)
+    (status,) = scheduler(PingJob(JOB, C, (0, 1, 2)), LATER)
+    assert (1,) == status.msg.finished
+    (answer,) = of(AssignTasks, scheduler(get("a", 1, JobReport(BEFORE, (0,))), LATER))
+    assert [2] == [task.task_id for task in answer.tasks]
+    (status,) = scheduler(PingJob(JOB, C, (0, 1, 2)), LATER)
+    assert (0, 1) == status.msg.finished
+
+
+def test_an_adopted_attempt_that_is_lost_is_tried_again() -> None:
+    """Its number is of the earlier submission; others' reports are not about it."""
+    scheduler, _ = taking_over(taken("a", 0, 1), taken("b", 2))
+    lost = Loss(0, 3, "a-e0", "killed")
+    assert [] == scheduler(ReportTasks((JobReport(JOB, (), (lost,)),)), LATER)
+    out = scheduler(ReportTasks((JobReport(BEFORE, (), (lost,)),)), LATER)
+    assert 2 == sum(reserved(out).values())
+
+
+def test_what_ends_while_nodes_are_asked_is_not_placed() -> None:
+    """A node that has answered reports to the new scheduler at once."""
+    scheduler, _ = taking_over(taken("a", 0, 1))
+    lost = Loss(1, 3, "a-e0", "killed")
+    scheduler(ReportTasks((JobReport(BEFORE, (0,), (lost,)),)), LATER)
+    out = scheduler(taken("b", 2), LATER)
+    assert 2 == sum(reserved(out).values())
+
+
+def test_a_node_that_does_not_answer_is_waited_for_a_while() -> None:
+    """Then the rest is placed; but what its last heartbeat named is taken for running."""
+    scheduler = Driven("a", "b")
+    longest = (RunningTask(TaskKey(BEFORE, 1, 1), "b-e0", 2.0),)
+    scheduler(structs.replace(register("b"), longest=longest), LATER)
+    scheduler(MOVED, LATER)
+    assert [] == scheduler(taken("a", 0), LATER)
+    out = scheduler(TakeOverTimer(JOB), LATER + 1.0)
+    assert 2 == sum(reserved(out).values())
+    assert [] == scheduler(TakeOverTimer(JOB), LATER + 1.0)
+    again = scheduler(register("b"), LATER + 1.1)
+    assert [TakeOver(JOB, S, (BEFORE,))] == of(TakeOver, again), "the question may have been lost"
+    late = scheduler(taken("b", 1, 2), LATER + 1.2)
+    assert of(CancelReservations, late), "it runs the last task that waited"
+    assert [] == of(AssignTasks, scheduler(get("a", 1), LATER + 1.2))
+
+
+def test_a_dead_node_is_not_waited_for() -> None:
+    """It is known to be dead: what it had is placed."""
+    scheduler, _ = taking_over(taken("a", 0))
+    out = scheduler(NodeLost(B, "killed"), LATER)
+    assert 4 == sum(reserved(out).values())
+
+
+def test_a_job_that_ends_before_a_node_has_answered_ends_there_too() -> None:
+    """Its answer is what tells that it has something of it."""
+    scheduler, _ = taking_over(taken("a"))
+    scheduler(EndJob(JOB), LATER)
+    assert [Envelope(monitor("b"), EndJob(JOB))] == scheduler(taken("b", 0), LATER)
+
+
+def test_a_new_scheduler_ends_no_job_that_may_still_come() -> None:
+    """Its clients bring the jobs of before; what nobody has claimed for the lease is over."""
     scheduler = Driven("a")
-    msg = structs.replace(submit(task(0)), replaces=(JobId("before"),))
-    assert Envelope(monitor("a"), EndJobs((JobId("before"),))) == scheduler(msg)[1]
+    held = (HeldJob(BEFORE, 0),)
+    for now in (0.0, 3.0, 6.0, 9.0):
+        assert [] == of(EndJobs, scheduler(register("a", held=held), now))
+    assert [EndJobs((BEFORE,))] == of(EndJobs, scheduler(register("a", held=held), 11.0))
+
+
+def test_a_job_that_has_moved_away_is_forgotten_in_silence() -> None:
+    """The new scheduler may still be about to ask the nodes; much later they are told."""
+    scheduler = Driven("a")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    assert [] == scheduler(EndJob(JOB, moved=True))
+    held = (HeldJob(JOB, 0),)
+    assert [] == of(EndJobs, scheduler(register("a", held=held), 0.5))
+    assert [EndJobs((JOB,))] == of(EndJobs, scheduler(register("a", held=held), 10.5))
 
 
 def test_it_answers_pings() -> None:

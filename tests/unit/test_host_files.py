@@ -16,7 +16,13 @@ from minishark.sources import filesystems
 from minishark.sources.filesystems import StoreAccess, StoredFile
 from minishark.sources.parquet_parts import FilePart, metadata_range, needed_ranges
 from minishark.worker import host_files
-from minishark.worker.host_files import HostFiles, Interrupted, merged, requests_for, without
+from minishark.worker.host_files import (
+    FetchInterruptedError,
+    HostFiles,
+    merged,
+    requests_for,
+    without,
+)
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda r: (r[0], sum(r))))
 ROWS = 20_000
@@ -205,7 +211,7 @@ def test_the_least_recently_used_files_make_room(store: Store, tmp_path: Path) -
 
 def test_a_task_that_is_to_end_fetches_no_more(store: Store, tmp_path: Path) -> None:
     held = HostFiles(tmp_path / "objects", is_interrupted=lambda: len(store.read) > 2)
-    with pytest.raises(Interrupted), held.held([store.file("a", bytes(500 << 20))]):
+    with pytest.raises(FetchInterruptedError), held.held([store.file("a", bytes(500 << 20))]):
         pass
     assert len(store.read) < 20
 
@@ -224,3 +230,21 @@ def test_local_files_keep_their_paths(tmp_path: Path) -> None:
     with HostFiles(tmp_path / "objects").held(files) as paths:
         assert [str(path)] == paths
     assert not (tmp_path / "objects").exists()
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd", "uncompressed"])
+def test_what_was_not_fetched_can_not_be_read(tmp_path: Path, compression: str) -> None:
+    """A page header of zeros is an error: if DuckDB read more than is needed, nobody got zeros."""
+    path = tmp_path / "a.parquet"
+    columns = "i, hash(i) AS h, 'abc' || i AS s, i % 5 AS k, [i] AS l, i % 2 = 0 AS b"
+    duckdb.sql(f"COPY (SELECT {columns} FROM range(9000) r(i)) TO '{path}' "
+               f"(ROW_GROUP_SIZE 3000, COMPRESSION {compression})")  # fmt: skip
+    data = bytearray(path.read_bytes())
+    needed = needed_ranges(pq.read_metadata(path), len(data), FilePart(columns=()))
+    for first, last in without([(0, len(data))], needed):
+        data[first:last] = bytes(last - first)
+    path.write_bytes(data)
+    with duckdb.connect() as connection:
+        for name in "ihsklb":
+            with pytest.raises(duckdb.Error):
+                connection.sql(f"SELECT bit_xor(hash({name})) FROM '{path}'").fetchall()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from minishark.cluster.backend import FragmentRejectedError
-from minishark.errors import ExecutionError, PartitionsLostError, TaskFailedError
+from minishark.errors import DataError, PartitionsLostError, TaskFailedError
 from minishark.query.ladder import RESTORES_MAX, climb
 from minishark.query.planner import TablesPromisedError
 
@@ -21,13 +21,11 @@ class Script:
         planning: errors of the first plans, in order; None plans.
         running: errors of the first runs; None runs.
         stale: which plans are no longer current when they have run, counted from 0.
-        files: whether the query reads files.
     """
 
     planning: list[Exception | None] = field(default_factory=list)
     running: list[Exception | None] = field(default_factory=list)
     stale: frozenset[int] = frozenset()
-    files: bool = False
     story: list[str] = field(default_factory=list)
     plans: int = -1
 
@@ -54,11 +52,6 @@ class Script:
     def is_current(self, plan: int) -> bool:
         """As scripted."""
         return plan not in self.stale
-
-    def reads_files(self, plan: int) -> bool:
-        """As scripted."""
-        del plan
-        return self.files
 
     def restore(self, lost: PartitionsLostError) -> None:
         """Note the table."""
@@ -121,16 +114,17 @@ def test_an_error_of_a_current_plan_is_the_users() -> None:
     assert ["plan"] == script.story
 
 
-def test_files_that_change_while_they_are_read_are_read_again_once() -> None:
-    """Rows may be of both versions, even if nothing failed."""
-    script = Script(files=True, stale=frozenset({0}))
+def test_sources_that_change_while_they_are_read_are_read_again_once() -> None:
+    """Tasks notice files that were replaced."""
+    script = Script(running=[DataError("a.csv was replaced")], stale=frozenset({0}))
     assert "rows of plan 1, 0 warnings" == climb(script)
-    with pytest.raises(ExecutionError, match="keep changing"):
-        climb(Script(files=True, stale=frozenset({0, 1})))
+    script = Script(running=[DataError("a.csv was replaced")] * 2, stale=frozenset({0, 1}))
+    with pytest.raises(DataError, match="was replaced"):
+        climb(script)
 
 
 def test_tables_that_change_while_they_are_read_are_no_matter() -> None:
-    """A plan reads one load of a table in full, or fails."""
+    """A plan reads one load of a table, or one version of a source, in full, or fails."""
     assert "rows of plan 0, 0 warnings" == climb(Script(stale=frozenset({0})))
 
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.expressions import ColumnRef
+from minishark.expressions import Column, ColumnRef
+from minishark.sources.contract import FileSplit, Pushed, Relation
+from minishark.sources.filesystems import StoredFile
 from minishark.worker import duckdb_slot
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import stream
@@ -25,6 +28,7 @@ from minishark.worker.protocol import (
     TaskProblem,
 )
 from minishark.worker.run_task import TaskRunner
+from minishark.worker.scans import SplitRead
 from minishark.worker.store import FolderMissingError, Store
 from minishark.worker.task_errors import TaskError, task_errors
 
@@ -293,8 +297,27 @@ def test_a_partition_from_a_stored_file(
 # Inputs
 
 
+@dataclass
+class Rows(FileSplit):
+    """The rows of some SQL."""
+
+    sql: str
+
+    def files(self) -> Sequence[StoredFile]:
+        return ()
+
+    def relation(self, paths: Sequence[str]) -> Relation:
+        return Relation(self.sql)
+
+
+def read_of(sql: str, column: str) -> bytes:
+    """A read of a relation with one column."""
+    schema = (Column(*column.split()),)
+    return SplitRead(schema, (Rows(sql),), Pushed()).pickled()
+
+
 def test_inputs_are_named(runner: TaskRunner, store: Store) -> None:
-    """Shared inputs, a task's own ones and relations are tables of the fragment, then gone."""
+    """Shared inputs, a task's own ones and splits are tables of the fragment, then gone."""
     one = put(store, "a.arrow", "SELECT 1 AS c0")
     two = put(store, "b.arrow", "SELECT 2 AS c0")
     stage = stage_task(
@@ -302,7 +325,7 @@ def test_inputs_are_named(runner: TaskRunner, store: Store) -> None:
         ("INTEGER",),
         shared_inputs={"in0": (one,)},
     )
-    payload = TaskPayload(0, {"in1": (two,)}, {"in2": "(SELECT 4 AS x)"})
+    payload = TaskPayload(0, {"in1": (two,)}, {"in2": (read_of("(SELECT 4 AS x)", "x INTEGER"),)})
     assert [(7,)] == rows(inline(runner.run(stage, payload)))
     for name in ("in0", "in1", "in2"):
         with pytest.raises(TaskError) as found:
@@ -456,7 +479,9 @@ def test_slot_without_memory(store: Store, tmp_path: Path) -> None:
 def test_a_view_that_was_left_behind_is_replaced(runner: TaskRunner) -> None:
     """An interruption may come while a task cleans up; the next one has inputs of its own."""
     runner._duckdb.con.execute("CREATE TEMP VIEW in0 AS SELECT 1 AS a")
-    payload = TaskPayload(index=0, inputs={}, relations={"in0": "range(3) AS t(a)"})
+    payload = TaskPayload(
+        index=0, inputs={}, reads={"in0": (read_of("(FROM range(3) AS t(a))", "a BIGINT"),)}
+    )
     outcome = runner.run(stage_task("SELECT a AS c0 FROM in0", ("BIGINT",)), payload)
     assert [(0,), (1,), (2,)] == rows(inline(outcome))
 

@@ -41,15 +41,14 @@ def array_of(case: Case, result: Any) -> Any:
 
 def driver_of(case: Case, front_end: int) -> Callable[[Run], Any]:
     """A driver that returns the result and when its iterations began and ended."""
-    stamp = partial(_stamp, front_end)
 
     def driver(run: Run) -> tuple[Value, Value, Value]:
         iterate, data = _prepare(case, run)
-        began = run.map(stamp, run.reduce(_either, run.map(_nothing, data)))
+        began = run.map(partial(_began, front_end), run.reduce(_either, run.map(_nothing, data)))
         # No partition's iterations begin before all partitions are there.
         result = iterate(run.map(_first_of, data, run.broadcast(began)))
         last = run.reduce(_either, run.map(_nothing, result))
-        return result, began, run.map(stamp, last)
+        return result, began, run.map(partial(_ended, front_end), last)
 
     return driver
 
@@ -72,10 +71,21 @@ def _prepare(case: Case, run: Run) -> tuple[Callable[[Value], Value], Value]:
     return iterate_sums, run.load(kind.load)
 
 
-def _stamp(front_end: int, *after: object) -> Stamp:
-    """Now, on a clock that all processes of the machine share, and the session's CPU time."""
+def _began(front_end: int, after: object) -> Stamp:
+    """Now, on a clock that all processes of the machine share, and the session's CPU time.
+
+    To learn the CPU time of all processes takes a millisecond or two: that is over before.
+    """
     del after
-    return time.perf_counter(), cpu_s_of_family(psutil.Process(front_end))
+    cpu_s = cpu_s_of_family(psutil.Process(front_end))
+    return time.perf_counter(), cpu_s
+
+
+def _ended(front_end: int, after: object) -> Stamp:
+    """The same; the CPU time is learnt when the clock has been read."""
+    del after
+    now_s = time.perf_counter()
+    return now_s, cpu_s_of_family(psutil.Process(front_end))
 
 
 def _nothing(part: object) -> None:

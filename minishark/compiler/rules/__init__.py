@@ -25,8 +25,10 @@ from minishark.compiler.rules.rule import Phase, Rule
 from minishark.compiler.rules.semi_join_duplicates import SEMI_JOIN_DUPLICATES
 from minishark.compiler.rules.semi_join_filters import SEMI_JOIN_FILTERS
 from minishark.compiler.rules.skew_split import SKEW_SPLIT
+from minishark.compiler.rules.source_pushdown import SOURCE_PUSHDOWN
 
 RULES: tuple[Rule, ...] = (
+    SOURCE_PUSHDOWN,
     ONE_TASK,
     EAGER_AGGREGATION,
     SEMI_JOIN_DUPLICATES,

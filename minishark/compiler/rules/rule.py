@@ -21,6 +21,8 @@ class Phase(StrEnum):
     Each is called as `apply(..., options)`, where `options` are the rule's own.
     """
 
+    SOURCES = "sources"
+    """`(LogicalPlan, sources, options) -> LogicalPlan`: what its scans ask of sources."""
     CHOICE = "choice"
     """`(place, PlannerOptions, options) -> PhysicalPlan`: one of the plans that `place` makes."""
     PLACEMENT = "placement"

@@ -235,7 +235,7 @@ class PlanningDatabase:
         """The columns of a SQL relation such as `read_parquet('file')`."""
         # On another connection, as are all reads of users' files: one that hangs, as of a network
         # drive, must not hold other statements.
-        with self._reading() as connection:
+        with self.reading() as connection:
             return _schema(connection.sql(f"FROM {relation}"))
 
     def syntax(self, sql: str) -> str:
@@ -250,6 +250,11 @@ class PlanningDatabase:
         with self._lock, _query_errors():
             return [row[0] for row in self._con.execute(sql, values).fetchall()]
 
+    def constants(self, texts: Sequence[str]) -> list[Any]:
+        """The values of constant expressions; a QueryError for any other."""
+        with self._lock, _query_errors():
+            return [self._con.execute(f"SELECT {text}").fetchall()[0][0] for text in texts]
+
     def check(self, test: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Try something with DuckDB, whose errors become QueryErrors."""
         with self._lock, _query_errors():
@@ -260,16 +265,9 @@ class PlanningDatabase:
             self.check(how)
             self._outdate()
 
-    def count_rows(self, relations: Sequence[str]) -> list[int]:
-        """The number of rows of each SQL relation (duckdb.Error if one can't be read)."""
-        with self._reading() as connection:
-            return [
-                int(connection.execute(f"SELECT count(*) FROM {relation}").fetchall()[0][0])
-                for relation in relations
-            ]
-
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Another connection with the session's settings, to read users' files with."""
         with contextlib.closing(self.connection()) as connection, ConnectionUse(connection):
             # Settings of the session, such as `binary_as_string`, say how files are read.
             with self._lock:

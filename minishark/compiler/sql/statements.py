@@ -80,6 +80,7 @@ class Target(msgspec.Struct, frozen=True):
 
     name: str
     is_main: bool  # whether it is in the schema of the cluster's tables
+    path: tuple[str, ...] = ()  # the whole name, as it is written
 
 
 class Write(_Statement, frozen=True):
@@ -100,6 +101,26 @@ class DropTable(Write, frozen=True, kw_only=True):
     """DROP TABLE; `missing_ok` for IF EXISTS."""
 
     missing_ok: bool
+
+
+class Transaction(_Statement, frozen=True):
+    """BEGIN, COMMIT or ROLLBACK, whatever it is called."""
+
+    verb: str
+
+
+class Vacuum(_Statement, frozen=True):
+    """VACUUM: removes files that no table needs; `path` is a table's name, empty for all."""
+
+    path: tuple[str, ...]
+
+
+class CacheTable(_Statement, frozen=True):
+    """CACHE TABLE or UNCACHE TABLE."""
+
+    path: tuple[str, ...]
+    caches: bool  # False for UNCACHE
+    missing_ok: bool  # IF EXISTS
 
 
 class CopyTo(_Statement, frozen=True):
@@ -140,21 +161,22 @@ ParsedStatement: TypeAlias = (
     | SetVariable
     | CreateEnum
     | Write
+    | Transaction
+    | Vacuum
+    | CacheTable
     | CopyTo
     | Prepare
     | Execute
     | Deallocate
 )
 
-COUNTED = (Definition, Setting, Write, CopyTo, Prepare, Deallocate)
+COUNTED = (Definition, Setting, Write, Transaction, Vacuum, CacheTable, CopyTo, Prepare, Deallocate)
 """Statements that answer with a number of rows in a column called Count, unless RETURNING asks for
 more."""
 
 _TYPES = duckdb.StatementType
 _MAIN = (("main",), ("memory",), ("memory", "main"))  # qualifiers of the cluster's tables
 _INSTEAD = {
-    "TRANSACTION": "each statement is a transaction of its own",
-    "VACUUM": "statistics are measured when a table is loaded",
     "LOAD": "only the extensions that DuckDB brings along can be used",
     "EXPORT": "write tables with COPY ... TO",
 }
@@ -185,6 +207,8 @@ _UNCOMMON = (
 _DESC_OF_QUERY = re.compile(r"(?:^|\()\s*desc\b")  # as opposed to that of an ORDER BY
 _COPIED_COLUMNS = re.compile(r'("(?:[^"]|"")+"|[\w.]+)\s*\((.*)\)', re.DOTALL)
 _TEMPORARY = ("TEMP", "TEMPORARY")
+_CACHE = re.compile(r"\s*(UN)?CACHE\s+TABLE\s+(IF\s+EXISTS\s+)?", re.IGNORECASE)
+_VERBS = {"BEGIN": "BEGIN", "START": "BEGIN", "COMMIT": "COMMIT", "END": "COMMIT"}
 _MODIFIERS = ("TEMP", "TEMPORARY", "PERSISTENT", "RECURSIVE", "SECURE", "UNIQUE")
 
 
@@ -194,6 +218,9 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
         text.encode()
     except UnicodeEncodeError as error:
         raise QueryError(f"This text is no valid Unicode: {error}.") from error
+    cached = _CACHE.match(text)
+    if cached is not None:
+        return [_cache(text, cached)]
     try:
         found = con.extract_statements(text)
     except duckdb.Error as error:
@@ -234,6 +261,25 @@ def _classified(
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
 
 
+def _cache(text: str, found: re.Match[str]) -> ParsedStatement:
+    """CACHE TABLE, which DuckDB does not parse."""
+    sql = text.strip().rstrip(";").rstrip()
+    cursor = TokenCursor(text[found.end() :])
+    path = cursor.name()
+    if not path or cursor.rest.strip(" \n;"):
+        raise QueryError("Write CACHE TABLE name or UNCACHE TABLE name, and nothing after it.")
+    return CacheTable(sql, path=path, caches=not found[1], missing_ok=bool(found[2]))
+
+
+def _transaction(sql: str, _: TokenCursor, first: str) -> ParsedStatement:
+    return Transaction(sql, verb=_VERBS.get(first, "ROLLBACK"))
+
+
+def _vacuum(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+    cursor.skip_any("FULL", "ANALYZE")
+    return Vacuum(sql, path=cursor.name())
+
+
 def _select(sql: str, cursor: TokenCursor, parsed: duckdb.Statement) -> ParsedStatement:
     if cursor.next.upper() in ("SHOW", "DESCRIBE", "DESC"):
         return Show(sql, is_show=True)
@@ -257,10 +303,11 @@ def _explain(con: duckdb.DuckDBPyConnection, cursor: TokenCursor) -> ParsedState
 
 
 def _target(cursor: TokenCursor) -> Target | None:
-    *schema, name = cursor.name() or ("",)
+    path = cursor.name()
+    *schema, name = path or ("",)
     if not name:
         return None
-    return Target(name, not schema or tuple(part.lower() for part in schema) in _MAIN)
+    return Target(name, not schema or tuple(part.lower() for part in schema) in _MAIN, path)
 
 
 def _insert(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
@@ -408,6 +455,13 @@ _BY_FIRST_WORD: Mapping[str, Callable[[str, TokenCursor, str], ParsedStatement]]
     "CREATE": _create,
     "DROP": _drop,
     "ALTER": _alter,
+    "BEGIN": _transaction,
+    "START": _transaction,
+    "COMMIT": _transaction,
+    "END": _transaction,
+    "ROLLBACK": _transaction,
+    "ABORT": _transaction,
+    "VACUUM": _vacuum,
     "COMMENT": _front_end,
     "ATTACH": _front_end,
     "DETACH": _front_end,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import duckdb
@@ -126,6 +126,43 @@ def split_arguments(text: str) -> list[str]:
                 first = start + offset + 1
     last = text[first:].strip()
     return [*parts, last] if last else parts
+
+
+def find_calls(sql: str, functions: Collection[str]) -> list[tuple[int, int, str, str]]:
+    """The calls of functions in a text, which are not inside each other.
+
+    Args:
+        sql: any statement.
+        functions: names in lower case.
+
+    Returns:
+        for each call the places of its first character and of the one after its last, the
+        function in lower case, and the text between the brackets.
+    """
+    found: list[tuple[int, int, str, str]] = []
+    tokens = sql_tokens(sql)
+    for at, (first, name, _) in enumerate(tokens[:-1]):
+        start = tokens[at + 1][0]
+        is_call = name.lower() in functions and sql.startswith("(", start)
+        if not is_call or (found and first < found[-1][1]):
+            continue
+        end = _closing_bracket(tokens[at + 1 :])
+        if end is not None:
+            found.append((first, end + 1, name.lower(), sql[start + 1 : end]))
+    return found
+
+
+def _closing_bracket(tokens: Iterable[Token]) -> int | None:
+    """The place of the bracket that closes the one with which the tokens begin."""
+    depth = 0
+    for start, token, type_ in tokens:
+        if type_ != duckdb.token_type.operator:
+            continue
+        for offset, char in enumerate(token):
+            depth += (char in "([{") - (char in ")]}")
+            if depth == 0:
+                return start + offset
+    return None
 
 
 def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:

@@ -1,0 +1,571 @@
+"""Tables that stand for sources: those that users name, and files that queries name.
+
+The planning database has a miniature of each. `FROM 'part-*.parquet'` and calls of readers such as
+`read_parquet('...')` are replaced by the name of such a table before the query is planned. A query
+reads one version of each source: what was there when it was planned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
+from minishark.compiler.hints import SourceScan
+from minishark.compiler.logical.operators import Scan, Statement
+from minishark.compiler.logical.plan import LogicalPlan
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules import enabled
+from minishark.compiler.rules.rule import Phase
+from minishark.compiler.rules.source_pushdown import plan_over
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.tokens import find_calls, split_arguments
+from minishark.errors import DataError, OptionError, QueryError
+from minishark.expressions import Schema, quote
+from minishark.query.remote_calls import RemoteFiles, without_remote_files
+from minishark.sources.contract import Pushed, Snapshot, Source, Split
+from minishark.sources.files import FileSource
+from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
+from minishark.sources.parquet_parts import FilePart
+from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
+from minishark.sources.storage_options import Storage
+from minishark.worker.host_files import HostFiles
+from minishark.worker.scans import Scans, SplitRead
+
+PREFIX = "_source_"  # how the names of tables start that no user has named
+_FILES_MAX = 64
+_READ_BYTES_MAX = 256 << 20
+"""The bytes of splits that one task reads, about, where there are many splits."""
+_ROWS_UNKNOWN = 1_000_000
+_ROW_BYTES = 100
+_READERS = {"read_parquet": "read_parquet", "parquet_scan": "read_parquet"}
+_ENDINGS = {".parquet": "read_parquet"}
+_TEXT = r"'(?:[^']|'')+'"
+_NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"'.encode())
+_CALLED = re.compile(rf"(?:{'|'.join(_READERS)})\s*\(\s*({_TEXT})\s*\)".encode(), re.IGNORECASE)
+_MAY_NAME_FILES = re.compile("parquet", re.IGNORECASE)
+
+_ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
+
+_Call: TypeAlias = tuple[str, tuple[tuple[str | None, str], ...]]
+"""A function, and the names and texts of its arguments."""
+
+_FileKey: TypeAlias = tuple[str, str]
+"""A reader and a pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """A query names files in its text from byte `first` to `last`; `alias` qualifies columns."""
+
+    first: int
+    last: int
+    reader: str
+    pattern: str
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table that stands for one version of a source."""
+
+    name: str  # what queries call it
+    source: Source
+    snapshot: Snapshot
+
+    @property
+    def statistics(self) -> TableStatistics:
+        """Those of the snapshot; guesses where it has none."""
+        known = self.snapshot.statistics
+        if known is not None:
+            return known
+        columns = (ColumnStatistics(),) * len(self.snapshot.schema)
+        return TableStatistics(_ROWS_UNKNOWN, _ROWS_UNKNOWN * _ROW_BYTES, columns)
+
+    def table(self, pushed: Pushed, splits: Sequence[Split], name: str, tasks: int) -> Table:
+        """A table of the splits that a scan reads."""
+        columns = self._columns(pushed)
+        pushed = Pushed(
+            columns=tuple(column.name for column in columns),
+            predicates=pushed.predicates,
+            limit=pushed.limit,
+        )
+        partitions = tuple(
+            Partition(
+                index=i,
+                file="",
+                locations=(),
+                rows=sum(map(self._rows, group)),
+                bytes=sum(split.bytes for split in group),
+                read=SplitRead(columns, tuple(group), pushed).pickled(),
+            )
+            for i, group in enumerate(grouped(splits, tasks))
+        )
+        return Table(
+            name=name,
+            schema=self.snapshot.schema,
+            partitions=partitions,
+            partition_by=(),
+            statistics=self.statistics,
+        )
+
+    def _columns(self, pushed: Pushed) -> Schema:
+        schema = self.snapshot.schema
+        if pushed.columns is None:
+            return schema
+        wanted = {name.lower() for name in pushed.columns}
+        # Rows are counted by a column, as Arrow data without columns has none.
+        return tuple(c for c in schema if c.name.lower() in wanted) or schema[:1]
+
+    def _rows(self, split: Split) -> int:
+        if split.rows is not None:
+            return split.rows
+        known = self.statistics
+        return int(split.bytes * known.rows / max(1, known.bytes)) or 1
+
+
+def grouped(splits: Sequence[Split], tasks: int) -> list[list[Split]]:
+    """Splits that follow one another together, in groups of about equal bytes; at least one."""
+    total = sum(split.bytes for split in splits)
+    count = min(len(splits), max(tasks, -(-total // _READ_BYTES_MAX)))
+    groups: list[list[Split]] = [[] for _ in range(max(1, count))]
+    before = 0
+    for index, split in enumerate(splits):
+        middle = before + split.bytes / 2
+        place = int(middle * count / total) if total else index * count // len(splits)
+        groups[min(place, count - 1)].append(split)
+        before += split.bytes
+    return [group for group in groups if group] or [[]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A query over tables that stand for files."""
+
+    sql: str  # its text, with the tables' names
+    tables: tuple[SourceTable, ...]  # the tables; they may be evicted before they are used
+
+
+@dataclass(slots=True, kw_only=True)
+class SourceTables:
+    """The tables that stand for sources; safe to use from several threads."""
+
+    planning: PlanningDatabase  # DuckDB, which finds files and reads their schemas
+    storage: Storage  # how object stores are reached
+    host_files: HostFiles  # what is here of their files
+    functions: Mapping[str, ScanFunction] = field(default_factory=lambda: SCAN_FUNCTIONS)
+    _current: dict[str, SourceTable] = field(default_factory=dict)  # by name in lower case
+    _named: dict[str, str] = field(default_factory=dict)  # those of users, by name in lower case
+    _files: OrderedDict[_FileKey, str] = field(default_factory=OrderedDict)
+    _calls: dict[_Call, str] = field(default_factory=dict)
+    _remote: dict[RemoteFiles, str] = field(default_factory=dict)  # names; views may have them
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # Sources that users name
+
+    @property
+    def names(self) -> list[str]:
+        """The names of sources, those that stand for calls in queries included."""
+        return list(self._named.values())
+
+    def rows(self, name: str) -> SourceRows:
+        """All rows of a source, as Arrow data that is read when something needs it."""
+        with self._lock:
+            return SourceRows(self._current[name.lower()], self)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._named
+
+    def add(self, name: str, source: Source) -> SourceTable:
+        """Let queries read a source by a name, in place of any source of that name.
+
+        Raises:
+            DataError: it can't be read.
+        """
+        table = SourceTable(name, source, source.resolve())
+        with self._lock:
+            self._named[name.lower()] = name
+            self._put(table)
+        return table
+
+    def add_unnamed(self, source: Source) -> SourceTable:
+        """Let queries read a source by a name that nobody else uses."""
+        return self.add(f"{PREFIX}{next(self._numbers)}", source)
+
+    def remote(self, files: RemoteFiles) -> str:
+        """The name of a table that stands for files of object stores.
+
+        Raises:
+            DataError: there are none, or they can't be read.
+        """
+        with self._lock:
+            known = self._remote.get(files)
+        if known is not None:
+            return known
+
+        def find() -> Sequence[StoredFile]:
+            return [file for pattern in files.patterns for file in self.list(pattern)]
+
+        source = FileSource(
+            name=files.name, reader=files.reader, find=find, options=dict(files.options), reach=self
+        )
+        name = self.add_unnamed(source).name
+        with self._lock:
+            return self._remote.setdefault(files, name)
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            del self._named[name.lower()]
+            self._drop(name)
+
+    def _put(self, table: SourceTable) -> None:
+        self._current[table.name.lower()] = table
+        self.planning.put_table(table.table(Pushed(), (), table.name, 1))
+
+    def _drop(self, name: str) -> None:
+        del self._current[name.lower()]
+        self.planning.remove_table(name)
+
+    def get(self, name: str) -> SourceTable | None:
+        """The current version of the source of that name; None if there is none.
+
+        Raises:
+            DataError: it can't be read.
+        """
+        known = self._current.get(name.lower())
+        if known is None:
+            return None
+        snapshot = known.source.resolve()
+        if snapshot.version == known.snapshot.version:
+            return known
+        table = replace(known, snapshot=snapshot)
+        with self._lock:
+            current = self._current.get(name.lower())
+            if current is None or current.source is not known.source:
+                return current
+            if current.snapshot.version == snapshot.version:  # another thread was faster
+                return current
+            self._put(table)
+        return table
+
+    def mentioned(self, names: Iterable[str]) -> dict[str, SourceTable]:
+        """The current versions of the sources among the names, by name in lower case."""
+        found = ((name.lower(), self.get(name)) for name in dict.fromkeys(names))
+        return {name: table for name, table in found if table is not None}
+
+    def known(self, names: Iterable[str]) -> dict[str, SourceTable]:
+        """The versions among the names that were current when somebody looked last."""
+        with self._lock:
+            keys = [name.lower() for name in names]
+            return {key: self._current[key] for key in keys if key in self._current}
+
+    def refresh(self) -> None:
+        """Look up the current version of every source that users name."""
+        for name in list(self._named):
+            self.get(name)
+
+    def is_current(self, table: SourceTable) -> bool:
+        try:
+            return self.get(table.name) is table
+        except DataError:
+            return False
+
+    # Calls of functions that DuckDB does not have
+
+    def with_calls(self, sql: str) -> str:
+        """A text of SQL with tables in place of `SCAN_FUNCTIONS` and of files in object stores.
+
+        Raises:
+            OptionError: a function does not take its arguments.
+            QueryError: an argument is no constant.
+            DataError: a source can't be read.
+        """
+        text, last = "", 0
+        for first, end, function, arguments in find_calls(sql, self.functions):
+            name = self._called(function, arguments)
+            text += f"{sql[last:first]}{quote(name)}"
+            last = end
+        return without_remote_files(text + sql[last:], self.remote)
+
+    def _called(self, function: str, arguments: str) -> str:
+        """The table of a call; equal calls have the same one."""
+        given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
+        texts = [(found[1], found[2]) for found in given if found is not None]
+        key = (function, tuple(texts))
+        with self._lock:
+            known = self._calls.get(key)
+        if known is not None:
+            return known
+        values = self.planning.constants([text for _, text in texts])
+        pairs = [(name, value) for (name, _), value in zip(texts, values, strict=True)]
+        unnamed = [value for name, value in pairs if name is None]
+        named = {name.lower(): value for name, value in pairs if name is not None}
+        try:
+            source = self.functions[function](self, *unnamed, **named)
+        except TypeError as error:
+            raise OptionError(f"{function}: {error}") from error
+        name = self.add_unnamed(source).name
+        with self._lock:
+            return self._calls.setdefault(key, name)
+
+    # Files that queries name
+
+    def forget(self) -> None:
+        """Evict the tables of files: a setting changed that may say how files are read."""
+        with self._lock:
+            while self._files:
+                self._forget_oldest()
+
+    def rewritten(self, sql: str) -> Rewritten | None:
+        """`sql` with files replaced by tables; None if there is nothing to replace.
+
+        Files whose parts might not add up to what DuckDB reads stay in the text.
+        """
+        if not _MAY_NAME_FILES.search(sql):
+            return None
+        encoded, text, last, tables = sql.encode(), b"", 0, []
+        for reference in sorted(self._references(encoded), key=lambda found: found.first):
+            table = self._file_table(reference.reader, reference.pattern)
+            if table is None:
+                continue
+            tables.append(table)
+            alias = f" AS {quote(reference.alias)}" if reference.alias else ""
+            text += encoded[last : reference.first] + f" {quote(table.name)}{alias}".encode()
+            last = reference.last
+        return Rewritten((text + encoded[last:]).decode(), tuple(tables)) if tables else None
+
+    def _references(self, sql: bytes) -> Iterator[_Reference]:
+        try:
+            tree = json.loads(self.planning.syntax(sql.decode()))
+        except (QueryError, json.JSONDecodeError):
+            return
+        expressions = _common_table_expressions(tree)
+        for node in _nodes(tree):
+            first, kind = node.get("query_location"), node.get("type")
+            if not isinstance(first, int) or kind not in ("BASE_TABLE", "TABLE_FUNCTION"):
+                continue
+            found = (_NAMED if kind == "BASE_TABLE" else _CALLED).match(sql, first)
+            if found is None or node.get("sample"):
+                continue
+            if kind == "BASE_TABLE":
+                name = node["table_name"]
+                if name.lower() in expressions or self.planning.has_relation(name):
+                    continue
+            reference = _reference(node, found)
+            if reference is not None:
+                yield reference
+
+    def _file_table(self, reader: str, pattern: str) -> SourceTable | None:
+        # One table per pattern: when new files match one, those of others stay valid.
+        key = (reader, pattern)
+        with self._lock:
+            name = self._files.get(key)
+            if name is not None:
+                self._files.move_to_end(key)
+        try:
+            known = None if name is None else self.get(name)
+            if known is not None:
+                return known
+            source = FileSource(
+                name=f"{reader}({pattern!r})",
+                reader=reader,
+                find=lambda: self.list(pattern),
+                reach=self,
+            )
+            table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
+        except DataError:  # DuckDB says what it is, if the query is to read it
+            return None
+        with self._lock:
+            if key in self._files and self._files[key] in self._current:
+                return self._current[self._files[key]]  # another thread was faster
+            self._files[key] = table.name
+            self._put(table)
+            if len(self._files) > _FILES_MAX:
+                self._forget_oldest()
+        return table
+
+    def _forget_oldest(self) -> None:
+        _, oldest = self._files.popitem(last=False)
+        self._drop(oldest)
+
+    # How the front end gets at files (`sources.files.Reach`)
+
+    def list(self, pattern: str) -> Sequence[StoredFile]:
+        if is_remote(pattern):
+            return list_files(pattern, self.storage.access())
+        if Path(pattern).is_dir():
+            return list_files(pattern)
+        try:
+            paths = self.planning.glob(pattern)
+        except QueryError as error:
+            raise DataError(str(error)) from error
+        if not paths:
+            raise DataError(f"There is no file {pattern}.")
+        return [stat_file(str(Path(path).absolute())) for path in paths]
+
+    def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return self.planning.reading()
+
+    def held(
+        self, files: Sequence[StoredFile], parts: Sequence[FilePart]
+    ) -> AbstractContextManager[Sequence[str]]:
+        return self.host_files.held(files, parts, self.storage.access())
+
+
+class SourceRows:
+    """All rows of a source; Arrow data that DuckDB may read several times."""
+
+    def __init__(self, table: SourceTable, tables: SourceTables) -> None:
+        self._table, self._tables = table, tables
+
+    def __arrow_c_schema__(self) -> object:
+        columns = ", ".join(
+            f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in self._table.snapshot.schema
+        )
+        with _lossless() as connection:
+            return connection.sql(f"SELECT {columns}").to_arrow_table().schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        table = self._tables.get(self._table.name) or self._table
+        found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
+        reads = {"rows": tuple(partition.read for partition in found.partitions)}
+        scans = Scans(reads=reads, hold=self._tables.held)
+        batches = self._batches(scans)
+        first = next(batches)  # has no rows
+        reader = pa.RecordBatchReader.from_batches(first.schema, batches)
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self, scans: Scans) -> Iterator[pa.RecordBatch]:
+        with _lossless() as connection, scans.open():
+            for name, stream in scans.streams.items():
+                connection.register(name, stream)
+            reader = connection.sql(f"FROM {scans.relations['rows']}").to_arrow_reader()
+            yield _empty(reader.schema)
+            yield from reader
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+@contextlib.contextmanager
+def _lossless() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB that keeps types in Arrow data."""
+    with duckdb.connect() as connection:
+        connection.execute("SET arrow_lossless_conversion = true")
+        connection.execute("SET produce_arrow_string_view = false")
+        yield connection
+
+
+def with_splits(
+    plan: LogicalPlan,
+    sources: Mapping[str, SourceTable],
+    options: PlannerOptions,
+    *,
+    counts_all: bool,
+) -> tuple[LogicalPlan, list[Table], dict[str, SourceTable]]:
+    """A plan whose scans of sources read chosen splits.
+
+    Args:
+        plan: the logical plan.
+        sources: the versions to read, by the names of their tables in lower case.
+        options: which rules are on, and how many tasks read at a time.
+        counts_all: whether scans say how many splits there are in all.
+
+    Returns:
+        the plan; for each different scan a table of its splits, and for each of these, by its name
+        in lower case, the version of the source that it reads.
+    """
+    if isinstance(plan.operator, Statement):
+        named = [name for name in plan.operator.tables if name.lower() in sources]
+        tables = [_table(sources[name.lower()], Pushed(), name, options)[0] for name in named]
+        return plan, tables, {name.lower(): sources[name.lower()] for name in named}
+    titles = {name: table.source.name for name, table in sources.items()}
+    for rule, own in enabled(Phase.SOURCES, options):
+        plan = rule.apply(plan, titles, own)
+    chosen: dict[tuple[str, Pushed], tuple[Table, SourceScan]] = {}
+    versions: dict[str, SourceTable] = {}
+
+    def read(scan: Scan) -> Scan:
+        source = sources.get(scan.table.lower())
+        if source is None:
+            return scan
+        hint = scan.hints.source or SourceScan(source.source.name, Pushed())
+        key = (scan.table.lower(), hint.pushed)
+        if key not in chosen:
+            others = sum(name == key[0] for name, _ in chosen)
+            name = f"{source.name} ({others + 1})" if others else source.name
+            table, count = _table(source, hint.pushed, name, options)
+            total = None
+            if counts_all:
+                every = Pushed(columns=hint.pushed.columns)
+                total = len(source.snapshot.splits(every, options.partitions))
+            chosen[key] = (table, replace(hint, splits=count, all_splits=total))
+            versions[name.lower()] = source
+        table, hint = chosen[key]
+        return replace(scan, table=table.name, hints=replace(scan.hints, source=hint))
+
+    def walk(node: LogicalPlan) -> LogicalPlan:
+        if isinstance(node.operator, Scan):
+            return replace(node, operator=read(node.operator))
+        return plan_over(node, map(walk, node.children))
+
+    plan = walk(plan)
+    return plan, [table for table, _ in chosen.values()], versions
+
+
+def _table(
+    source: SourceTable, pushed: Pushed, name: str, options: PlannerOptions
+) -> tuple[Table, int]:
+    splits = source.snapshot.splits(pushed, options.partitions)
+    return source.table(pushed, splits, name, options.partitions), len(splits)
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        yield tree
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for item in tree:
+            yield from _nodes(item)
+
+
+def _common_table_expressions(tree: Any) -> set[str]:
+    """The names of all CTEs, in whatever scope: they may hide files."""
+    return {
+        entry["key"].lower()
+        for node in _nodes(tree)
+        if "cte_map" in node
+        for entry in node["cte_map"]["map"]
+    }
+
+
+def _reference(node: dict[str, Any], found: re.Match[bytes]) -> _Reference | None:
+    """A reference; without an alias, DuckDB qualifies columns by the file or the function."""
+    called = node["type"] == "TABLE_FUNCTION"
+    literal = (found[1] if called else found[0]).decode()
+    quoted = literal[0]
+    pattern = literal[1:-1].replace(quoted * 2, quoted)
+    if called:
+        default = node["function"]["function_name"]
+        reader = _READERS[default.lower()]
+    else:
+        default = Path(pattern).stem
+        reader = _ENDINGS.get(Path(pattern).suffix.lower(), "")
+    if not reader or "://" in pattern:
+        return None
+    first, last = found.span()
+    return _Reference(first, last, reader, pattern, "" if node.get("alias") else default)

@@ -1,0 +1,221 @@
+"""Tables of the warehouse as queries know them: their names, their versions, those in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from pyiceberg.table import Table as IcebergTable
+
+from minishark.errors import CatalogError, QueryError
+from minishark.expressions import quote
+from minishark.query.sinks import Layout
+from minishark.session.engine import Engine
+from minishark.session.named_tables import NamedTables
+from minishark.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
+from minishark.warehouse.names import NAMES, At, parts, renamed, renamed_anywhere
+from minishark.warehouse.source import WarehouseSource
+
+NOT_OURS = ("memory", "temp", "system")
+"""Databases that are not the warehouse."""
+
+_SUMMARIZE = re.compile(rf"(\bSUMMARIZE\s+)(?!SELECT\b|FROM\b|WITH\b)({NAMES})", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A transaction that was begun, and what it has done so far."""
+
+    name: TableName | None = None  # the table of the warehouse that it changes
+    iceberg: Any = None  # pyiceberg's transaction
+    files: list[str] = field(default_factory=list)  # the data files that were written
+
+
+@dataclass(slots=True, kw_only=True)
+class WarehouseTables:
+    """The tables of a session's warehouse."""
+
+    engine: Engine  # runs queries
+    named: NamedTables  # tables in memory
+    catalog: WarehouseCatalog
+    schema: str | None = None  # the schema that USE has chosen; None for the tables in memory
+    transaction: Transaction | None = None  # the one that was begun
+    cached: dict[TableName, Any] = field(default_factory=dict)  # with their metadata when loaded
+    root: WarehouseTables | None = None  # of the session that this one's was made of
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def child(self, engine: Engine, named: NamedTables) -> WarehouseTables:
+        """For a session of its own over the same tables."""
+        root = self.root or self
+        return replace(self, engine=engine, named=named, schema=None, transaction=None, root=root)
+
+    # Names
+
+    def resolved(self, path: Sequence[str]) -> TableName | None:
+        """The table that a name means, if it is one of the warehouse; it may not exist."""
+        match list(path):
+            case [table]:
+                return None if self.schema is None else TableName(self.schema, table)
+            case [schema, table]:
+                if schema.lower() == NAME:
+                    return TableName(MAIN, table)
+                if schema.lower() in (*NOT_OURS, MAIN):
+                    return None
+                found = self.catalog.schema(schema)
+                return None if found is None else TableName(found, table)
+            case [catalog, schema, table] if catalog.lower() == NAME:
+                return TableName(schema, table)
+        return None
+
+    def found(self, path: Sequence[str]) -> TableName | None:
+        """The existing table of the warehouse that a name means; None if it means another."""
+        name = self.resolved(path)
+        if name is None:
+            return None
+        known = self.catalog.find(name.schema, name.table)
+        if known is None and len(path) > 1:
+            if path[0].lower() != NAME and self.engine.planning.has_relation(path[-1]):
+                return None
+            raise CatalogError(self._unknown(name))
+        return known
+
+    def _unknown(self, name: TableName) -> str:
+        schema = self.catalog.schema(name.schema)
+        if schema is None:
+            known = ", ".join(self.catalog.schemas()) or "none"
+            return f"The warehouse has no schema {name.schema!r}; its schemas are: {known}."
+        known = ", ".join(table.table for table in self.catalog.tables(schema)) or "none"
+        return f"There is no table {name}; the tables of that schema are: {known}."
+
+    def renamed(self, sql: str) -> str:
+        """A query with the planning database's names, under which its tables can be read now."""
+        sql = _SUMMARIZE.sub(self._summarized, sql)  # its name has no place in the syntax tree
+        try:
+            return renamed(sql, self.engine.planning.syntax, self.registered)
+        except QueryError:  # no SELECT, as PIVOT is none
+            return renamed_anywhere(sql, self.registered)
+
+    def _summarized(self, found: re.Match[str]) -> str:
+        name = self.registered(parts(found[2]), None)
+        return found[0] if name is None else f"{found[1]}{quote(name)}"
+
+    def registered(self, path: tuple[str, ...], at: At | None) -> str | None:
+        try:
+            name = self.found(path)
+        except CatalogError:
+            if len(path) > 1 and path[0].lower() == NAME:
+                raise
+            return None  # a struct's field, or DuckDB says that it is missing
+        if name is None:
+            return None
+        sources = self.engine.planner.sources
+        if at is None:
+            if name in self.cached:
+                self.reload(name)
+            elif str(name) not in sources:
+                sources.add(str(name), self._source(name))
+            return str(name)
+        number, moment = self._moment(at)
+        version = f"{name}@{number if moment is None else moment.isoformat()}"
+        if version not in sources:
+            current = (self.root or self).current
+            source = WarehouseSource(
+                version, lambda: current(name), snapshot_id=number, timestamp=moment
+            )
+            sources.add(version, source)
+        return version
+
+    def _source(self, name: TableName) -> WarehouseSource:
+        current = (self.root or self).current  # all sessions read the source that one has named
+        return WarehouseSource(str(name), lambda: current(name))
+
+    def _moment(self, at: At) -> tuple[int | None, datetime | None]:
+        """The snapshot, or the point in time, that an AT clause means."""
+        kind = "BIGINT" if at.unit == "VERSION" else "TIMESTAMPTZ"
+        with contextlib.closing(self.engine.planning.connection()) as con:
+            try:
+                (row,) = con.execute(
+                    f"SELECT epoch_us(CAST(({at.expression}) AS TIMESTAMPTZ))"
+                    if kind == "TIMESTAMPTZ"
+                    else f"SELECT CAST(({at.expression}) AS BIGINT)"
+                ).fetchall()
+            except Exception as error:
+                raise QueryError(f"AT ({at.unit} => {at.expression}): {error}") from error
+        if row[0] is None:
+            raise QueryError(f"AT ({at.unit} => ...) needs a value, not NULL.")
+        if at.unit == "VERSION":
+            return int(row[0]), None
+        return None, datetime.fromtimestamp(row[0] / 1e6, UTC)
+
+    def current(self, name: TableName) -> Any:
+        """Pyiceberg's table as statements see it now: with what an open transaction has done."""
+        open_ = self.transaction
+        if open_ is not None and open_.name == name:
+            table = self.catalog.load(name)
+            return IcebergTable(
+                (name.schema, name.table),
+                open_.iceberg.table_metadata,
+                table.metadata_location,
+                table.io,
+                table.catalog,
+            )
+        return self.catalog.load(name)
+
+    def refresh(self) -> None:
+        """Forget the tables that others have dropped, and load changed ones again to memory."""
+        sources = self.engine.planner.sources
+        for registered in sources.names:
+            path = registered.partition("@")[0].split(".")
+            if path[0] != NAME or len(path) < 3:
+                continue
+            name = TableName(".".join(path[1:-1]), path[-1])
+            try:
+                self.catalog.load(name)
+            except CatalogError:
+                with contextlib.suppress(KeyError):
+                    sources.remove(registered)
+        for name in list(self.cached):
+            self.reload(name)
+
+    # Tables in memory
+
+    def reload(self, name: TableName) -> None:
+        """Load a table into memory, unless its current version is there."""
+        if self.root is not None:
+            self.root.reload(name)
+            return
+        with self._lock:
+            table = self.current(name)
+            if self.cached.get(name) is table.metadata:
+                return
+            sources = self.engine.planner.sources
+            held = f"{name} (loading)"
+            sources.add(held, self._source(name))
+            try:
+                if str(name) in sources:
+                    sources.remove(str(name))
+                query = f"FROM {quote(held)}"
+                self.named.store_query(str(name), query, Layout(replicas=2), replace=True)
+                self.cached[name] = table.metadata
+            except BaseException:
+                self.cached.pop(name, None)
+                raise
+            finally:
+                sources.remove(held)
+
+    def uncache(self, name: TableName) -> None:
+        if self.cached.pop(name, None) is not None:
+            self.named.drop(str(name), missing_ok=True)
+
+    def forget(self, name: TableName) -> None:
+        """Drop what the session knows of a table that is dropped, renamed or replaced."""
+        self.uncache(name)
+        sources = self.engine.planner.sources
+        for registered in sources.names:
+            if registered == str(name) or registered.startswith(f"{name}@"):
+                sources.remove(registered)

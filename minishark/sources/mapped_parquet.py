@@ -1,0 +1,294 @@
+"""Parquet files of a table format: their columns mapped to the table's, deleted rows left out.
+
+A file of an Iceberg or Delta table keeps the columns that the table had when it was written. The
+executor looks into the file's footer and writes the SQL that makes the table's columns of it: by
+field id where the format has ids, else by name; renamed, cast to the type of today, or constant
+where the file has no such column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from minishark.errors import DataError
+from minishark.expressions import Schema, quote, quote_text
+from minishark.sources.contract import FileSplit, Pushed, Relation
+from minishark.sources.filesystems import StoredFile, is_remote, stat_file
+from minishark.sources.parquet_parts import WHOLE, FilePart
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+_ROW_NUMBER = "file_row_number"  # DuckDB's option of read_parquet, and the column that it adds
+_FIELD_ID = b"PARQUET:field_id"
+_BYTES_MIN = 8 << 20  # parts of files below that are not worth a task
+_PARTS_PER_TASK = 4  # more parts are grouped, so that the plan stays short
+_TIME_ZONE = " WITH TIME ZONE"
+
+
+@dataclass(frozen=True, slots=True)
+class MappedColumn:
+    """A column of the table, and where it is in a file."""
+
+    name: str
+    type: str  # DuckDB's
+    stored: tuple[str, ...] = ()  # its names in files without field ids
+    field_id: int | None = None  # its id in files with field ids
+    constant: str = "NULL"  # SQL of its value in files that lack it
+    named: tuple[str, ...] | None = None  # all names that it may have in a file; None if unknown
+    is_row_number: bool = False  # whether it is no column of files, but a row's number in its file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedFile:
+    """A Parquet file, or the row groups of it whose middle is in a range of bytes."""
+
+    path: str  # local, or a URI
+    bytes: int  # the size of the whole file
+    columns: tuple[MappedColumn, ...]
+    rows: int | None = None  # of the whole file, without the deleted ones if those are known
+    first: int = 0  # the range's first byte
+    last: int | None = None  # the first byte behind the range; None for the end of the file
+    # Parquet files of positions, as Iceberg writes them, and their sizes in bytes.
+    delete_files: tuple[tuple[str, int], ...] = ()
+    named_in_deletes: str = ""  # what `delete_files` call this file
+    deleted: str = ""  # deleted positions as text, with commas
+
+    @property
+    def has_deletes(self) -> bool:
+        return bool(self.delete_files or self.deleted)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.first == 0 and self.last is None
+
+    @property
+    def range_bytes(self) -> int:
+        return (self.bytes if self.last is None else self.last) - self.first
+
+
+class MappedParquet(FileSplit):
+    """Some files of one version of a table.
+
+    Args:
+        name: the table, for messages.
+        parts: the files; those with deletes are whole.
+    """
+
+    def __init__(self, name: str, parts: Sequence[MappedFile]) -> None:
+        self.name = name
+        self.file_parts = tuple(parts)
+        known = [part.rows for part in self.file_parts if part.is_whole and not part.has_deletes]
+        counts = [rows for rows in known if rows is not None]
+        self.rows = sum(counts) if len(counts) == len(self.file_parts) else None
+        self.bytes = sum(part.range_bytes for part in self.file_parts)
+
+    def __repr__(self) -> str:
+        return f"MappedParquet({self.name!r}, {len(self.file_parts)} files, {self.bytes} bytes)"
+
+    def files(self) -> Sequence[StoredFile]:
+        """The data files, each followed by its delete files."""
+        return [
+            _stored(path, size)
+            for part in self.file_parts
+            for path, size in ((part.path, part.bytes), *part.delete_files)
+        ]
+
+    def parts(self, pushed: Pushed) -> Sequence[FilePart]:
+        """The columns of the data files; all of the delete files."""
+        return [
+            each
+            for part in self.file_parts
+            for each in (_needed(part, pushed), *(WHOLE for _ in part.delete_files))
+        ]
+
+    def relation(self, paths: Sequence[str]) -> Relation:
+        """The rows of all parts.
+
+        Raises:
+            DataError: a footer can't be read; the message names the file.
+        """
+        waiting = list(paths)
+        selects = []
+        for part in self.file_parts:
+            data, *waiting = waiting
+            deletes, waiting = waiting[: len(part.delete_files)], waiting[len(part.delete_files) :]
+            selects.append(_select(part, data, deletes))
+        return Relation("(" + " UNION ALL ".join(selects) + ")")
+
+
+def divided(name: str, files: Sequence[MappedFile], tasks: int) -> list[MappedParquet]:
+    """Files in about so many splits as keep `tasks` tasks busy, in the order of the files.
+
+    Large files are cut into ranges of bytes; each row group belongs to the range that its middle is
+    in, so to one exactly. Files with deletes stay whole, as positions count from a file's begin.
+    Small files share a split.
+    """
+    total = sum(file.bytes for file in files)
+    size = max(_BYTES_MIN, -(-total // max(tasks, 1)))
+    parts = [part for file in files for part in _cut(file, size)]
+    target = total / (max(tasks, 1) * _PARTS_PER_TASK)
+    splits: list[list[MappedFile]] = []
+    filled = 0.0
+    for part in parts:
+        if not splits or (len(parts) <= tasks * _PARTS_PER_TASK or filled >= target):
+            splits.append([])
+            filled = 0.0
+        splits[-1].append(part)
+        filled += part.range_bytes
+    return [MappedParquet(name, each) for each in splits]
+
+
+def enough_for(limit: int | None, files: Sequence[MappedFile]) -> Sequence[MappedFile]:
+    """The first files that have `limit` rows; all where that is not sure."""
+    if limit is None:
+        return files
+    rows = 0
+    for number, file in enumerate(files):
+        if rows >= limit:
+            return files[: max(number, 1)]
+        rows += 0 if file.rows is None or file.has_deletes else file.rows
+    return files
+
+
+def has_reserved_name(schema: Schema) -> bool:
+    """Whether a column hides DuckDB's number of a row in its file."""
+    return any(column.name.lower() == _ROW_NUMBER for column in schema)
+
+
+def _stored(path: str, size: int) -> StoredFile:
+    """Table formats never write a file twice, so its version needs not be asked for."""
+    return StoredFile(path, size, "") if is_remote(path) else stat_file(path)
+
+
+def _needed(part: MappedFile, pushed: Pushed) -> FilePart:
+    if pushed.columns is None:
+        return WHOLE
+    wanted = {*pushed.columns, *(each.column for each in pushed.predicates)}
+    columns = [each for each in part.columns if each.name in wanted and not each.is_row_number]
+    if any(each.named is None for each in columns):
+        return WHOLE
+    return FilePart(columns=tuple(name for each in columns for name in each.named or ()))
+
+
+def _cut(file: MappedFile, size: int) -> list[MappedFile]:
+    pieces = 1 if file.has_deletes or _is_unnumbered(file) else -(-file.bytes // size)
+    ends = [file.bytes * (number + 1) // pieces for number in range(pieces - 1)]
+    firsts, lasts = [0, *ends], [*ends, None]
+    return [replace(file, first=a, last=b) for a, b in zip(firsts, lasts, strict=True)]
+
+
+def _is_unnumbered(file: MappedFile) -> bool:
+    return any(column.name.lower() == _ROW_NUMBER for column in file.columns)
+
+
+def _select(part: MappedFile, path: str, deletes: Sequence[str]) -> str:
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415 - only where files are read
+
+    try:
+        with ParquetFile(path) as file:
+            stored, metadata = file.schema_arrow, file.metadata
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"Can't read the Parquet file {part.path}: {error}") from error
+    needs_ids = any(column.field_id is not None for column in part.columns)
+    if needs_ids and not any(each.stored for each in part.columns) and not _has_ids(stored):
+        raise DataError(
+            f"The Parquet file {part.path} has no field ids, and its table no mapping of names; "
+            "write the file again with the table's own writer."
+        )
+    columns = ", ".join(_column(column, stored) for column in part.columns)
+    conditions = _conditions(part, metadata, deletes)
+    # Names by position: those in the file may differ in case only.
+    names = [f"c{number}" for number in range(len(stored))]
+    options = "hive_partitioning = false"
+    if conditions or any(column.is_row_number for column in part.columns):
+        options += f", {_ROW_NUMBER} = true"
+        names.append("n")
+    read = f"read_parquet({quote_text(path)}, {options}) AS f({', '.join(names)})"
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT {columns} FROM {read}{where}"
+
+
+def _column(column: MappedColumn, stored: pa.Schema) -> str:
+    """SQL of one column of the table."""
+    name = quote(column.name)
+    if column.is_row_number:
+        return f"n AS {name}"
+    number = _position(column, stored)
+    if number is None:
+        return f"CAST({column.constant} AS {column.type}) AS {name}"
+    source = f"c{number}"
+    type_ = stored.field(number).type
+    if pa.types.is_timestamp(type_):
+        # Without a zone, files mean UTC where tables mean an instant (INT96, for one).
+        zoned = type_.tz is not None
+        if zoned != column.type.endswith(_TIME_ZONE):
+            plain = source if zoned else f"CAST({source} AS TIMESTAMP)"
+            source = f"({plain} AT TIME ZONE 'UTC')"
+    return f"CAST({source} AS {column.type}) AS {name}"
+
+
+def _position(column: MappedColumn, stored: pa.Schema) -> int | None:
+    ids = [_field_id(field) for field in stored]
+    if column.field_id is not None and _has_ids(stored):
+        return ids.index(column.field_id) if column.field_id in ids else None
+    found = [name for name in column.stored if name in stored.names]
+    return stored.names.index(found[0]) if found else None
+
+
+def _field_id(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(_FIELD_ID)
+    return None if found is None else int(found)
+
+
+def _has_ids(stored: pa.Schema) -> bool:
+    return any(_field_id(field) is not None for field in stored)
+
+
+def _conditions(part: MappedFile, metadata: FileMetaData, deletes: Sequence[str]) -> list[str]:
+    conditions = [] if part.is_whole else [_ranges(part, metadata)]
+    if part.deleted:
+        numbers = f"unnest(string_split({quote_text(part.deleted)}, ','))"
+        conditions.append(f"n NOT IN (SELECT CAST({numbers} AS BIGINT))")
+    if deletes:
+        files = ", ".join(map(quote_text, deletes))
+        conditions.append(
+            f"n NOT IN (SELECT pos FROM read_parquet([{files}], hive_partitioning = false) "
+            f"WHERE file_path = {quote_text(part.named_in_deletes)})"
+        )
+    return conditions
+
+
+def _ranges(part: MappedFile, metadata: FileMetaData) -> str:
+    """Which rows are in row groups whose middle is in the part's bytes."""
+    ranges: list[tuple[int, int]] = []
+    row = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        middle = _middle(group)
+        if part.first <= middle and (part.last is None or middle < part.last):
+            if ranges and ranges[-1][1] == row:
+                ranges[-1] = (ranges[-1][0], row + group.num_rows)
+            else:
+                ranges.append((row, row + group.num_rows))
+        row += group.num_rows
+    listed = " OR ".join(f"(n >= {first} AND n < {last})" for first, last in ranges)
+    return f"({listed or 'false'})"
+
+
+def _middle(group: pa.parquet.RowGroupMetaData) -> int:
+    """The byte in the middle of a row group."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    if not columns:
+        return 0
+    starts = [
+        column.data_page_offset
+        if not column.has_dictionary_page or not column.dictionary_page_offset
+        else min(column.dictionary_page_offset, column.data_page_offset)
+        for column in columns
+    ]
+    return int(min(starts) + sum(column.total_compressed_size for column in columns) // 2)

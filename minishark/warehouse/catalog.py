@@ -1,0 +1,337 @@
+"""The catalog of a warehouse: its schemas and tables, and which version of each is current.
+
+By default the catalog is a SQLite file in the warehouse's folder, `catalog.sqlite`, which PyIceberg
+opens as `SqlCatalog("warehouse", uri="sqlite:///FOLDER/catalog.sqlite")`. Any other catalog that
+PyIceberg knows will do as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from minishark.errors import CatalogError, DataError, ExecutionError, OptionError
+from minishark.sources.optional import library
+
+Where: TypeAlias = str | Path | Mapping[str, str]
+"""A folder, the address of a REST catalog, or the properties of a catalog of PyIceberg's."""
+
+NAME = "warehouse"
+"""The warehouse's name in SQL, and its catalog's in PyIceberg."""
+
+MAIN = "main"
+"""The schema of tables that are named without one."""
+
+ORPHAN_AGE_S = 24 * 3600
+"""Files that no table uses are removed from this age on: younger ones may be about to be used."""
+
+_LOCK_S = 30  # until another process must have released SQLite's lock
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableName:
+    """A table of the warehouse; names are matched in any case, as DuckDB does."""
+
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{NAME}.{self.schema}.{self.table}"
+
+
+@dataclass(slots=True)
+class WarehouseCatalog:
+    """Schemas and tables of a warehouse; safe to use from several threads."""
+
+    where: str  # what messages call it; without credentials
+    catalog: Any  # PyIceberg's
+    folder: str = ""  # the URI of the warehouse's folder, if the catalog is embedded there
+    _tables: dict[TableName, Any] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    # Schemas
+
+    def schemas(self) -> list[str]:
+        with _reached(self.where):
+            return sorted(".".join(name) for name in self.catalog.list_namespaces())
+
+    def schema(self, name: str) -> str | None:
+        """A schema's name as it was created; None if there is none of that name in any case."""
+        return _same(name, self.schemas())
+
+    def create_schema(self, name: str, *, exists_ok: bool = False) -> None:
+        with self._lock:
+            if self.schema(name) is not None:
+                if exists_ok:
+                    return
+                raise CatalogError(f"There is a schema called {name!r} already.")
+            with _reached(self.where):
+                self.catalog.create_namespace(name)
+
+    def drop_schema(self, name: str, *, missing_ok: bool = False, cascade: bool = False) -> None:
+        with self._lock:
+            found = self.schema(name)
+            if found is None:
+                if missing_ok:
+                    return
+                raise self._no_schema(name)
+            tables = self.tables(found)
+            if tables and not cascade:
+                names = ", ".join(table.table for table in tables)
+                raise CatalogError(
+                    f"Schema {found!r} has tables ({names}): drop them first, or write CASCADE."
+                )
+            for table in tables:
+                self.drop(table)
+            with _reached(self.where):
+                self.catalog.drop_namespace(found)
+
+    def _no_schema(self, name: str) -> CatalogError:
+        known = ", ".join(self.schemas()) or "none"
+        return CatalogError(
+            f"There is no schema called {name!r} in the warehouse; its schemas are: {known}."
+        )
+
+    # Tables
+
+    def tables(self, schema: str | None = None) -> list[TableName]:
+        """The tables of a schema, or of all of them."""
+        with _reached(self.where):
+            return sorted(
+                TableName(name, identifier[-1])
+                for name in ([schema] if schema is not None else self.schemas())
+                for identifier in self.catalog.list_tables(name)
+            )
+
+    def find(self, schema: str, table: str) -> TableName | None:
+        """A table's name as it was created; None if there is none of that name in any case."""
+        with self._lock:
+            for known in self._tables:
+                if (known.schema.lower(), known.table.lower()) == (schema.lower(), table.lower()):
+                    return known
+        found = self.schema(schema)
+        if found is None:
+            return None
+        name = _same(table, [known.table for known in self.tables(found)])
+        return None if name is None else TableName(found, name)
+
+    def new_name(self, schema: str, table: str) -> TableName:
+        """The name of a table to be created (CatalogError if its schema is missing)."""
+        found = self.schema(schema)
+        if found is None:
+            raise self._no_schema(schema)
+        return TableName(found, table)
+
+    def load(self, name: TableName) -> Any:
+        """PyIceberg's table as it is now; one look at the catalog if it has not changed.
+
+        Raises:
+            CatalogError: there is no such table (any more).
+        """
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - an extra
+
+        with self._lock:
+            known = self._tables.get(name)
+        try:
+            with _reached(self.where):
+                if known is not None and self._location(name) == known.metadata_location:
+                    return known
+                found = self.catalog.load_table((name.schema, name.table))
+        except NoSuchTableError as error:
+            with self._lock:
+                self._tables.pop(name, None)
+            raise CatalogError(f"There is no table called {name}.") from error
+        with self._lock:
+            self._tables[name] = found
+        return found
+
+    def _location(self, name: TableName) -> str | None:
+        """Where the current metadata of a table is, if that is cheaper to ask than to load it."""
+        if not self.folder:
+            return None
+        from sqlalchemy import text  # noqa: PLC0415 - an extra
+
+        with self.catalog.engine.connect() as connection:
+            found = connection.execute(
+                text(
+                    "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = :catalog "
+                    "AND table_namespace = :schema AND table_name = :name"
+                ),
+                {"catalog": NAME, "schema": name.schema, "name": name.table},
+            ).scalar()
+        return None if found is None else str(found)
+
+    def forget(self, name: TableName) -> None:
+        """Load a table anew the next time."""
+        with self._lock:
+            self._tables.pop(name, None)
+
+    def drop(self, name: TableName) -> None:
+        """Drop a table; of an embedded catalog, its files, too."""
+        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
+
+        try:
+            with _reached(self.where):
+                table = self.catalog.load_table((name.schema, name.table))
+                self.catalog.drop_table((name.schema, name.table))
+        except NoSuchTableError as error:
+            raise CatalogError(f"There is no table called {name}.") from error
+        finally:
+            self.forget(name)
+        if self.folder:
+            remove_folder(table.location())
+
+    def rename(self, name: TableName, to: TableName) -> None:
+        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
+
+        try:
+            with _reached(self.where):
+                self.catalog.rename_table((name.schema, name.table), (to.schema, to.table))
+        except TableAlreadyExistsError as error:
+            raise CatalogError(f"There is a table called {to} already.") from error
+        finally:
+            self.forget(name)
+
+    def new_location(self, name: TableName) -> str | None:
+        """Where a new table's files go; None for where the catalog says."""
+        # Never the folder of another table: one that was dropped or renamed may be in use.
+        if not self.folder:
+            return None
+        return f"{self.folder}/{name.schema}/{name.table}-{secrets.token_hex(4)}"
+
+    def new_table(
+        self, name: TableName, schema: Any, spec: Any, properties: Mapping[str, str]
+    ) -> Any:
+        """Pyiceberg's transaction that creates a table when it is committed."""
+        with _reached(self.where):
+            return self.catalog.create_table_transaction(
+                (name.schema, name.table),
+                schema,
+                location=self.new_location(name),
+                partition_spec=spec,
+                properties=dict(properties),
+            )
+
+    def abandon(self, name: TableName, location: str) -> None:
+        """Remove the files of a table that was not created after all."""
+        if not self.folder:
+            return
+        with contextlib.suppress(Exception):
+            found = self.catalog.load_table((name.schema, name.table))
+            if found.location() == location:
+                return  # it was created
+        remove_folder(location)
+
+    def remove_unknown_folders(self) -> int:
+        """Remove folders that no table of an embedded catalog uses; how many files that were.
+
+        They are left of writers that were killed. Newer ones may be of tables that are being
+        created.
+        """
+        if not self.folder:
+            return 0
+        used = {self.load(name).location() for name in self.tables()}
+        removed = 0
+        for schema in self.schemas():
+            for folder in Path(self.folder.removeprefix("file://"), schema).glob("*-*"):
+                files = [path for path in folder.rglob("*") if path.is_file()]
+                newest = max((path.stat().st_mtime for path in files), default=0.0)
+                is_old = newest < time.time() - ORPHAN_AGE_S
+                if f"file://{folder}" not in used and folder.is_dir() and is_old:
+                    remove_folder(f"file://{folder}")
+                    removed += len(files)
+        return removed
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.catalog.close()
+
+
+def open_catalog(where: Where) -> WarehouseCatalog:
+    """The catalog of a warehouse, which is made if `where` is a new folder.
+
+    Raises:
+        OptionError: `where` is no warehouse, or PyIceberg is missing.
+        DataError: the folder can't be used, or the catalog does not answer.
+    """
+    for module in ("pyiceberg.catalog", "sqlalchemy"):
+        library(module, "iceberg")
+    if isinstance(where, Mapping):
+        named = where.get("uri", where.get("type", "warehouse"))
+        return _opened(str(named).rpartition("@")[2], dict(where))
+    text = str(where)
+    if text.startswith(("http://", "https://")):
+        return _opened(text.rpartition("@")[2], {"type": "rest", "uri": text})
+    if "://" in text and not text.startswith("file://"):
+        raise OptionError(
+            f"A warehouse at {text.partition('://')[0]}:// needs a catalog elsewhere: pass "
+            'warehouse={"uri": "http://...", "warehouse": "s3://..."}, the properties of a '
+            "catalog as PyIceberg takes them."
+        )
+    folder = Path(text.removeprefix("file://")).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"Can't use {folder} as a warehouse: {error.strerror}.") from error
+    uri = f"file://{folder}"
+    found = _opened(
+        str(folder),
+        {
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.sqlite?timeout={_LOCK_S}",
+            "warehouse": uri,
+        },
+    )
+    found.folder = uri
+    with contextlib.suppress(CatalogError):  # another session was faster
+        found.create_schema(MAIN, exists_ok=True)
+    return found
+
+
+def _opened(where: str, properties: Mapping[str, str]) -> WarehouseCatalog:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
+
+    with _reached(where):
+        return WarehouseCatalog(where, load_catalog(NAME, **properties))
+
+
+@contextlib.contextmanager
+def _reached(where: str) -> Iterator[None]:
+    """Errors of a catalog's network, files and database, naming the catalog."""
+    from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
+        NamespaceAlreadyExistsError,
+        NoSuchNamespaceError,
+        NoSuchTableError,
+        RESTError,
+        TableAlreadyExistsError,
+    )
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+
+    try:
+        yield
+    except (NoSuchTableError, TableAlreadyExistsError):
+        raise
+    except (NoSuchNamespaceError, NamespaceAlreadyExistsError) as error:
+        raise CatalogError(f"{error}") from error
+    except (OSError, RESTError, SQLAlchemyError) as error:
+        first = str(error).partition("\n")[0]
+        raise ExecutionError(f"The catalog of the warehouse {where} failed: {first}") from error
+
+
+def remove_folder(location: str) -> None:
+    """Remove a folder with all its files, as far as that is possible; a URI."""
+    from pyarrow.fs import FileSystem  # noqa: PLC0415 - slow to import
+
+    with contextlib.suppress(OSError):
+        system, path = FileSystem.from_uri(location)
+        system.delete_dir(path)
+
+
+def _same(name: str, known: Sequence[str]) -> str | None:
+    return next((other for other in known if other.lower() == name.lower()), None)

@@ -1,0 +1,597 @@
+"""INSERT, DELETE, UPDATE and MERGE as queries for the rows that have to be written. Pure.
+
+Tables are changed by copying: the files with rows that a statement changes are written anew. A
+first query tells which files those are; a second one, over these only, gives their rows as they are
+from now on. Both read the table with two more columns, `FILE` and `ROW`: where a row is stored.
+
+DuckDB has parsed the statement, so what is read from its tokens here has the right form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import duckdb
+
+from minishark.compiler.sql.tokens import sql_tokens
+from minishark.errors import QueryError, UnsupportedError
+from minishark.expressions import Schema, quote
+from minishark.warehouse.writer import CHANGED
+
+FILE, ROW = "_minishark_file", "_minishark_row"
+_ACTION, _MATCHED, _MARK = "_minishark_action", "_minishark_matched", "_minishark_mark"
+_VOLATILE = re.compile(r"\b(?:random|uuid\w*|gen_random_uuid|setseed)\s*\(", re.IGNORECASE)
+_OPERATOR = duckdb.token_type.operator
+_INTO = ("INSERT", "MERGE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insert:
+    """INSERT INTO."""
+
+    target: tuple[str, ...]
+    columns: tuple[str, ...] | None  # None for all, in the table's order
+    by_name: bool
+    query: str  # the rows; empty for DEFAULT VALUES
+    ctes: str = ""  # a WITH clause before the statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """DELETE FROM, or TRUNCATE."""
+
+    target: tuple[str, ...]
+    alias: str
+    using: str = ""  # other tables
+    condition: str = ""  # empty for all rows
+    ctes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """UPDATE."""
+
+    target: tuple[str, ...]
+    alias: str
+    values: tuple[tuple[str, str], ...]  # column and expression
+    source: str = ""  # other tables
+    condition: str = ""
+    ctes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """A clause of MERGE."""
+
+    kind: str  # MATCHED, NOT MATCHED or NOT MATCHED BY SOURCE
+    condition: str  # empty for none
+    action: str  # UPDATE, DELETE, INSERT or DO NOTHING
+    columns: tuple[str, ...] | None = None  # that are set; None for all
+    values: tuple[str, ...] | None = None  # their expressions; None for the source's columns
+    by_name: bool = True  # whether the source's columns are matched by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """MERGE INTO."""
+
+    target: tuple[str, ...]
+    alias: str
+    source: str  # a table or subquery, with its alias
+    source_alias: str
+    condition: str
+    clauses: tuple[When, ...]
+    ctes: str = ""
+    source_names: tuple[str, ...] = ()  # the source's columns, once they are known
+
+
+Change: TypeAlias = Insert | Delete | Update | Merge
+
+
+# Reading statements
+
+
+class Text:
+    """A statement's tokens, with their depth in brackets and CASE; a cursor over them."""
+
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+        self.tokens: list[tuple[int, str, int]] = []
+        depth = 0
+        for offset, text, type_ in sql_tokens(sql):
+            if type_ != _OPERATOR:
+                word = text.upper()
+                depth -= word == "END"
+                self.tokens.append((offset, text if text[:1] in "\"'" else word, depth))
+                depth += word == "CASE"
+                continue
+            for i, char in enumerate(text):  # DuckDB may take several brackets for one token
+                depth -= char in ")]}"
+                self.tokens.append((offset + i, char, depth))
+                depth += char in "([{"
+        self.at = 0
+
+    def next(self) -> str:
+        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+
+    @property
+    def offset(self) -> int:
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else len(self.sql)
+
+    def skip(self, *words: str) -> bool:
+        end = self.at + len(words)
+        if [text for _, text, _ in self.tokens[self.at : end]] != list(words):
+            return False
+        self.at = end
+        return True
+
+    def name(self) -> tuple[str, ...]:
+        parts = []
+        while True:
+            parts.append(unquoted(self._raw()))
+            self.at += 1
+            if not self.skip("."):
+                return tuple(parts)
+
+    def _raw(self) -> str:
+        """The next token as it is written."""
+        start, text, _ = self.tokens[self.at]
+        return self.sql[start : start + len(text)]
+
+    def until(self, *words: str) -> str:
+        """The text up to one of these words outside of brackets, or the end; moves there."""
+        start = self.offset
+        while self.at < len(self.tokens):
+            _, text, depth = self.tokens[self.at]
+            if depth == 0 and text in words:
+                break
+            self.at += 1
+        return self.sql[start : self.offset].strip().rstrip(";").rstrip()
+
+    def alias(self, default: str, *ends: str) -> str:
+        """An optional alias before one of the words `ends`."""
+        if self.skip("AS") or (self.next() and self.next() not in (*ends, ";")):
+            return self.name()[0]
+        return default
+
+    def brackets(self) -> str:
+        """The text in brackets that comes next, with these."""
+        start, _, depth = self.tokens[self.at]
+        self.at += 1
+        while self.tokens[self.at][2] > depth:
+            self.at += 1
+        self.at += 1
+        return self.sql[start : self.offset].strip()
+
+    def names_in_brackets(self) -> tuple[str, ...] | None:
+        """Names in brackets, if those come next."""
+        if self.next() != "(":
+            return None
+        self.at += 1
+        names = []
+        while True:
+            names.append(self.name()[0])
+            if not self.skip(","):
+                break
+        self.skip(")")
+        return tuple(names)
+
+    def parts(self, *ends: str) -> list[str]:
+        """What commas outside of brackets separate, up to one of these words."""
+        parts = [self.until(",", *ends)]
+        while self.skip(","):
+            parts.append(self.until(",", *ends))
+        return parts
+
+    def refuse(self, *words: str) -> None:
+        """Raise UnsupportedError if one of these words comes outside of brackets."""
+        for _, text, depth in self.tokens:
+            if depth == 0 and text in words:
+                raise UnsupportedError(f"Statements on tables of the warehouse have no {text}.")
+
+
+def unquoted(name: str) -> str:
+    """A name without its quotes."""
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def parse_change(sql: str) -> Change:
+    """A statement that changes a table's rows.
+
+    Raises:
+        UnsupportedError: it has a clause that tables of the warehouse do not support.
+    """
+    text = Text(sql)
+    text.refuse("RETURNING", "CONFLICT")
+    ctes = ""
+    if text.next() == "WITH":
+        ctes = text.until("INSERT", "DELETE", "UPDATE", "MERGE") + " "
+    verb = text.next()
+    text.at += 1
+    match verb:
+        case "INSERT":
+            return _insert(text, ctes)
+        case "DELETE" | "TRUNCATE":
+            return _delete(text, ctes)
+        case "UPDATE":
+            return _update(text, ctes)
+        case _:
+            return _merge(text, ctes)
+
+
+def _insert(text: Text, ctes: str) -> Insert:
+    if text.skip("OR"):
+        raise UnsupportedError("Tables of the warehouse have no keys: write INSERT INTO or MERGE.")
+    text.skip("INTO")
+    target = text.name()
+    if text.skip("AS"):
+        text.name()
+    is_list = text.next() == "(" and text.tokens[text.at + 1][1] not in ("SELECT", "FROM", "WITH")
+    columns = text.names_in_brackets() if is_list else None
+    by_name = text.skip("BY", "NAME")
+    if not by_name:
+        text.skip("BY", "POSITION")
+    query = "" if text.skip("DEFAULT", "VALUES") else text.until()
+    return Insert(target=target, columns=columns, by_name=by_name, query=query, ctes=ctes)
+
+
+def _delete(text: Text, ctes: str) -> Delete:
+    text.skip("FROM")
+    text.skip("TABLE")
+    target = text.name()
+    alias = text.alias(target[-1], "USING", "WHERE")
+    using = text.until("WHERE") if text.skip("USING") else ""
+    condition = text.until() if text.skip("WHERE") else ""
+    return Delete(target=target, alias=alias, using=using, condition=condition, ctes=ctes)
+
+
+def _update(text: Text, ctes: str) -> Update:
+    target = text.name()
+    alias = text.alias(target[-1], "SET")
+    text.skip("SET")
+    values = tuple(map(_assignment, text.parts("FROM", "WHERE")))
+    source = text.until("WHERE") if text.skip("FROM") else ""
+    condition = text.until() if text.skip("WHERE") else ""
+    return Update(
+        target=target, alias=alias, values=values, source=source, condition=condition, ctes=ctes
+    )
+
+
+def _assignment(sql: str) -> tuple[str, str]:
+    text = Text(sql)
+    if text.next() == "(":
+        raise UnsupportedError("Write SET a = x, b = y instead of SET (a, b) = (x, y).")
+    name = text.name()[-1]
+    text.skip("=")
+    return name, text.until()
+
+
+def _merge(text: Text, ctes: str) -> Merge:
+    text.skip("INTO")
+    target = text.name()
+    alias = text.alias(target[-1], "USING")
+    text.skip("USING")
+    start = text.offset
+    if text.next() == "(":
+        text.brackets()
+        source_alias = text.alias("", "ON", "USING")
+    else:
+        source_alias = text.alias(text.name()[-1], "ON", "USING")
+    text.names_in_brackets()
+    source = text.sql[start : text.offset].strip()
+    if text.skip("ON"):
+        condition = text.until("WHEN")
+    else:
+        text.skip("USING")
+        names = text.names_in_brackets() or ()
+        sides = (alias, source_alias)
+        pairs = [" = ".join(f"{quote(side)}.{quote(name)}" for side in sides) for name in names]
+        condition = " AND ".join(pairs)
+    clauses = []
+    while text.skip("WHEN"):
+        clauses.append(_when(text))
+    return Merge(
+        target=target,
+        alias=alias,
+        source=source if source_alias else f"{source} AS {_MARK}_source",
+        source_alias=source_alias or f"{_MARK}_source",
+        condition=condition,
+        clauses=tuple(clauses),
+        ctes=ctes,
+    )
+
+
+def _when(text: Text) -> When:
+    kind = "NOT MATCHED" if text.skip("NOT", "MATCHED") else "MATCHED"
+    text.skip("MATCHED")
+    if text.skip("BY", "SOURCE"):
+        kind = "NOT MATCHED BY SOURCE"
+    text.skip("BY", "TARGET")
+    condition = text.until("THEN") if text.skip("AND") else ""
+    text.skip("THEN")
+    if text.skip("DO", "NOTHING"):
+        return When(kind=kind, condition=condition, action="DO NOTHING")
+    action = text.next()
+    text.at += 1
+    if action == "DELETE":
+        return When(kind=kind, condition=condition, action=action)
+    if action not in ("UPDATE", "INSERT"):
+        raise UnsupportedError(f"MERGE on tables of the warehouse has no {action}.")
+    columns, values, by_name = _changes(text, action)
+    return When(
+        kind=kind,
+        condition=condition,
+        action=action,
+        columns=columns,
+        values=values,
+        by_name=by_name,
+    )
+
+
+def _changes(
+    text: Text, action: str
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, bool]:
+    """The columns and values of UPDATE or INSERT in a MERGE, and whether they go by name."""
+    if action == "UPDATE":
+        text.skip("SET")
+        if text.skip("*") or text.skip("BY", "NAME"):
+            return None, None, True
+        if text.skip("BY", "POSITION"):
+            return None, None, False
+        if text.next() in ("WHEN", "", ";"):
+            return None, None, True
+        columns, values = zip(*map(_assignment, text.parts("WHEN")), strict=True)
+        return columns, values, True
+    if text.skip("BY", "NAME"):
+        text.skip("*")
+        return None, None, True
+    text.skip("BY", "POSITION")
+    names = text.names_in_brackets() if text.next() == "(" else None
+    if text.skip("VALUES"):
+        inner = Text(text.until("WHEN")[1:-1])
+        return names, tuple(inner.parts()), False
+    text.skip("*")
+    return names, None, False
+
+
+# Queries
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table that is changed."""
+
+    name: str  # what messages call it
+    schema: Schema
+
+    def position(self, column: str) -> int:
+        for i, own in enumerate(self.schema):
+            if own.name.lower() == column.lower():
+                return i
+        known = ", ".join(own.name for own in self.schema)
+        raise QueryError(f"Table {self.name} has no column {column!r}; it has: {known}.")
+
+    def typed(self, values: dict[int, str]) -> str:
+        """A list for SELECT: the table's columns, NULL where `values` has none."""
+        return ", ".join(
+            f"CAST({values.get(i, 'NULL')} AS {column.type}) AS {quote(column.name)}"
+            for i, column in enumerate(self.schema)
+        )
+
+
+def is_volatile(*texts: str) -> bool:
+    """Whether two queries might find different rows for these expressions."""
+    return any(map(_VOLATILE.search, texts))
+
+
+def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:
+    """The rows to be added.
+
+    Args:
+        change: the statement.
+        target: the table.
+        names: the columns of `change.query`.
+
+    Raises:
+        QueryError: the columns are not the table's, or more or fewer than the values.
+    """
+    if not change.query:
+        return f"SELECT {target.typed({})}"
+    if change.by_name:
+        columns: Sequence[str] = names
+    elif change.columns is not None:
+        columns = change.columns
+    else:
+        columns = [column.name for column in target.schema]
+    if len(columns) != len(names):
+        raise QueryError(
+            f"Table {target.name} takes {len(columns)} values here, but {len(names)} were given."
+        )
+    positions = [target.position(column) for column in columns]
+    if len({*positions}) != len(positions):
+        raise QueryError("A column is named twice.")
+    values = {position: f"v{i}" for i, position in enumerate(positions)}
+    given = ", ".join(f"v{i}" for i in range(len(names)))
+    return f"{change.ctes}SELECT {target.typed(values)} FROM ({change.query}) AS v({given})"
+
+
+def _matches(change: Delete | Update) -> str:
+    condition = change.condition or "true"
+    others = change.using if isinstance(change, Delete) else change.source
+    if others:
+        return f"EXISTS (SELECT 1 FROM {others} WHERE {condition})"
+    return condition
+
+
+def matching_files(change: Delete | Update, located: str) -> str:
+    """The files that have rows to be changed, with their number: columns `FILE` and n."""
+    return (
+        f"{change.ctes}SELECT {FILE}, count(*) AS n FROM {located} AS {quote(change.alias)} "
+        f"WHERE {_matches(change)} GROUP BY {FILE}"
+    )
+
+
+def kept(change: Delete, target: Target, located: str) -> str:
+    """The rows that a DELETE leaves of files."""
+    columns = ", ".join(_column(change.alias, column.name) for column in target.schema)
+    return (
+        f"{change.ctes}SELECT {columns} FROM {located} AS {quote(change.alias)} "
+        f"WHERE ({_matches(change)}) IS NOT TRUE"
+    )
+
+
+def updated(change: Update, target: Target, located: str) -> str:
+    """The rows of files after an UPDATE, with the column CHANGED."""
+    alias = quote(change.alias)
+    new = {target.position(column): value for column, value in change.values}
+    if len(new) != len(change.values):
+        raise QueryError("A column is set twice.")
+    columns = []
+    for i, column in enumerate(target.schema):
+        old = f"{alias}.{quote(column.name)}"
+        value = old
+        if i in new:
+            value = f"CASE WHEN {_MATCHED} THEN CAST(({new[i]}) AS {column.type}) ELSE {old} END"
+        columns.append(f"{value} AS {quote(column.name)}")
+    selected = f"SELECT {', '.join(columns)}"
+    if not change.source:
+        matched = f"({change.condition or 'true'}) IS TRUE"
+        return (
+            f"{change.ctes}{selected}, {_MATCHED} AS {CHANGED} "
+            f"FROM (SELECT *, {matched} AS {_MATCHED} FROM {located} AS {alias}) AS {alias}"
+        )
+    # Of several rows that match, DuckDB takes one.
+    joined = _joined(located, alias, change.source, change.condition or "true")
+    return (
+        f"{change.ctes}{selected}, coalesce({_MATCHED}, false) AS {CHANGED} FROM {joined} "
+        f"QUALIFY row_number() OVER (PARTITION BY {alias}.{FILE}, {alias}.{ROW}) = 1"
+    )
+
+
+def _joined(located: str, alias: str, source: str, condition: str, kind: str = "LEFT") -> str:
+    """A join in which `_MATCHED` is true for rows with a partner."""
+    others = " CROSS JOIN ".join(Text(source).parts())
+    marked = f"({others} CROSS JOIN (SELECT true AS {_MATCHED}) AS {_MARK})"
+    return f"{located} AS {alias} {kind} JOIN {marked} ON ({condition})"
+
+
+def _column(alias: str, name: str) -> str:
+    return f"{quote(alias)}.{quote(name)}"
+
+
+# MERGE
+
+_DELETED = "DELETE"
+
+
+def _action(change: Merge, *kinds: str) -> str:
+    """The number of the clause that applies to a row, from 1; 0 if none does."""
+    cases = []
+    for number, clause in enumerate(change.clauses, 1):
+        if clause.kind in kinds:
+            result = 0 if clause.action == "DO NOTHING" else number
+            cases.append(f"WHEN {clause.condition or 'true'} THEN {result}")
+    return f"CASE {' '.join(cases)} ELSE 0 END" if cases else "0"
+
+
+def _row_action(change: Merge) -> str:
+    """The number of the clause that applies to a row of the table."""
+    matched, alone = _action(change, "MATCHED"), _action(change, "NOT MATCHED BY SOURCE")
+    return f"CASE WHEN {_MATCHED} THEN {matched} ELSE {alone} END"
+
+
+def merged_files(change: Merge, located: str) -> str:
+    """The files with rows to be changed: `FILE`, n rows, and the most clauses and partners of one.
+
+    DuckDB refuses a MERGE in which several rows change one.
+    """
+    alone = any(clause.kind == "NOT MATCHED BY SOURCE" for clause in change.clauses)
+    alias = quote(change.alias)
+    kind = "LEFT" if alone else "INNER"
+    joined = _joined(located, alias, change.source, change.condition, kind)
+    return (
+        f"{change.ctes}SELECT {FILE}, sum(changes) AS n, max(changes) AS changes, "
+        f"max(partners) AS partners FROM (SELECT {FILE}, {ROW}, "
+        f"count(*) FILTER (({_row_action(change)}) <> 0) AS changes, count(*) AS partners "
+        f"FROM {joined} GROUP BY {FILE}, {ROW}) GROUP BY {FILE} HAVING sum(changes) > 0"
+    )
+
+
+def merged(change: Merge, target: Target, located: str, *, several: bool) -> str:
+    """The rows of files after a MERGE, with the column CHANGED.
+
+    Args:
+        change: the statement.
+        target: the table.
+        located: the relation with the rows of the files.
+        several: whether rows may have several partners, of which at most one changes them.
+    """
+    alias = quote(change.alias)
+    columns = []
+    for i, column in enumerate(target.schema):
+        old = f"{alias}.{quote(column.name)}"
+        cases = []
+        for number, clause in enumerate(change.clauses, 1):
+            value = _value(clause, change, target, i) if clause.action == "UPDATE" else None
+            if value is not None:
+                cases.append(f"WHEN {number} THEN CAST(({value}) AS {column.type})")
+        value = f"CASE {_ACTION} {' '.join(cases)} ELSE {old} END" if cases else old
+        columns.append(f"{value} AS {quote(column.name)}")
+    joined = _joined(located, alias, change.source, change.condition)
+    one = (
+        f" QUALIFY row_number() OVER (PARTITION BY {alias}.{FILE}, {alias}.{ROW} "
+        f"ORDER BY {_ACTION} = 0) = 1"
+        if several
+        else ""
+    )
+    inner = f"SELECT {_row_action(change)} AS {_ACTION}, {', '.join(columns)} FROM {joined}{one}"
+    gone = [str(n) for n, c in enumerate(change.clauses, 1) if c.action == _DELETED]
+    where = f" WHERE {_ACTION} NOT IN ({', '.join(gone)})" if gone else ""
+    names = ", ".join(quote(column.name) for column in target.schema)
+    return f"{change.ctes}SELECT {names}, {_ACTION} <> 0 AS {CHANGED} FROM ({inner}){where}"
+
+
+def _value(clause: When, change: Merge, target: Target, position: int) -> str | None:
+    """What a clause sets a column to; None if it leaves it."""
+    columns = clause.columns or tuple(own.name for own in target.schema)
+    values = clause.values
+    if values is None:
+        values = tuple(f"{quote(change.source_alias)}.{quote(n)}" for n in change.source_names)
+        if clause.by_name and clause.columns is None:
+            columns = change.source_names
+    positions = [target.position(name) for name in columns]
+    if len(values) != len(columns):
+        raise QueryError(
+            f"A clause of the MERGE has {len(columns)} columns but {len(values)} values."
+        )
+    return values[positions.index(position)] if position in positions else None
+
+
+def merged_inserts(change: Merge, target: Target, located: str) -> str | None:
+    """The rows that a MERGE adds; None if it adds none."""
+    inserts = [
+        (number, clause)
+        for number, clause in enumerate(change.clauses, 1)
+        if clause.kind == "NOT MATCHED" and clause.action == "INSERT"
+    ]
+    if not inserts:
+        return None
+    values = {}
+    for i, column in enumerate(target.schema):
+        cases = []
+        for number, clause in inserts:
+            value = _value(clause, change, target, i)
+            if value is not None:
+                cases.append(f"WHEN {number} THEN CAST(({value}) AS {column.type})")
+        if cases:
+            values[i] = f"CASE {_ACTION} {' '.join(cases)} END"
+    action = _action(change, "NOT MATCHED")
+    names = ", ".join(quote(column.name) for column in target.schema)
+    inner = (
+        f"SELECT {action} AS {_ACTION}, {target.typed(values)} FROM {change.source} "
+        f"ANTI JOIN {located} AS {quote(change.alias)} ON ({change.condition})"
+    )
+    return f"{change.ctes}SELECT {names} FROM ({inner}) WHERE {_ACTION} <> 0"

@@ -1,0 +1,149 @@
+"""Tables of the warehouse as sources: current and earlier versions, and rows with their places."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+
+from minishark.catalog import ColumnStatistics, TableStatistics
+from minishark.expressions import Column, quote_text
+from minishark.sources.contract import Pushed, Snapshot, Source, Split
+from minishark.sources.iceberg import IcebergFile, IcebergSnapshot, IcebergSource
+from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
+from minishark.warehouse.dml import FILE, ROW
+
+_numbers = itertools.count()
+
+
+def as_it_is(table: Any) -> StaticTable:
+    """A table that stays as it is now; `table` is pyiceberg's."""
+    from pyiceberg.catalog.noop import NoopCatalog  # noqa: PLC0415 - an extra
+
+    return StaticTable(
+        table.name(), table.metadata, table.metadata_location, table.io, NoopCatalog("fixed")
+    )
+
+
+@dataclass(slots=True)
+class WarehouseSource(Source):
+    """The current rows of a table, or those of an earlier version."""
+
+    name: str
+    current: Callable[[], Any]  # gives pyiceberg's table as it is now
+    snapshot_id: int | None = None
+    timestamp: datetime | None = None
+    _known: tuple[Any, IcebergSource] | None = field(default=None, repr=False)
+
+    def resolve(self) -> IcebergSnapshot:
+        table = self.current()
+        known = self._known
+        if known is None or known[0] is not table.metadata:
+            source = IcebergSource(
+                as_it_is(table),
+                snapshot_id=self.snapshot_id,
+                timestamp=self.timestamp,
+                name=self.name,
+            )
+            known = self._known = (table.metadata, source)
+        return known[1].resolve()
+
+
+class LocatedRows(Snapshot):
+    """The rows of a snapshot, or of some of its files, with the columns `FILE` and `ROW`.
+
+    `ROW` is a row's number in its file, among all that were ever written there.
+    """
+
+    def __init__(self, snapshot: IcebergSnapshot, files: frozenset[str] | None = None) -> None:
+        self._snapshot, self._files = snapshot, files
+        self.version = f"{snapshot.version} located {next(_numbers)}"
+        self.schema = (*snapshot.schema, Column(FILE, "VARCHAR"), Column(ROW, "BIGINT"))
+        known = snapshot.statistics
+        if known is not None:
+            places = (ColumnStatistics(), ColumnStatistics())
+            self.statistics = TableStatistics(known.rows, known.bytes, (*known.columns, *places))
+
+    def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
+        own = tuple(each for each in pushed.predicates if each.column not in (FILE, ROW))
+        found = self._snapshot.splits(Pushed(predicates=own), tasks)
+        return [split for split in map(self._located, found) if split is not None]
+
+    def _located(self, split: Split) -> Split | None:
+        if isinstance(split, MappedParquet):
+            parts = [
+                replace(part, columns=(*part.columns, *_places(part.named_in_deletes)))
+                for part in split.file_parts
+                if self._has(part.named_in_deletes)
+            ]
+            return MappedParquet(split.name, parts) if parts else None
+        assert isinstance(split, IcebergFile), "Iceberg has no other splits"
+        return LocatedFile(split) if self._has(split.path) else None
+
+    def _has(self, path: str) -> bool:
+        return self._files is None or path in self._files
+
+
+def _places(path: str) -> tuple[MappedColumn, MappedColumn]:
+    return (
+        MappedColumn(FILE, "VARCHAR", constant=quote_text(path)),
+        MappedColumn(ROW, "BIGINT", is_row_number=True),
+    )
+
+
+class LocatedFile(Split):
+    """A file that pyiceberg reads, with the columns `FILE` and `ROW`.
+
+    Rows are counted as they are read, which is always in the same order.
+    """
+
+    def __init__(self, split: IcebergFile) -> None:
+        self._split = split
+        self.rows, self.bytes = split.rows, split.bytes
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        reader = self._split.read(Pushed())
+        schema = reader.schema.append(pa.field(FILE, pa.string()))
+        schema = schema.append(pa.field(ROW, pa.int64()))
+        names = schema.names if pushed.columns is None else list(pushed.columns)
+        batches = (batch.select(names) for batch in self._batches(reader, schema))
+        return pa.RecordBatchReader.from_batches(pa.schema(map(schema.field, names)), batches)
+
+    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        first = 0
+        for batch in reader:
+            last = first + batch.num_rows
+            paths = pa.repeat(pa.scalar(self._split.path, pa.string()), batch.num_rows)
+            numbers = pa.array(range(first, last), pa.int64())
+            yield pa.RecordBatch.from_arrays([*batch.columns, paths, numbers], schema=schema)
+            first = last
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSource(Source):
+    """One snapshot."""
+
+    name: str
+    snapshot: Snapshot
+
+    def resolve(self) -> Snapshot:
+        return self.snapshot
+
+
+def remove_files(location: str, prefix: str) -> None:
+    """Remove the files below a folder whose names begin so, as far as that is possible.
+
+    Those of object stores stay until VACUUM: to list a bucket takes long.
+    """
+    if not location.startswith("file://"):
+        return
+    for path in Path(location.removeprefix("file://")).rglob(f"{prefix}-*.parquet"):
+        with contextlib.suppress(OSError):
+            path.unlink()

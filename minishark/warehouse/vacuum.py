@@ -1,0 +1,78 @@
+"""VACUUM: old versions of a table expire, and files that no version uses are removed.
+
+Versions are kept for five days (the property `history.expire.max-snapshot-age-ms`). Files that no
+version uses are left of writers that failed or were killed; they are removed after a day, as
+younger ones may belong to a commit that is about to be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from pyarrow.fs import FileSelector, FileSystem
+
+from minishark.errors import DataError
+from minishark.warehouse.catalog import ORPHAN_AGE_S
+
+_SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
+_AGE = "history.expire.max-snapshot-age-ms"
+_ORPHAN_AGE = "minishark.vacuum.file-age-s"
+
+
+def vacuum(table: Any) -> int:
+    """Expire old versions of pyiceberg's table, and remove files; how many.
+
+    Raises:
+        DataError: its folder can't be listed.
+    """
+    age_ms = int(table.properties.get(_AGE, _SNAPSHOT_AGE_MS))
+    oldest = datetime.fromtimestamp(time.time() - age_ms / 1000, UTC)
+    if any(
+        snapshot.timestamp_ms < oldest.timestamp() * 1000
+        for snapshot in table.metadata.snapshots
+        if snapshot.snapshot_id != table.metadata.current_snapshot_id
+    ):
+        table.maintenance.expire_snapshots().older_than(oldest).commit()
+        table = table.refresh()
+    return _remove_unused(table)
+
+
+def _remove_unused(table: Any) -> int:
+    used = _used(table)
+    latest = time.time() - float(table.properties.get(_ORPHAN_AGE, ORPHAN_AGE_S))
+    location = table.location()
+    try:
+        system, folder = FileSystem.from_uri(location)
+        found = system.get_file_info(FileSelector(folder, recursive=True))
+    except (OSError, ValueError) as error:
+        raise DataError(f"Can't list the files of {location}: {error}") from error
+    removed = 0
+    prefix = location.removesuffix(folder)
+    for info in found:
+        if not info.is_file or f"{prefix}{info.path}" in used or info.mtime is None:
+            continue
+        if info.mtime.timestamp() < latest:
+            with contextlib.suppress(OSError):
+                system.delete_file(info.path)
+                removed += 1
+    return removed
+
+
+def _used(table: Any) -> set[str]:
+    """The URIs of all files that a version of a table uses."""
+    metadata = table.metadata
+    used = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    manifests: dict[str, Any] = {}
+    for snapshot in metadata.snapshots:
+        used.add(snapshot.manifest_list)
+        manifests |= {each.manifest_path: each for each in snapshot.manifests(table.io)}
+    for path, manifest in manifests.items():
+        used.add(path)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            used.add(entry.data_file.file_path)
+    for statistics in metadata.statistics:
+        used.add(statistics.statistics_path)
+    return used

@@ -1,0 +1,230 @@
+"""Sources that users write: queried where they are, pruned, loaded, and read in one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.catalog import ColumnStatistics, TableStatistics
+from minishark.errors import CatalogError, DataError, OptionError, QueryError, UnsupportedError
+from minishark.expressions import Column, Schema
+from minishark.session.session import Session
+from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split
+
+SCHEMA = (Column("month", "INTEGER"), Column("day", "INTEGER"), Column("rain", "DECIMAL(6,2)"))
+
+
+@dataclass
+class Month(Split):
+    """The days of a month."""
+
+    number: int
+    factor: int
+    log: str
+    rows: int | None = 30
+    bytes: int = 1_000
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        if self.number == 13:
+            raise DataError("There is no 13th month in the weather.")
+        with Path(self.log).open("a") as log:
+            log.write(f"{self.number}:{','.join(pushed.columns or ())}\n")
+        table = pa.table(
+            {
+                "month": pa.array([self.number] * 30, pa.int32()),
+                "day": pa.array(range(1, 31), pa.int32()),
+                "rain": pa.array([self.factor * day for day in range(1, 31)], pa.int64()),
+            }
+        )
+        return table.select([*(pushed.columns or table.column_names)]).to_reader(7)
+
+
+@dataclass
+class Year(Snapshot):
+    """The months of one version of the weather."""
+
+    factor: int
+    months: Sequence[int]
+    log: str
+    schema: Schema = SCHEMA
+
+    def __post_init__(self) -> None:
+        self.version = f"{self.factor} {list(self.months)}"
+        self.statistics = TableStatistics(
+            30 * len(self.months), 1_000 * len(self.months), (ColumnStatistics(),) * 3
+        )
+
+    def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
+        equal = [
+            each.values[0]
+            for each in pushed.predicates
+            if each.column == "month" and each.comparison is Comparison.EQUAL
+        ]
+        return [
+            Month(number, self.factor, self.log)
+            for number in self.months
+            if all(number == value for value in equal)
+        ]
+
+
+@dataclass
+class Weather(Source):
+    """Rain by month and day."""
+
+    log: str
+    name: str = "the weather"
+    factor: int = 1
+    months: list[int] = field(default_factory=lambda: [*range(1, 13)])
+
+    def resolve(self) -> Snapshot:
+        return Year(self.factor, tuple(self.months), self.log)
+
+    def reads(self) -> list[str]:
+        """The months that were read since the last call, with the columns."""
+        found = sorted(Path(self.log).read_text().split())
+        Path(self.log).write_text("")
+        return found
+
+
+@pytest.fixture(scope="module", params=[0, 1_000_000], ids=["stages", "one task"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with minishark.connect(
+        in_process=True, nodes=1, executors_per_node=2, partitions=3, single_task_rows=request.param
+    ) as session:
+        yield session
+
+
+@pytest.fixture
+def weather(session: Session, tmp_path: Path) -> Iterator[Weather]:
+    """A source that queries know as `weather`."""
+    (tmp_path / "log").touch()
+    source = Weather(str(tmp_path / "log"))
+    session.register_source("weather", source)
+    yield source
+    session.drop_table("weather")
+
+
+def rows(session: Session, sql: str) -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for row in session.sql(sql).to_arrow().to_pylist()]
+
+
+def test_only_what_is_needed_is_read(session: Session, weather: Weather) -> None:
+    """Columns and predicates reach the source; the answer is that over all rows."""
+    sql = "SELECT day, rain FROM weather WHERE month = 3 AND day < 3 ORDER BY day"
+    assert [(1, 1), (2, 2)] == rows(session, sql)
+    assert {"3:month,day,rain"} == set(weather.reads())
+    plan = session.sql(sql).plan_text("physical")
+    assert "from the weather, 1 of 12 splits where month = 3 AND day < 3" in plan
+    assert [(360, 12 * 465)] == rows(session, "SELECT count(*), sum(rain) FROM weather")
+    assert {each.partition(":")[2] for each in weather.reads()} == {"rain"}
+    assert [(360,)] == rows(session, "SELECT count(*) FROM weather")
+    assert {each.partition(":")[2] for each in weather.reads()} == {"month"}
+    assert [] == rows(session, "SELECT day FROM weather WHERE month = 14")
+    assert [] == weather.reads()
+
+
+def test_scans_of_one_source_read_their_own_parts(session: Session, weather: Weather) -> None:
+    """A join of a source with itself prunes each side."""
+    sql = """SELECT a.day, b.rain FROM weather a JOIN weather b USING (day)
+             WHERE a.month = 1 AND b.month = 2 AND day = 7"""
+    assert [(7, 7)] == rows(session, sql)
+    assert {"1", "2"} == {each.partition(":")[0] for each in weather.reads()}
+
+
+def test_statements_of_every_kind_read_sources(session: Session, weather: Weather) -> None:
+    """Views, tables, whole statements, and what runs in the front end."""
+    session.sql("CREATE VIEW spring AS SELECT * FROM weather WHERE month IN (3, 4, 5)")
+    assert [(90,)] == rows(session, "SELECT count(*) FROM spring")
+    weather.reads()
+    session.sql("CREATE TABLE may AS FROM weather WHERE month = 5")
+    assert {"5"} == {each.partition(":")[0] for each in weather.reads()}
+    session.sql("INSERT INTO may FROM weather WHERE month = 6")
+    assert [(60,)] == rows(session, "SELECT count(*) FROM may")
+    assert [(1, 12)] == rows(
+        session, "SELECT min(month), max(month) FROM (FROM weather ORDER BY 1)"
+    )
+    sample = "SELECT count(*) FROM (FROM weather USING SAMPLE 5 ROWS)"
+    assert [(5,)] == rows(session, sample)
+    assert {"weather", "may"} == set(session.tables)
+    assert 360 == session.table("weather").count()
+    with pytest.raises(UnsupportedError, match="weather is a source"):
+        session.sql("DELETE FROM weather")
+    with pytest.raises(CatalogError, match="source called 'weather'"):
+        session.create_table("weather", pa.table({"a": [1]}))
+    session.sql("DROP VIEW spring")
+    session.sql("DROP TABLE may")
+
+
+def test_the_next_query_reads_the_next_version(session: Session, weather: Weather) -> None:
+    """Repeated statements notice new rows and new columns."""
+    sql = "SELECT count(*), sum(rain) FROM weather WHERE month <= 2"
+    assert [(60, 930)] == rows(session, sql)
+    weather.factor = 2
+    assert [(60, 1860)] == rows(session, sql)
+    weather.months = [1]
+    assert [(30, 930)] == rows(session, sql)
+
+
+def test_sources_are_loaded(session: Session, weather: Weather) -> None:
+    """As tables in memory, partitioned as users want."""
+    session.create_table("loaded", weather, partition_by="day", partitions=4)
+    try:
+        assert [(360, 5580)] == rows(session, "SELECT count(*), sum(rain) FROM loaded")
+        assert "DECIMAL(6,2)" == session.table("loaded").dtypes[2][1]
+    finally:
+        session.drop_table("loaded")
+    frame = session.read.source(weather)
+    assert 30 == frame.filter("month = 1").count()
+
+
+def test_functions_that_duckdb_lacks(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of registered functions are tables in statements of every kind."""
+    made: list[Weather] = []
+
+    def weather_scan(reach: object, log: str, *, factor: int = 1) -> Source:
+        made.append(Weather(log, factor=factor))
+        return made[-1]
+
+    monkeypatch.setattr(
+        session._runtime.engine.sources, "functions", {"weather_scan": weather_scan}
+    )
+    log = tmp_path / "it's (a) log"
+    call = f"weather_scan('{str(log).replace(chr(39), chr(39) * 2)}', factor := 1 + 1)"
+    count = (
+        f"SELECT count(*), 'ä weather_scan(1)' FROM {call} w -- weather_scan(2)\n WHERE w.day = 3"
+    )
+    assert [(12, "ä weather_scan(1)")] == rows(session, count)
+    session.sql(f"CREATE VIEW v AS FROM WEATHER_SCAN {call.removeprefix('weather_scan')}")
+    session.sql(f"CREATE TABLE w AS SELECT rain FROM {call} WHERE day = 30")
+    session.sql(f"INSERT INTO w SELECT rain FROM {call} WHERE day = 29 AND month = 1")
+    assert [(360,)] == rows(session, "SELECT count(*) FROM v")
+    assert [(12 * 60 + 58,)] == rows(session, "SELECT sum(rain) FROM w")
+    assert 12 == session.relation(call).filter("day = 1").count()
+    assert [2] == [each.factor for each in made]
+    assert {"w"} == set(session.tables)
+    with pytest.raises(OptionError, match=r"weather_scan: .*'size'"):
+        session.sql("FROM weather_scan('x', size = 3)")
+    with pytest.raises(QueryError, match="day"):
+        session.sql("SELECT day FROM t, weather_scan(day)")
+    session.sql("DROP VIEW v")
+    session.sql("DROP TABLE w")
+
+
+def test_errors_are_told_as_the_source_tells_them(session: Session, weather: Weather) -> None:
+    weather.months.append(13)
+    with pytest.raises(DataError, match=r"^There is no 13th month in the weather\.$"):
+        session.sql("SELECT sum(rain) FROM weather").to_arrow()
+    with pytest.raises(DataError, match="13th"):
+        session.create_table("loaded", weather)
+    with pytest.raises(QueryError, match="snow"):
+        session.sql("SELECT snow FROM weather")
+    with pytest.raises(CatalogError, match="'weather'"):
+        session.register_source("weather", weather)
+    assert [(30,)] == rows(session, "SELECT count(*) FROM weather WHERE month = 1")
