@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -673,6 +674,43 @@ def test_rows_are_fetched_once(server: Server) -> None:
         assert 1 == client.do_get(ticket).read_all().num_rows
         with pytest.raises(pa.ArrowKeyError, match="Run the statement again"):
             client.do_get(ticket)
+
+
+# A warehouse
+
+
+def test_a_warehouse(tmp_path: Path) -> None:
+    """Clients share its tables and have a schema of their own; transactions are refused by name."""
+    pytest.importorskip("pyiceberg")
+    with (
+        minishark.connect(in_process=True, nodes=1, warehouse=tmp_path / "warehouse") as root,
+        root.serve(port=0) as served,
+        _connected(served) as one,
+        _connected(served) as other,
+        one.cursor() as first,
+        other.cursor() as second,
+    ):
+        first.execute("CREATE SCHEMA warehouse.lab")
+        first.execute("CREATE TABLE lab.kept AS SELECT range AS i FROM range(10)")
+        second.execute("INSERT INTO lab.kept VALUES (100)")
+        first.execute("USE lab")
+        assert [(11, 145)] == _rows(first, "SELECT count(*), sum(i)::INTEGER FROM kept")
+        with pytest.raises(Exception, match="kept does not exist"):
+            second.execute("FROM kept")
+        with pytest.raises(Exception, match="commit each statement at once"):
+            _rows(first, "BEGIN")
+        rows = pa.table({"i": [1, 2]})
+        place = {"catalog_name": "warehouse", "db_schema_name": "lab"}
+        assert 2 == second.adbc_ingest("sent", rows, mode="create", **place)
+        assert [(11,)] == _rows(second, "CACHE TABLE lab.kept")
+        assert [(2,)] == _rows(second, "SELECT count(*) FROM lab.sent")
+        found = other.adbc_get_objects(depth="tables", catalog_filter="warehouse").read_all()
+        assert {("lab", "kept"), ("lab", "sent")} == {
+            (schema["db_schema_name"], table["table_name"])
+            for catalog in found.to_pylist()
+            for schema in catalog["catalog_db_schemas"]
+            for table in schema["db_schema_tables"]
+        }
 
 
 # Who may ask

@@ -14,7 +14,7 @@ from minishark.adapters.flight.catalog import CATALOG
 from minishark.compiler.sql import statements as kinds
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
-from minishark.errors import CatalogError, OptionError, QueryError, ResourceError, UnsupportedError
+from minishark.errors import CatalogError, OptionError, ResourceError
 from minishark.expressions import quote
 from minishark.session.session import Session
 
@@ -41,8 +41,8 @@ def parameters_of(sql: str) -> tuple[str, ...]:
             found = {
                 name for each in _parser.extract_statements(sql) for name in each.named_parameters
             }
-        except duckdb.Error as error:
-            raise QueryError(str(error)) from error
+        except duckdb.Error:  # a statement of minishark's own, or none at all: it will be told
+            return ()
     return tuple(sorted(found, key=lambda name: (not name.isdecimal(), len(name), name)))
 
 
@@ -203,8 +203,6 @@ def _place(command: Any) -> tuple[str, str]:
         if command.HasField("schema") or command.HasField("catalog"):
             raise OptionError("A temporary table has no catalog or schema.")
         return "temp", "main"
-    if catalog != CATALOG:
-        raise UnsupportedError(f"Rows are loaded into the catalog {CATALOG}, not {catalog}.")
     return catalog, schema
 
 
