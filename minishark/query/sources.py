@@ -36,7 +36,7 @@ from minishark.errors import DataError, OptionError, QueryError
 from minishark.expressions import Schema, quote
 from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
-from minishark.sources.files import FileSource
+from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
 from minishark.sources.parquet_parts import FilePart
 from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
@@ -50,20 +50,40 @@ _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
 _ROWS_UNKNOWN = 1_000_000
 _ROW_BYTES = 100
-_READERS = {"read_parquet": "read_parquet", "parquet_scan": "read_parquet"}
-_ENDINGS = {".parquet": "read_parquet"}
+_READERS = {
+    "read_parquet": "read_parquet",
+    "parquet_scan": "read_parquet",
+    "read_csv": "read_csv",
+    "read_csv_auto": "read_csv",
+    "read_json": "read_json",
+    "read_json_auto": "read_json",
+    "read_ndjson": "read_json",
+    "read_ndjson_auto": "read_json",
+}
+_IMPLIED = {"read_ndjson": "newline_delimited", "read_ndjson_auto": "newline_delimited"}
+_OPTIONS = {
+    "read_parquet": "binary_as_string",
+    "read_csv": """all_varchar allow_quoted_nulls auto_detect auto_type_candidates columns comment
+        compression date_format dateformat decimal_separator delim delimiter dtypes escape
+        force_not_null header max_line_size names new_line normalize_names null nullstr quote
+        sample_size sep skip strict_mode thousands timestamp_format timestampformat types""",
+    "read_json": """auto_detect columns compression convert_strings_to_integers dateformat
+        field_appearance_threshold format map_inference_threshold maximum_depth
+        maximum_object_size records sample_size timestampformat""",
+}
+"""Options with which parts of files are read as the whole, besides those of all readers."""
+_COMMON_OPTIONS = frozenset(["union_by_name", "hive_partitioning", "hive_types_autocast"])
 _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"'.encode())
-_CALLED = re.compile(rf"(?:{'|'.join(_READERS)})\s*\(\s*({_TEXT})\s*\)".encode(), re.IGNORECASE)
-_MAY_NAME_FILES = re.compile("parquet", re.IGNORECASE)
+_MAY_NAME_FILES = re.compile("parquet|csv|tsv|json", re.IGNORECASE)
 
 _ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
 
 _Call: TypeAlias = tuple[str, tuple[tuple[str | None, str], ...]]
 """A function, and the names and texts of its arguments."""
 
-_FileKey: TypeAlias = tuple[str, str]
-"""A reader and a pattern."""
+_FileKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
+"""A reader, patterns, and options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +92,7 @@ class _Reference:
 
     first: int
     last: int
-    reader: str
-    pattern: str
+    key: _FileKey
     alias: str
 
 
@@ -338,7 +357,7 @@ class SourceTables:
             return None
         encoded, text, last, tables = sql.encode(), b"", 0, []
         for reference in sorted(self._references(encoded), key=lambda found: found.first):
-            table = self._file_table(reference.reader, reference.pattern)
+            table = self._file_table(reference.key)
             if table is None:
                 continue
             tables.append(table)
@@ -357,20 +376,21 @@ class SourceTables:
             first, kind = node.get("query_location"), node.get("type")
             if not isinstance(first, int) or kind not in ("BASE_TABLE", "TABLE_FUNCTION"):
                 continue
-            found = (_NAMED if kind == "BASE_TABLE" else _CALLED).match(sql, first)
-            if found is None or node.get("sample"):
+            if node.get("sample"):
                 continue
             if kind == "BASE_TABLE":
                 name = node["table_name"]
                 if name.lower() in expressions or self.planning.has_relation(name):
                     continue
-            reference = _reference(node, found)
+                reference = _named_file(node, sql, first)
+            else:
+                reference = _called_reader(node, sql, first)
             if reference is not None:
                 yield reference
 
-    def _file_table(self, reader: str, pattern: str) -> SourceTable | None:
+    def _file_table(self, key: _FileKey) -> SourceTable | None:
         # One table per pattern: when new files match one, those of others stay valid.
-        key = (reader, pattern)
+        reader, patterns, options = key
         with self._lock:
             name = self._files.get(key)
             if name is not None:
@@ -380,9 +400,10 @@ class SourceTables:
             if known is not None:
                 return known
             source = FileSource(
-                name=f"{reader}({pattern!r})",
+                name=f"{reader}({', '.join(map(repr, patterns))})",
                 reader=reader,
-                find=lambda: self.list(pattern),
+                find=lambda: [file for pattern in patterns for file in self.list(pattern)],
+                options=dict(options),
                 reach=self,
             )
             table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
@@ -553,19 +574,65 @@ def _common_table_expressions(tree: Any) -> set[str]:
     }
 
 
-def _reference(node: dict[str, Any], found: re.Match[bytes]) -> _Reference | None:
-    """A reference; without an alias, DuckDB qualifies columns by the file or the function."""
-    called = node["type"] == "TABLE_FUNCTION"
-    literal = (found[1] if called else found[0]).decode()
-    quoted = literal[0]
-    pattern = literal[1:-1].replace(quoted * 2, quoted)
-    if called:
-        default = node["function"]["function_name"]
-        reader = _READERS[default.lower()]
-    else:
-        default = Path(pattern).stem
-        reader = _ENDINGS.get(Path(pattern).suffix.lower(), "")
-    if not reader or "://" in pattern:
+def _named_file(node: dict[str, Any], sql: bytes, first: int) -> _Reference | None:
+    """Files that stand in place of a table; DuckDB qualifies their columns by the name."""
+    found = _NAMED.match(sql, first)
+    if found is None:
         return None
-    first, last = found.span()
-    return _Reference(first, last, reader, pattern, "" if node.get("alias") else default)
+    literal = found[0].decode()
+    pattern = literal[1:-1].replace(literal[0] * 2, literal[0])
+    reader = reader_of(pattern)
+    if reader not in _OPTIONS or "://" in pattern:
+        return None
+    alias = "" if node.get("alias") else Path(pattern).stem
+    return _Reference(first, found.end(), (reader, (pattern,), ()), alias)
+
+
+def _called_reader(node: dict[str, Any], sql: bytes, first: int) -> _Reference | None:
+    """A call of a reader with constants, all of which can be told to tasks; None for any other."""
+    function = node["function"]["function_name"].lower()
+    reader = _READERS.get(function, "")
+    patterns: list[str] = []
+    options = {"format": f"'{_IMPLIED[function]}'"} if function in _IMPLIED else {}
+    if not reader:
+        return None
+    allowed = _COMMON_OPTIONS.union(_OPTIONS[reader].split())
+    for argument in node["function"]["arguments"]:
+        expression, name = argument["expression"], argument["name"]
+        if expression["type"] == "COMPARE_EQUAL" and "column_names" in expression["left"]:
+            name, expression = expression["left"]["column_names"][-1], expression["right"]
+        if not name:
+            texts = _texts(expression)
+            if not texts:
+                return None
+            patterns += texts
+            continue
+        if name.lower() not in allowed:
+            return None
+        options[name.lower()] = _source_text(expression, sql)
+    rest = sql[first:].decode()
+    calls = find_calls(rest, (function,))
+    if not patterns or any("://" in pattern for pattern in patterns) or not calls or calls[0][0]:
+        return None
+    last = first + len(rest[: calls[0][1]].encode())
+    options = {
+        name: text.lower() if name in _COMMON_OPTIONS else text for name, text in options.items()
+    }
+    alias = "" if node.get("alias") else node["function"]["function_name"]
+    return _Reference(first, last, (reader, tuple(patterns), tuple(options.items())), alias)
+
+
+def _texts(expression: dict[str, Any]) -> list[str]:
+    """A text or a list of texts; empty for anything else."""
+    literal = expression.get("literal")
+    if literal is not None and literal.get("kind") == "STRING":
+        return [literal["text"]]
+    if expression.get("function_name") == "list_value":
+        items = [_texts(argument["expression"]) for argument in expression["arguments"]]
+        return [] if [] in items else [text for (text,) in items]
+    return []
+
+
+def _source_text(expression: dict[str, Any], sql: bytes) -> str:
+    first = expression["query_location"]
+    return sql[first : first + expression["query_location_length"]].decode()

@@ -22,6 +22,7 @@ from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.cluster.wire import own_versions
 from minishark.dataframe import Cancellation
+from minishark.dataframe.names import ident
 from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
@@ -62,7 +63,6 @@ class Runtime:
         self.cluster, self.tables = self.engine.cluster, self.engine.tables
         self.planning, self.planner = self.engine.planning, self.engine.planner
         self.scratch = self.engine.scratch
-        self.create_table, self.insert = self.named.create, self.named.insert
         self.create_view = self.definitions.create_view
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
@@ -108,6 +108,35 @@ class Runtime:
     @property
     def is_stopped(self) -> bool:
         return self.engine.is_stopped
+
+    # Tables, in memory or in the warehouse
+
+    def create_table(
+        self,
+        name: str,
+        data: Any,
+        *,
+        layout: Layout,
+        replace: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        warehouse = self.warehouse
+        if warehouse is None or not warehouse.has_place_for(name):
+            self.named.create(name, data, layout=layout, replace=replace, on_progress=on_progress)
+            return
+        rows = self.store_rows(data)
+        try:
+            warehouse.create_table(name, f"FROM {ident(rows.name)}", replace=replace)
+        finally:
+            self.release(rows)
+
+    def insert(self, name: str, query: str) -> None:
+        if self.warehouse is None or not self.warehouse.insert(name, query):
+            self.named.insert(name, query)
+
+    def drop_table(self, name: str) -> None:
+        if self.warehouse is None or not self.warehouse.drop_table(name):
+            self.named.drop(name)
 
     # Queries
 
@@ -168,7 +197,8 @@ class Runtime:
 
     @property
     def table_names(self) -> list[str]:
-        return self.named.names
+        names = self.named.names
+        return names if self.warehouse is None else [*names, *self.warehouse.names]
 
     # Cached rows
 

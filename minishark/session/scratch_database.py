@@ -265,7 +265,8 @@ class ScratchDatabase:
                 self._run(f"USE {search}")
             self._run("BEGIN")
             try:
-                for name in self._visible.difference(names):  # not for users
+                # Not for users; a statement names those that stand for its files.
+                for name in self._visible.difference(names, _mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
                     created = f"{_CLUSTERS if search else ''}{quote(name)}"

@@ -31,7 +31,7 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
-from minishark.errors import OptionError
+from minishark.errors import CatalogError, OptionError
 from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -61,6 +61,8 @@ from minishark.tasks.verbs import Calls, call_options
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from minishark.session.warehouse import Warehouse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -237,7 +239,36 @@ class Session(CamelCase):
         Raises:
             CatalogError: there is no such table.
         """
-        self._runtime.named.drop(name)
+        self._runtime.drop_table(name)
+
+    def cache(self, name: str) -> int:
+        """Load a table of the warehouse into the cluster's memory, as CACHE TABLE does.
+
+        Queries read it there until `uncache`. They see the current version: where another one was
+        committed meanwhile, it is loaded first.
+
+        Returns:
+            its number of rows.
+
+        Raises:
+            CatalogError: there is no such table in the warehouse.
+        """
+        return self._warehouse.cache(name)
+
+    def uncache(self, name: str) -> None:
+        """Free the memory of a table that `cache` has loaded.
+
+        Raises:
+            CatalogError: it is not cached.
+        """
+        self._warehouse.uncache(name)
+
+    @property
+    def _warehouse(self) -> Warehouse:
+        found = self._runtime.warehouse
+        if found is None:
+            raise CatalogError("The session has no warehouse: see connect(warehouse=...).")
+        return found
 
     def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
         """Let queries read a source by a name, where its rows are.
@@ -282,6 +313,9 @@ class Session(CamelCase):
                 return view_frame(view, name)
             if name in runtime.engine.sources:
                 return self.relation(ident(name), alias=name)
+            stored = None if runtime.warehouse is None else runtime.warehouse.registered(name)
+            if stored is not None:
+                return self.relation(ident(stored), alias=name.rpartition(".")[2])
             if name.lower() in runtime.scratch.own_tables:
                 return self.sql(f"FROM {ident(name)}")
             raise runtime.tables.catalog.unknown(name)

@@ -184,6 +184,8 @@ class Warehouse:
             if verb == "CREATE":
                 wanted = self.tables.resolved(path)
                 is_table = isinstance(statement, kinds.CreateTableAs) or "TABLE" in sql.upper()
+                if wanted is not None and not is_table and len(path) > 1:
+                    raise UnsupportedError("Tables of the warehouse have no indexes.")
                 if wanted is not None and is_table and not _is_temporary(sql):
                     return self.writes.create(ddl.parse_create(sql), wanted)
             else:
@@ -209,6 +211,59 @@ class Warehouse:
             if missing_ok:
                 return None
             raise
+
+    # What Python calls
+
+    @property
+    def names(self) -> list[str]:
+        """The tables, as SQL names them."""
+        return [str(name) for name in self.tables.catalog.tables()]
+
+    def registered(self, name: str) -> str | None:
+        """The planning database's name of a table; None if it is not the warehouse's."""
+        return self.tables.registered(parts(name), None)
+
+    def has_place_for(self, name: str) -> bool:
+        """Whether a new table of that name belongs into the warehouse."""
+        path = parts(name)
+        return ".".join(path) == name and self.tables.resolved(path) is not None
+
+    def create_table(self, name: str, query: str, *, replace: bool) -> None:
+        """Create a table with the rows of a query."""
+        path = parts(name)
+        wanted = self.tables.resolved(path)
+        assert wanted is not None, "there is a place for it"
+        statement = ddl.CreateTable(
+            target=path, replaces=replace, exists_ok=False, columns="", query=query
+        )
+        self.writes.create(statement, wanted)
+
+    def insert(self, name: str, query: str) -> bool:
+        """Add the rows of a query to a table; False if it is not the warehouse's."""
+        path = parts(name)
+        found = self.tables.found(path)
+        if found is None:
+            return False
+        change = dml.Insert(target=path, columns=None, by_name=False, query=query)
+        self.writes.change(change, found)
+        return True
+
+    def drop_table(self, name: str) -> bool:
+        """Drop a table; False if it is not the warehouse's."""
+        found = self.tables.found(parts(name))
+        if found is None:
+            return False
+        self.writes.drop(found)
+        return True
+
+    def size(self, name: str) -> tuple[int, int] | None:
+        """The rows and stored bytes of a table, as far as they are known without reading it."""
+        found = self.tables.found(parts(name))
+        snapshot = None if found is None else self.tables.current(found).current_snapshot()
+        if snapshot is None or snapshot.summary is None:
+            return None
+        totals = [snapshot.summary[key] for key in ("total-records", "total-files-size")]
+        return None if None in totals else (int(totals[0] or 0), int(totals[1] or 0))
 
     # Tables in memory
 

@@ -180,7 +180,12 @@ class WarehouseTables:
                 with contextlib.suppress(KeyError):
                     sources.remove(registered)
         for name in list(self.cached):
-            self.reload(name)
+            try:
+                self.catalog.load(name)
+            except CatalogError:
+                self.uncache(name)
+            else:
+                self.reload(name)
 
     # Tables in memory
 
@@ -190,7 +195,11 @@ class WarehouseTables:
             self.root.reload(name)
             return
         with self._lock:
-            table = self.current(name)
+            try:
+                table = self.current(name)
+            except CatalogError:
+                self.uncache(name)
+                raise
             if self.cached.get(name) is table.metadata:
                 return
             sources = self.engine.planner.sources

@@ -62,9 +62,7 @@ class WarehouseWrites:
         sql = statement.sql
         match verb:
             case "DROP":
-                self.refuse_in_transaction(f"DROP TABLE {name}")
-                self.tables.forget(name)
-                self.catalog.drop(name)
+                self.drop(name)
                 return counted(0)
             case "ALTER":
                 self._alter(sql, name)
@@ -74,6 +72,11 @@ class WarehouseWrites:
             case "COPY":
                 raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
         raise UnsupportedError(f"Tables of the warehouse have no {verb}.")
+
+    def drop(self, name: TableName) -> None:
+        self.refuse_in_transaction(f"DROP TABLE {name}")
+        self.tables.forget(name)
+        self.catalog.drop(name)
 
     def _alter(self, sql: str, name: TableName) -> None:
         with (
@@ -314,9 +317,9 @@ class WarehouseWrites:
             yield open_.iceberg
             return
         transaction = self._begun(name)
-        yield transaction
         try:
             with committing(name):
+                yield transaction
                 transaction.commit_transaction()
         finally:
             self.catalog.forget(name)

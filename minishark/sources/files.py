@@ -1,7 +1,6 @@
-"""Files as a source that DuckDB reads: Parquet, CSV, JSON.
+"""Files as a source: Parquet, CSV, JSON and Arrow, on disks or in object stores.
 
-Parquet files are read in ranges of rows. Keys that folders are named by are columns, and a
-predicate on one decides which files are read.
+Keys that folders are named by are columns, and a predicate on one decides which files are read.
 """
 
 from __future__ import annotations
@@ -11,141 +10,35 @@ import glob
 import hashlib
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import duckdb
 
 from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import DataError
-from minishark.expressions import Column, Schema, quote, quote_text
-from minishark.sources.contract import (
-    Comparison,
-    FileSplit,
-    Predicate,
-    Pushed,
-    Relation,
-    Snapshot,
-    Source,
-    Split,
-)
-from minishark.sources.filesystems import StoredFile, list_files
+from minishark.expressions import Schema
+from minishark.sources.arrow_files import ArrowFormat
+from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.filesystems import FileReplacedError, StoredFile
+from minishark.sources.formats import FileFormat, Options, OwnReach, Reach
 from minishark.sources.hive import FolderKeys, folder_keys
-from minishark.sources.parquet_parts import FilePart
+from minishark.sources.parquet import ParquetFormat
+from minishark.sources.text import CsvFormat, JsonFormat
 
-ROW_NUMBER = "file_row_number"
-_RANGE_ROWS = 122_880  # a row group of DuckDB's
-_ROW_BYTES = 64  # of text files, whose rows nobody has counted
-_COUNTED_MAX = 256  # files whose rows are counted before any is chosen; of more, some are
+FORMATS: dict[str, Callable[[Options], FileFormat]] = {
+    "read_parquet": ParquetFormat,
+    "read_csv": CsvFormat,
+    "read_json": JsonFormat,
+    "read_arrow": ArrowFormat,
+}
+"""Formats by the function of SQL that reads them."""
 
-Options: TypeAlias = Mapping[str, str]
-"""Options of a reader: DuckDB's names in lower case, and values as SQL."""
+_REPLACED_MAX = 2
 
-
-class Reach(Protocol):
-    """How the front end gets at files."""
-
-    def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """A DuckDB whose settings say how files are read."""
-
-    def list(self, pattern: str) -> Sequence[StoredFile]:
-        """The files that match a glob, or are below a folder, in the order of their rows.
-
-        Raises:
-            DataError: there are none.
-        """
-
-    def held(
-        self, files: Sequence[StoredFile], parts: Sequence[FilePart]
-    ) -> AbstractContextManager[Sequence[str]]:
-        """Local paths of files, with the parts of each that are needed, while a block runs."""
-
-
-class OwnReach:
-    """Files of this machine, read by a DuckDB of its own."""
-
-    def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        return duckdb.connect(config={"threads": 1})
-
-    def list(self, pattern: str) -> Sequence[StoredFile]:
-        return list_files(pattern)
-
-    @contextlib.contextmanager
-    def held(
-        self, files: Sequence[StoredFile], parts: Sequence[FilePart]
-    ) -> Iterator[Sequence[str]]:
-        for file in files:
-            if file.is_remote:
-                raise DataError(f"{file.path} is not on this machine.")
-        yield [file.path for file in files]
-
-
-def call(reader: str, paths: Sequence[str], options: Options) -> str:
-    """SQL that calls a reader of files."""
-    listed = ", ".join(map(quote_text, paths))
-    files = listed if len(paths) == 1 else f"[{listed}]"
-    return f"{reader}({', '.join([files, *(f'{name} = {v}' for name, v in options.items())])})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetPart(FileSplit):
-    """A Parquet file, or a range of its rows."""
-
-    file: StoredFile
-    options: tuple[tuple[str, str], ...]  # of the reader
-    own: Schema  # the file's own columns, those of its folders left out
-    is_filled: bool  # whether columns are NULL that the file does not have
-    keys: FolderKeys  # the columns of its folders
-    rows: int | None
-    bytes: int
-    range: tuple[int, int] | None = None  # the first row, and the one after the last
-
-    def files(self) -> Sequence[StoredFile]:
-        return (self.file,)
-
-    def parts(self, pushed: Pushed) -> Sequence[FilePart]:
-        return (FilePart(columns=pushed.columns, rows=self.range),)
-
-    def relation(self, paths: Sequence[str]) -> Relation:
-        options = {**dict(self.options), "hive_partitioning": "false"}
-        if self.range is not None:
-            options[ROW_NUMBER] = "true"
-        read = call("read_parquet", paths, options)
-        if self.range is not None:
-            first, last = self.range
-            read = (
-                f"(SELECT * EXCLUDE ({ROW_NUMBER}) FROM {read} "
-                f"WHERE {ROW_NUMBER} >= {first} AND {ROW_NUMBER} < {last})"
-            )
-        if self.is_filled:
-            read = filled(self.own, read)
-        return Relation(self.keys.select([column.name for column in self.own], read))
-
-
-def filled(columns: Schema, relation: str) -> str:
-    """A relation with all of these columns, NULL where it does not have them itself."""
-    nothing = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in columns)
-    return f"(SELECT {nothing} WHERE false UNION ALL BY NAME FROM {relation})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeFiles(FileSplit):
-    """Files that DuckDB reads at once, as only all of them together say what is in them."""
-
-    stored: tuple[StoredFile, ...]
-    reader: str
-    options: tuple[tuple[str, str], ...]
-    rows: int | None
-    bytes: int
-
-    def files(self) -> Sequence[StoredFile]:
-        return self.stored
-
-    def relation(self, paths: Sequence[str]) -> Relation:
-        return Relation(call(self.reader, paths, dict(self.options)))
+_HIVE_OPTIONS = ("hive_partitioning", "hive_types_autocast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,11 +106,11 @@ def is_true(predicate: Predicate, value: Any) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class FileSource(Source):
-    """Files that DuckDB reads; safe to use from several threads.
+    """Files of one format; safe to use from several threads.
 
     Attributes:
         name: what messages and plans call them.
-        reader: the table function that reads them, such as "read_parquet".
+        reader: the function of SQL that reads them, such as "read_parquet".
         find: gives them in the order of their rows; raises DataError if there are none.
         options: the reader's options.
         reach: how they are got at.
@@ -228,151 +121,54 @@ class FileSource(Source):
     find: Callable[[], Sequence[StoredFile]]
     options: Options = field(default_factory=dict)
     reach: Reach = field(default_factory=OwnReach)
+    _format: FileFormat = field(init=False)
     _last: FileSnapshot | None = None
-    _counts: dict[StoredFile, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        own = {name: text for name, text in self.options.items() if name not in _HIVE_OPTIONS}
+        self._format = FORMATS[self.reader](own)
+
     def resolve(self) -> FileSnapshot:
+        for _ in range(_REPLACED_MAX):
+            with contextlib.suppress(FileReplacedError):  # since they were listed
+                return self._resolved()
+        return self._resolved()
+
+    def _resolved(self) -> FileSnapshot:
         files = tuple(self.find())
         with self._lock:
-            last = self._last
-            if last is None or files != last.files:
-                with self._reading() as connection:
-                    last = self._last = self._snapshot(connection, files)
-            return last
+            if self._last is None or files != self._last.files:
+                try:
+                    self._last = self._snapshot(files)
+                except duckdb.Error as error:
+                    raise DataError(f"Can't read {self.name}: {error}") from error
+            return self._last
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        try:
-            with self.reach.connect() as connection:
-                yield connection
-        except duckdb.Error as error:
-            raise DataError(f"Can't read {self.name}: {error}") from error
-
-    def _snapshot(
-        self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...]
-    ) -> FileSnapshot:
-        options = dict(self.options)
+    def _snapshot(self, files: tuple[StoredFile, ...]) -> FileSnapshot:
         keys = FolderKeys()
-        if options.pop("hive_partitioning", "true") == "true":
-            detects = options.pop("hive_types_autocast", "true") == "true"
-            keys = folder_keys(connection, [file.path for file in files], detects=detects)
-        is_parquet = self.reader == "read_parquet"
-        own = self._columns(connection, files, options)
+        with self.reach.connect() as connection:
+            if self.options.get("hive_partitioning", "true") == "true":
+                detects = self.options.get("hive_types_autocast", "true") == "true"
+                keys = folder_keys(connection, [file.path for file in files], detects=detects)
+            found = self._format.find(connection, files, self.reach)
+        schema = keys.schema(found.own)
         size = sum(file.bytes for file in files)
-        rows = self._rows(connection, files) if is_parquet else size // _ROW_BYTES
-        schema = keys.schema(own)
 
         def divide(chosen: Sequence[int], tasks: int) -> Sequence[Split]:
-            if not is_parquet:
-                return self._whole([files[i] for i in chosen], options)
-            return self._ranges(files, chosen, own, keys, tasks)
+            try:
+                return self._format.divide(found, chosen, keys, tasks, self.reach)
+            except duckdb.Error as error:
+                raise DataError(f"Can't read {self.name}: {error}") from error
 
         return FileSnapshot(
             version=hashlib.sha256(repr(files).encode()).hexdigest(),
             schema=schema,
-            statistics=TableStatistics(rows, size, (ColumnStatistics(),) * len(schema)),
+            statistics=TableStatistics(found.rows, size, (ColumnStatistics(),) * len(schema)),
             files=files,
             keys=keys,
             divide=divide,
         )
-
-    def _columns(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        files: Sequence[StoredFile],
-        options: Options,
-    ) -> Schema:
-        """The columns that files have themselves."""
-        is_parquet = self.reader == "read_parquet"
-        # The first Parquet file says what all have, unless they are united.
-        some = files[:1] if is_parquet and options.get("union_by_name") != "true" else files
-        parts = [FilePart(columns=())] * len(some) if is_parquet else []
-        with self.reach.held(some, parts) as paths:
-            read = call(self.reader, paths, {**options, "hive_partitioning": "false"})
-            relation = connection.sql(f"FROM {read}")
-            return tuple(
-                Column(name, str(type_))
-                for name, type_ in zip(relation.columns, relation.types, strict=True)
-            )
-
-    def _rows(self, connection: duckdb.DuckDBPyConnection, files: Sequence[StoredFile]) -> int:
-        """The number of rows of all Parquet files; of many, or remote ones, estimated by some."""
-        is_remote = any(file.is_remote for file in files)
-        some = files[:1] if is_remote else files[:_COUNTED_MAX]
-        counted = sum(self._counted(connection, some))
-        return counted * sum(file.bytes for file in files) // max(1, sum(f.bytes for f in some))
-
-    def _counted(
-        self, connection: duckdb.DuckDBPyConnection, files: Sequence[StoredFile]
-    ) -> list[int]:
-        """The number of rows of each Parquet file."""
-        new = [file for file in files if file not in self._counts]
-        if new:
-            with self.reach.held(new, [FilePart(columns=())] * len(new)) as paths:
-                listed = ", ".join(map(quote_text, paths))
-                sql = f"SELECT file_name, num_rows FROM parquet_file_metadata([{listed}])"
-                found = dict(connection.execute(sql).fetchall())
-            if len(self._counts) > 4 * len(files) + _COUNTED_MAX:
-                self._counts = {}  # of files that are gone
-                return self._counted(connection, files)
-            self._counts |= {f: int(found[path]) for f, path in zip(new, paths, strict=True)}
-        return [self._counts[file] for file in files]
-
-    def _whole(self, files: Sequence[StoredFile], options: Options) -> Sequence[Split]:
-        size = sum(file.bytes for file in files)
-        return [
-            WholeFiles(
-                stored=tuple(files),
-                reader=self.reader,
-                options=tuple(options.items()),
-                rows=None,
-                bytes=size,
-            )
-        ]
-
-    def _ranges(
-        self,
-        files: Sequence[StoredFile],
-        chosen: Sequence[int],
-        own: Schema,
-        keys: FolderKeys,
-        tasks: int,
-    ) -> Sequence[Split]:
-        """Each file in ranges of consecutive rows, so that there are enough of them."""
-        options = dict(self.options)
-        is_filled = options.pop("union_by_name", "false") == "true"
-        for name in ("hive_partitioning", "hive_types_autocast"):
-            options.pop(name, None)
-        with self._reading() as connection:
-            counts = self._counted(connection, [files[i] for i in chosen])
-        most = -(-tasks // len(chosen))
-        if any(column.name.lower() == ROW_NUMBER for column in own):
-            most = 1
-        named = {column.name.lower() for column in keys.columns}
-        found: list[Split] = []
-        for index, rows in zip(chosen, counts, strict=True):
-            part = ParquetPart(
-                file=files[index],
-                options=tuple(options.items()),
-                own=tuple(column for column in own if column.name.lower() not in named),
-                is_filled=is_filled,
-                keys=keys.of(index),
-                rows=rows,
-                bytes=files[index].bytes,
-            )
-            found += _cut(part, rows, min(most, -(-rows // _RANGE_ROWS)))
-        return found
-
-
-def _cut(part: ParquetPart, rows: int, cuts: int) -> Iterator[ParquetPart]:
-    if cuts <= 1:
-        yield part
-        return
-    ends = [rows * (i + 1) // cuts for i in range(cuts)]
-    for first, last in zip([0, *ends[:-1]], ends, strict=True):
-        size = part.bytes * (last - first) // rows
-        yield replace(part, rows=last - first, bytes=size, range=(first, last))
 
 
 ENDINGS = {
@@ -383,6 +179,11 @@ ENDINGS = {
     ".json": "read_json",
     ".jsonl": "read_json",
     ".ndjson": "read_json",
+    ".arrow": "read_arrow",
+    ".feather": "read_arrow",
+    ".json.gz": "read_json",
+    ".jsonl.gz": "read_json",
+    ".ndjson.gz": "read_json",
 }
 """The readers of files, by how their names end."""
 

@@ -307,7 +307,7 @@ def _is_safe_for_floats(predicate: Predicate) -> bool:
     return predicate.comparison in safe and all(value == value for value in predicate.values)  # noqa: PLR0124 - NaN is not itself
 
 
-def _expression(predicate: Predicate, name: str) -> BooleanExpression:
+def _expression(predicate: Predicate, name: Any) -> BooleanExpression:
     from pyiceberg import expressions  # noqa: PLC0415
 
     values = predicate.values

@@ -11,8 +11,21 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from minishark.sources.contract import Source
+from minishark.sources.files import FileSource
+from minishark.sources.formats import Reach
 
 ScanFunction: TypeAlias = Callable[..., Source]
 
-SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {}
+
+def _read_arrow(reach: Reach, *patterns: str, **options: object) -> Source:
+    return FileSource(
+        name=f"read_arrow({', '.join(map(repr, patterns))})",
+        reader="read_arrow",
+        find=lambda: [file for pattern in patterns for file in reach.list(pattern)],
+        options={name: str(value).lower() for name, value in options.items()},
+        reach=reach,
+    )
+
+
+SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {"read_arrow": _read_arrow}
 """By name, in lower case."""

@@ -221,7 +221,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
     verb = text.next()
     text.at += 1
     text.skip("COLUMN")
-    with _changes(), transaction.update_schema(allow_incompatible_changes=True) as update:
+    with _changes(), transaction.update_schema() as update:
         match verb:
             case "ADD":
                 if text.skip("IF", "NOT", "EXISTS") and _has(_ahead(text), schema):

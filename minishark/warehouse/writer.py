@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minishark.errors import DataError, ResourceError, TaskFailedError
@@ -261,4 +262,17 @@ def _stored(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
 def _as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     if column.type == type_:
         return column
+    if isinstance(type_, pa.UuidType) or pa.types.is_fixed_size_binary(type_):
+        return pa.chunked_array([_uuids(column.combine_chunks())]).cast(type_)
     return column.cast(type_)
+
+
+def _uuids(column: pa.Array) -> pa.Array:
+    """UUIDs, which DuckDB gives as text, as bytes."""
+    if isinstance(column, pa.ExtensionArray):
+        return column.storage
+    digits = pc.replace_substring(pc.fill_null(column, "0" * 32), "-", "")
+    data = bytes.fromhex("".join(digits.to_pylist()))
+    validity = column.is_valid()
+    buffers = [validity.buffers()[1] if column.null_count else None, pa.py_buffer(data)]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(column), buffers)

@@ -49,6 +49,11 @@ NAMES = _Names(
     batch_filling="batch filling",
     per_task="per-task sampling",
     random="random",
+    known_idle="known idle nodes",
+    adaptive="adaptive ratio",
+    eagle="Eagle's placement",
+    dodoor="Dodoor",
+    prequal="Prequal",
 )
 # The four placements that emulated and live experiments compare.
 COMPARED = ("sparrow", "batch", "per_task", "random")

@@ -14,7 +14,8 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError
 from minishark.expressions import Column
 from minishark.sources.contract import Pushed, Source
-from minishark.sources.files import OwnReach, named_files
+from minishark.sources.files import named_files
+from minishark.sources.formats import OwnReach
 from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
 from minishark.tables.sources import arrow_table, memory_source, pieces_source, split_source
 from minishark.worker.outputs import Outputs

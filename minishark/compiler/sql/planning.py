@@ -88,7 +88,8 @@ _ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NU
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(r'\nDid you mean "(?:pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*')
 REMOTE_FILES = (
-    "minishark reads files of its machines, not https:// or s3:// addresses: download them, or "
+    "minishark reads files of its machines, and s3://, gs:// and az:// URIs that follow FROM or "
+    "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
     "read them with another library and pass what it gives to session.create_table()."
 )
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)

@@ -1,0 +1,380 @@
+"""CSV and JSON files, which tasks read whole, or in ranges of lines where that is safe.
+
+The types are those that DuckDB finds in all files together, and so is the dialect of CSV.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from minishark.expressions import Column, Schema, quote_text
+from minishark.sources.contract import Split
+from minishark.sources.filesystems import StoredFile
+from minishark.sources.formats import (
+    FileFormat,
+    Found,
+    Options,
+    Reach,
+    WholeFiles,
+    call,
+    columns_of,
+    compression,
+    struct_of,
+    without_keys,
+)
+from minishark.sources.hive import FolderKeys
+from minishark.sources.text_ranges import RANGE_BYTES, Quoting, TextRange, line_ranges
+
+_ROW_BYTES = 64  # of files whose rows nobody has counted
+_SAMPLED_FILES = 32  # as DuckDB samples for the columns of JSON
+_SAMPLED_ROWS = 2_048
+_NOT_IN_PARTS = frozenset(
+    ["ignore_errors", "store_rejects", "null_padding", "filename", "rejects_table", "parallel"]
+)
+"""Options with which the parts of files might not add up to the whole."""
+
+_DETECTION = frozenset(
+    [
+        *("all_varchar", "auto_detect", "auto_type_candidates", "column_names", "column_types"),
+        *("columns", "comment", "date_format", "dateformat", "delim", "delimiter", "dtypes"),
+        *("escape", "files_to_sniff", "header", "hive_partitioning", "hive_types_autocast"),
+        *("names", "new_line", "normalize_names", "quote", "sample_size", "sep", "skip"),
+        *("timestamp_format", "timestampformat", "types", "union_by_name"),
+    ]
+)
+"""Options of read_csv that say what a dialect says."""
+
+_TYPING = ("types", "dtypes", "column_types", "auto_type_candidates", "sample_size")
+
+_TEMPORAL = re.compile(r"\b(?:DATE|TIME|TIMESTAMP)")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a CSV file is written, as DuckDB finds it."""
+
+    delimiter: str
+    quote: str
+    escape: str
+    comment: str
+    newline: str
+    skip: int
+    header: bool
+    dateformat: str | None
+    timestampformat: str | None
+    names: tuple[str, ...]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The dialect as options of read_csv, for the first line of a file."""
+        found = {
+            "auto_detect": "false",
+            "delim": quote_text(self.delimiter),
+            "quote": quote_text(self.quote),
+            "escape": quote_text(self.escape),
+            "comment": quote_text(self.comment),
+            "skip": str(self.skip),
+            "header": str(self.header).lower(),
+        }
+        if self.newline in ("\\n", "\\r", "\\r\\n"):
+            found["new_line"] = quote_text(self.newline)
+        if self.dateformat:
+            found["dateformat"] = quote_text(self.dateformat)
+        if self.timestampformat:
+            found["timestampformat"] = quote_text(self.timestampformat)
+        return found
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether lines can be read without those before them."""
+        known = self.newline in ("\\n", "\\r\\n") and not self.comment and not self.skip
+        return known and len(self.names) > 1 and self.escape in ("", self.quote)
+
+    @property
+    def quoting(self) -> Quoting | None:
+        return Quoting(ord(self.quote), ord(self.delimiter)) if self.quote else None
+
+
+@dataclass(slots=True)
+class CsvFormat(FileFormat):
+    """CSV files; with the option `union_by_name`, of different columns.
+
+    DuckDB detects the dialect of each file. A task has it do so again, but for the types, which are
+    those of all files; a file that is read in ranges has its dialect detected once.
+    """
+
+    options: Options
+    _dialects: dict[StoredFile, Dialect | None] = field(default_factory=dict)
+    _ranges: dict[tuple[StoredFile, int], list[tuple[int, int]] | None] = field(
+        default_factory=dict
+    )
+
+    def find(
+        self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...], reach: Reach
+    ) -> Found:
+        current = {*files}
+        self._dialects = {f: d for f, d in self._dialects.items() if f in current}
+        self._ranges = {k: v for k, v in self._ranges.items() if k[0] in current}
+        with reach.held(files, ()) as paths:
+            options = {**self.options, "hive_partitioning": "false", **compression(files[0].path)}
+            own = columns_of(connection, call("read_csv", paths, options))
+        # The first one says whether files have headers; united ones have columns of their own.
+        self._sniff(connection, files if self._unites else files[:1], reach)
+        return Found(files, own, sum(file.bytes for file in files) // _ROW_BYTES)
+
+    @property
+    def _unites(self) -> bool:
+        return self.options.get("union_by_name") == "true"
+
+    def _sniff(
+        self, connection: duckdb.DuckDBPyConnection, files: Sequence[StoredFile], reach: Reach
+    ) -> None:
+        new = [file for file in files if file not in self._dialects]
+        with reach.held(new, ()) as paths:
+            for file, path in zip(new, paths, strict=True):
+                self._dialects[file] = _dialect(connection, path, self.options)
+
+    def divide(
+        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+    ) -> Sequence[Split]:
+        files = [found.files[i] for i in chosen]
+        own = without_keys(found.own, keys)
+        first = self._dialects[found.files[0]]
+        if first is None or not _NOT_IN_PARTS.isdisjoint(self.options):
+            plain = {**self.options, "hive_partitioning": "false"}
+            return whole("read_csv", plain, files, own, keys, chosen)
+        cuts = {file: min(-(-tasks // len(chosen)), file.bytes // RANGE_BYTES) for file in files}
+        with reach.connect() as connection:
+            self._sniff(connection, [file for file in files if self._is_cut(file, cuts)], reach)
+        splits: list[Split] = []
+        for index, file in zip(chosen, files, strict=True):
+            dialect = self._dialects.get(file) if self._is_cut(file, cuts) else None
+            if dialect is not None and dialect.is_divisible:
+                options, columns = self._told(dialect, found.own)
+                ranges = self._divided(file, cuts[file], dialect)
+                if ranges is not None and len(columns) == len(found.own):
+                    splits += _in_ranges(
+                        "read_csv", file, options, own, keys.of(index), ranges, dialect
+                    )
+                    continue
+            names = self._names(file, first, found.own)
+            columns = _named(found.own, names)
+            part = WholeFiles(
+                stored=(file,),
+                reader="read_csv",
+                options=tuple(self._detected(first, columns).items()),
+                own=own,
+                keys=keys.of(index),
+                bytes=file.bytes,
+                fills=len(columns) < len(found.own),
+            )
+            splits.append(part)
+        return splits
+
+    def _is_cut(self, file: StoredFile, cuts: Mapping[StoredFile, int]) -> bool:
+        is_plain = not compression(file.path) and "compression" not in self.options
+        return cuts[file] > 1 and is_plain and not file.is_remote
+
+    def _names(self, file: StoredFile, first: Dialect, own: Schema) -> Sequence[str]:
+        """The columns of a file; those of all files unless files have some of them only."""
+        dialect = self._dialects.get(file) if self._unites else None
+        return [column.name for column in own] if dialect is None else dialect.names
+
+    def _detected(self, first: Dialect, columns: Schema) -> dict[str, str]:
+        """Options with which a task detects the dialect of a file, but not its types."""
+        options = {**self.options, "header": str(first.header).lower()}
+        for name in ("union_by_name", *_TYPING):
+            options.pop(name, None)
+        if "columns" not in options and "all_varchar" not in options:
+            options["types"] = struct_of(columns)
+            if not first.header:
+                options["names"] = f"[{', '.join(quote_text(c.name) for c in columns)}]"
+        return {**options, "hive_partitioning": "false"}
+
+    def _told(self, dialect: Dialect, own: Schema) -> tuple[dict[str, str], Schema]:
+        """Options with which nothing is detected, and the columns of a file."""
+        columns = _named(own, dialect.names)
+        extra = {name: text for name, text in self.options.items() if name not in _DETECTION}
+        told = {**dialect.options, **extra, "columns": struct_of(columns)}
+        return {**told, "hive_partitioning": "false"}, columns
+
+    def _divided(
+        self, file: StoredFile, count: int, dialect: Dialect
+    ) -> list[tuple[int, int]] | None:
+        key = (file, count)
+        if key not in self._ranges:
+            self._ranges[key] = line_ranges(file.path, count, dialect.quoting)
+        return self._ranges[key]
+
+
+def whole(
+    reader: str,
+    options: Options,
+    files: Sequence[StoredFile],
+    own: Schema,
+    keys: FolderKeys,
+    chosen: Sequence[int],
+) -> list[Split]:
+    """All files at once; those of each folder, where folders are columns."""
+    groups: dict[tuple[str, ...], tuple[list[StoredFile], FolderKeys]] = {}
+    for index, file in zip(chosen, files, strict=True):
+        values = keys.of(index)
+        key = tuple(text for texts in values.literals.values() for text in texts)
+        groups.setdefault(key, ([], values))[0].append(file)
+    return [
+        WholeFiles(
+            stored=tuple(some),
+            reader=reader,
+            options=tuple(options.items()),
+            own=own,
+            keys=values,
+            bytes=sum(file.bytes for file in some),
+        )
+        for some, values in groups.values()
+    ]
+
+
+def _in_ranges(
+    reader: str,
+    file: StoredFile,
+    first_options: Options,
+    own: Schema,
+    keys: FolderKeys,
+    ranges: Sequence[tuple[int, int]],
+    dialect: Dialect | None,
+) -> list[Split]:
+    later = dict(first_options) if dialect is None else {**first_options, "header": "false"}
+    return [
+        TextRange(
+            file=file,
+            reader=reader,
+            first_options=tuple(first_options.items()),
+            options=tuple(later.items()),
+            own=own,
+            keys=keys,
+            first=first,
+            last=last,
+            quoting=None if dialect is None else dialect.quoting,
+            rows=None,
+            bytes=last - first,
+        )
+        for first, last in ranges
+    ]
+
+
+def _dialect(connection: duckdb.DuckDBPyConnection, path: str, options: Options) -> Dialect | None:
+    """The dialect of a file; None if DuckDB does not tell it for these options."""
+    given = {n: v for n, v in options.items() if n not in ("union_by_name", *_TYPING)}
+    columns = given.pop("columns", None)
+    given |= compression(path)
+    try:
+        row = connection.execute(
+            "SELECT Delimiter, Quote, Escape, Comment, NewLineDelimiter, SkipRows, HasHeader, "
+            f"DateFormat, TimestampFormat, Columns FROM {call('sniff_csv', [path], given)}"
+        ).fetchall()[0]
+        names = [column["name"] for column in row[9]]
+        if columns is not None:
+            names = [*connection.execute(f"SELECT {columns}").fetchall()[0][0]]
+    except duckdb.Error:
+        return None
+    texts = ["" if text == "(empty)" else text for text in row[:4]]
+    return Dialect(
+        delimiter=texts[0],
+        quote=texts[1],
+        escape=texts[2],
+        comment=texts[3],
+        newline=row[4],
+        skip=row[5],
+        header=row[6],
+        dateformat=row[7],
+        timestampformat=row[8],
+        names=tuple(names),
+    )
+
+
+def _named(columns: Schema, names: Sequence[str]) -> Schema:
+    """Columns in the order of a file; those that it does not have are left out."""
+    known = {column.name.lower(): column for column in columns}
+    return tuple(Column(name, known[name.lower()].type) for name in names if name.lower() in known)
+
+
+@dataclass(slots=True)
+class JsonFormat(FileFormat):
+    """JSON files: newline-delimited, arrays, or values one after another."""
+
+    options: Options
+    _columns: dict[tuple[StoredFile, ...], bool] = field(default_factory=dict)
+
+    def find(
+        self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...], reach: Reach
+    ) -> Found:
+        options = {**self.options, "hive_partitioning": "false"}
+        with reach.held(files, ()) as paths:
+            own = columns_of(connection, call("read_json", paths, options))
+            is_typed = not _TEMPORAL.search(" ".join(column.type for column in own))
+            sampled = paths[:_SAMPLED_FILES]
+            is_typed = is_typed or self._reads_alike(connection, sampled, own, options)
+            self._columns = {files: is_typed and _NOT_IN_PARTS.isdisjoint(self.options)}
+        return Found(files, own, sum(file.bytes for file in files) // _ROW_BYTES)
+
+    def _reads_alike(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        paths: Sequence[str],
+        own: Schema,
+        options: Options,
+    ) -> bool:
+        """Whether dates and times are read alike if only the types are told, not their format."""
+        told = {**_without_detection(options), "columns": struct_of(own)}
+        rows = [
+            f"(FROM {call('read_json', paths, each)} LIMIT {_SAMPLED_ROWS})"
+            for each in (options, told)
+        ]
+        try:
+            sql = f"SELECT count(*) FROM ({rows[0]} EXCEPT {rows[1]})"
+            return connection.execute(sql).fetchall() == [(0,)]
+        except duckdb.Error:
+            return False
+
+    def divide(
+        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+    ) -> Sequence[Split]:
+        files = [found.files[i] for i in chosen]
+        own = without_keys(found.own, keys)
+        options = {**self.options, "hive_partitioning": "false"}
+        if not self._columns.get(found.files):
+            return whole("read_json", options, files, own, keys, chosen)
+        told = {**_without_detection(options), "columns": struct_of(found.own)}
+        splits: list[Split] = []
+        for index, file in zip(chosen, files, strict=True):
+            count = min(-(-tasks // len(chosen)), file.bytes // RANGE_BYTES)
+            if count > 1 and not compression(file.path) and _is_delimited(file):
+                lines = {**told, "format": "'newline_delimited'"}
+                ranges = line_ranges(file.path, count, None) or []
+                splits += _in_ranges("read_json", file, lines, own, keys.of(index), ranges, None)
+                continue
+            splits += whole("read_json", told, [file], own, keys, [index])
+        return splits
+
+
+def _without_detection(options: Options) -> dict[str, str]:
+    detection = ("auto_detect", "sample_size", "union_by_name", "maximum_sample_files", "columns")
+    return {name: value for name, value in options.items() if name not in detection}
+
+
+def _is_delimited(file: StoredFile) -> bool:
+    """Whether the first line is a JSON object, so that DuckDB takes each for one."""
+    if file.is_remote:
+        return False
+    with Path(file.path).open("rb") as lines:
+        line = lines.readline(1 << 20)
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,196 @@
+"""Ranges of lines of large text files, each of which a task reads alone.
+
+DuckDB reads whole files, so a task hands it some lines at a time as a file in memory. Lines of CSV
+end rows only outside of quotes. A file is divided where the number of quotes before is even, if all
+its quotes stand where quoted values begin and end; any other file is read whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from minishark.errors import DataError
+from minishark.expressions import Schema, quote
+from minishark.sources.contract import Pushed, Split
+from minishark.sources.filesystems import FileReplacedError, StoredFile, stat_file
+from minishark.sources.formats import call
+from minishark.sources.hive import FolderKeys
+
+RANGE_BYTES = 16 << 20  # of a file that is worth a task
+_CHUNK_BYTES = 16 << 20
+_BLOCK_BYTES = 1 << 20
+_BATCH_ROWS = 122_880
+_NEWLINE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Quoting:
+    """How values of a CSV file may contain newlines."""
+
+    quote: int  # a byte
+    delimiter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRange(Split):
+    """Some lines of a text file."""
+
+    file: StoredFile
+    reader: str
+    first_options: tuple[tuple[str, str], ...]  # of the reader, for the file's first line
+    options: tuple[tuple[str, str], ...]  # for all other lines
+    own: Schema  # the columns of the file
+    keys: FolderKeys  # the columns of its folders
+    first: int  # the first byte
+    last: int  # the one after the last
+    quoting: Quoting | None  # None if all newlines end rows
+    rows: int | None
+    bytes: int
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        columns = "*" if pushed.columns is None else ", ".join(map(quote, pushed.columns))
+        batches = self._batches(columns)
+        first = next(batches)
+        return pa.RecordBatchReader.from_batches(first.schema, batches)
+
+    def _batches(self, columns: str) -> Iterator[pa.RecordBatch]:
+        """An empty batch, which has the schema, and the rows."""
+        with (
+            duckdb.connect(config={"threads": 1}) as connection,
+            Path(self.file.path).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+        ):
+            connection.execute("SET arrow_lossless_conversion = true")
+            connection.execute("SET produce_arrow_string_view = false")
+            self._check()
+            is_first = True
+            for first, last in _chunks(text, self.first, self.last, self.quoting):
+                with _memory_file(file.fileno(), first, last) as path:
+                    options = dict(self.options if first else self.first_options)
+                    relation = self.keys.select(
+                        [column.name for column in self.own], call(self.reader, [path], options)
+                    )
+                    found = connection.sql(f"SELECT {columns} FROM {relation}")
+                    reader = found.to_arrow_reader(_BATCH_ROWS)
+                    if is_first:
+                        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+                        is_first = False
+                    yield from reader
+            self._check()
+
+    def _check(self) -> None:
+        if stat_file(self.file.path).version != self.file.version:
+            raise FileReplacedError(f"{self.file.path} was replaced while it was read.")
+
+
+@contextlib.contextmanager
+def _memory_file(source: int, first: int, last: int) -> Iterator[str]:
+    """A file in memory with some bytes of another."""
+    memory = os.memfd_create("minishark-lines")
+    try:
+        while first < last:
+            sent = os.sendfile(memory, source, first, last - first)
+            if not sent:
+                raise DataError("A file became shorter while it was read.")
+            first += sent
+        yield f"/proc/self/fd/{memory}"
+    finally:
+        os.close(memory)
+
+
+def _chunks(
+    text: mmap.mmap, first: int, last: int, quoting: Quoting | None
+) -> Iterator[tuple[int, int]]:
+    """Runs of whole rows, of a size that fits into memory."""
+    while first < last:
+        end = min(last, first + _CHUNK_BYTES)
+        quotes = 0
+        counted = first
+        while end < last:
+            newline = text.find(b"\n", end)
+            end = last if newline < 0 else newline + 1
+            if quoting is None or end >= last:
+                break
+            quotes += int(np.count_nonzero(_bytes(text, counted, end) == quoting.quote))
+            counted = end
+            if quotes % 2 == 0:
+                break
+        end = min(end, last)
+        yield first, end
+        first = end
+
+
+def line_ranges(path: str, count: int, quoting: Quoting | None) -> list[tuple[int, int]] | None:
+    """A file in about `count` ranges of bytes that end where rows do; None if that is not safe."""
+    size = Path(path).stat().st_size
+    step = -(-size // count)
+    with (
+        Path(path).open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+    ):
+        if quoting is None:
+            ends = [text.find(b"\n", step * i) + 1 for i in range(1, count)]
+        else:
+            safe = _row_ends(text, size, quoting, [step * i for i in range(1, count)])
+            if safe is None:
+                return None
+            ends = safe
+    cuts = [0, *sorted({end for end in ends if 0 < end < size}), size]
+    return list(itertools.pairwise(cuts))
+
+
+def _row_ends(
+    text: mmap.mmap, size: int, quoting: Quoting, wanted: Sequence[int]
+) -> list[int] | None:
+    """The ends of the rows in which the wanted places are; None if quotes don't tell them."""
+    found: list[int] = []
+    before = 0  # quotes before the block
+    for start in range(0, size, _BLOCK_BYTES):
+        end = min(size, start + _BLOCK_BYTES)
+        places = np.flatnonzero(_bytes(text, start, end) == quoting.quote)
+        if len(places) and not _are_structural(text, size, places + start, before, quoting):
+            return None
+        for place in wanted[len(found) :]:
+            if place >= end:
+                break
+            here = text.find(b"\n", max(place, start), end)
+            while here >= 0 and (before + int(np.searchsorted(places, here - start))) % 2:
+                here = text.find(b"\n", here + 1, end)
+            if here < 0:
+                break  # in the next block
+            found.append(here + 1)
+        before += len(places)
+    return None if before % 2 else found
+
+
+def _are_structural(
+    text: mmap.mmap, size: int, places: np.ndarray, before: int, quoting: Quoting
+) -> bool:
+    """Whether quotes begin and end values, or stand twice for one within a value."""
+    whole = np.frombuffer(text, np.uint8)
+    try:
+        opening, closing = places[before % 2 :: 2], places[1 - before % 2 :: 2]
+        previous = whole[opening[opening > 0] - 1]
+        following = whole[closing[closing < size - 1] + 1]
+        begins = (previous == quoting.delimiter) | (previous == _NEWLINE)
+        ends = (following == quoting.delimiter) | (following == _NEWLINE) | (following == 13)
+        return bool(
+            (begins | (previous == quoting.quote)).all()
+            and (ends | (following == quoting.quote)).all()
+        )
+    finally:
+        del whole
+
+
+def _bytes(text: mmap.mmap, first: int, last: int) -> np.ndarray:
+    return np.frombuffer(text[first:last], np.uint8)

@@ -1,0 +1,148 @@
+"""Folders of files, generated: rows and types are those of DuckDB's own readers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import minishark
+from minishark.query.answers import differences
+from minishark.session.session import Session
+
+_KEYS: dict[str, list[str]] = {
+    "day": ["2026-01-01", "2026-01-02", "2026-02-03", "__HIVE_DEFAULT_PARTITION__"],
+    "n": ["1", "2", "30", "__HIVE_DEFAULT_PARTITION__"],
+    "zip": ["01234", "99", "NULL"],
+    "name": ["a%20b", "x", "%C3%A9", "it's", "NULL"],
+    "at": ["2026-01-01 10%3A00%3A00", "2026-01-01"],
+}
+_READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with minishark.connect(
+        in_process=True, nodes=1, executors_per_node=2, partitions=3, single_task_rows=0
+    ) as session:
+        yield session
+
+
+def _text(rng: random.Random) -> str:
+    parts = ["a", "b c", "é", '"', "'", ",", ";", "\n", "0", "", "NULL", "2026-01-01", " x "]
+    return "".join(rng.choices(parts, k=rng.randrange(4)))
+
+
+def _value(rng: random.Random, kind: str) -> object:
+    if rng.random() < 0.1:
+        return None
+    match kind:
+        case "int":
+            return rng.randrange(-100, 100)
+        case "float":
+            return round(rng.uniform(-5, 5), rng.randrange(1, 6))
+        case "date":
+            return dt.date(2026, 1, 1) + dt.timedelta(days=rng.randrange(400))
+        case "timestamp":
+            return dt.datetime(2026, 1, 1) + dt.timedelta(seconds=rng.randrange(10**7))  # noqa: DTZ001
+        case "bool":
+            return rng.random() < 0.5
+        case "word":
+            return rng.choice(["apple", "pear", "quince"])
+        case _:
+            return _text(rng)
+
+
+_TYPES = {
+    "int": "BIGINT",
+    "float": "DOUBLE",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "bool": "BOOLEAN",
+    "word": "VARCHAR",
+    "text": "VARCHAR",
+}
+
+
+class Folder:
+    """Files of one format, with the options with which they are read."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        rng = random.Random(seed)
+        self.kind = rng.choice(["parquet", "csv", "csv", "json"])
+        self.unites = rng.random() < 0.4
+        self.keys = rng.sample(sorted(_KEYS), rng.choice([0, 0, 1, 2]))
+        kinds = {f"c{i}": rng.choice(sorted(_TYPES)) for i in range(rng.randrange(1, 5))}
+        zipped = ".gz" if self.kind == "csv" and rng.random() < 0.15 else ""
+        self.glob = str(root / ("**/" if self.keys else "") / f"*.{self.kind}{zipped}")
+        header = rng.random() < 0.85 or self.unites
+        delimiter = rng.choice([",", ";", "|", "\t"])
+        quoting = rng.choice(["", ", FORCE_QUOTE *"])
+        with duckdb.connect(config={"threads": 1}) as connection:
+            for number in range(rng.randrange(1, 6)):
+                place = root.joinpath(*(f"{key}={rng.choice(_KEYS[key])}" for key in self.keys))
+                place.mkdir(parents=True, exist_ok=True)
+                names = list(kinds)
+                if self.unites and len(names) > 1 and rng.random() < 0.5:
+                    names.remove(rng.choice(names))
+                columns = ", ".join(f"{name} {_TYPES[kinds[name]]}" for name in names)
+                connection.execute(f"CREATE OR REPLACE TABLE t ({columns})")
+                for _ in range(rng.choice([0, 1, 3, 40])):
+                    marks = ", ".join("?" * len(names))
+                    row = [_value(rng, kinds[name]) for name in names]
+                    connection.execute(f"INSERT INTO t VALUES ({marks})", row)
+                target = str(place / f"f{number}.{self.kind}{zipped}").replace("'", "''")
+                options = f"FORMAT {self.kind}"
+                if self.kind == "csv":
+                    options += f", HEADER {header}, DELIMITER '{delimiter}'{quoting}"
+                elif self.kind == "json" and rng.random() < 0.3:
+                    options += ", ARRAY true"
+                connection.execute(f"COPY t TO '{target}' ({options})")
+        union = ", union_by_name = true" if self.unites else ""
+        self.relation = f"{_READERS[self.kind]}('{self.glob}'{union})"
+
+
+def _check(session: Session, folder: Path, seed: int) -> str:
+    """Compare with DuckDB; how the query ran."""
+    files = Folder(folder, seed)
+    with duckdb.connect() as connection:
+        try:
+            columns = connection.sql(f"FROM {files.relation} LIMIT 0")
+        except duckdb.Error:
+            return "unreadable"
+        types = ", ".join(f"any_value(typeof({c})) AS {c}" for c in columns.columns)
+        queries = [f"SELECT * FROM {files.relation}", f"SELECT {types} FROM {files.relation}"]
+        key = files.keys[0] if files.keys else "c0"
+        if key in columns.columns:
+            queries.append(f"SELECT count(*) AS n FROM {files.relation} WHERE {key} IS NULL")
+            queries.append(f"SELECT count(*) AS n FROM {files.relation} WHERE {key} >= '1'")
+            queries.append(f"SELECT {key} AS k FROM {files.relation} WHERE {key} = '2026-01-01'")
+        for sql in queries:
+            try:
+                expected = connection.sql(sql).to_arrow_table()
+            except duckdb.Error:
+                continue  # rows that its sample did not foresee
+            found = session.sql(sql).to_arrow()
+            assert expected.schema == found.schema, (seed, sql)
+            assert [] == differences(expected, found), (seed, sql)
+    plan = session.sql(queries[0]).plan_text("physical")
+    return f"{files.kind} whole" if "Statement" in plan else f"{files.kind} distributed"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_some_folders(session: Session, tmp_path: Path, seed: int) -> None:
+    """Formats, headers, delimiters, quotes, folder keys, missing columns."""
+    _check(session, tmp_path, seed)
+
+
+@pytest.mark.slow
+def test_many_folders(session: Session, tmp_path: Path) -> None:
+    """As above, 200 times; most of them distributed."""
+    ran = [_check(session, tmp_path / str(seed), seed) for seed in range(100, 300)]
+    distributed = [each for each in ran if each.endswith("distributed")]
+    assert len(distributed) > 150
+    assert {"parquet", "csv", "json"} == {each.partition(" ")[0] for each in distributed}
