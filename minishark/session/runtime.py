@@ -13,6 +13,7 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
