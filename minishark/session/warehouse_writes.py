@@ -339,6 +339,11 @@ class WarehouseWrites:
 
     def transact(self, verb: str) -> pa.Table:
         open_ = self.tables.transaction
+        if self.tables.root is not None:
+            raise UnsupportedError(
+                "Sessions that new_session() or a server has made commit each statement at once: "
+                "begin transactions in the session of connect(warehouse=...)."
+            )
         if verb == "BEGIN":
             if open_ is not None:
                 raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
