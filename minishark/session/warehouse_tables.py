@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +34,7 @@ class Transaction:
     name: TableName | None = None  # the table of the warehouse that it changes
     iceberg: Any = None  # pyiceberg's transaction
     files: list[str] = field(default_factory=list)  # the data files that were written
+    source: str = ""  # the planning database's name of the table as it is in the transaction
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +47,13 @@ class WarehouseTables:
     schema: str | None = None  # the schema that USE has chosen; None for the tables in memory
     transaction: Transaction | None = None  # the one that was begun
     cached: dict[TableName, Any] = field(default_factory=dict)  # with their metadata when loaded
+    root: WarehouseTables | None = None  # of the session that this one's was made of
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def child(self, engine: Engine, named: NamedTables) -> WarehouseTables:
+        """For a session of its own over the same tables."""
+        root = self.root or self
+        return replace(self, engine=engine, named=named, schema=None, transaction=None, root=root)
 
     # Names
 
@@ -109,6 +116,9 @@ class WarehouseTables:
             return None
         sources = self.engine.planner.sources
         if at is None:
+            open_ = self.transaction
+            if open_ is not None and open_.name == name:
+                return self._staged(open_, name)
             if name in self.cached:
                 self.reload(name)
             elif str(name) not in sources:
@@ -119,7 +129,7 @@ class WarehouseTables:
         if version not in sources:
             source = WarehouseSource(
                 version,
-                lambda: self.current(name),
+                lambda: self.catalog.load(name),
                 snapshot_id=number,
                 timestamp=moment,
                 hosts_reach=self.catalog.hosts_reach,
@@ -129,7 +139,15 @@ class WarehouseTables:
 
     def _source(self, name: TableName) -> WarehouseSource:
         reach = self.catalog.hosts_reach
-        return WarehouseSource(str(name), lambda: self.current(name), hosts_reach=reach)
+        return WarehouseSource(str(name), lambda: self.catalog.load(name), hosts_reach=reach)
+
+    def _staged(self, open_: Transaction, name: TableName) -> str:
+        """A name for the table as this session's transaction has left it, which others lack."""
+        if not open_.source:
+            reach = self.catalog.hosts_reach
+            source = WarehouseSource(str(name), lambda: self.current(name), hosts_reach=reach)
+            open_.source = self.engine.planner.sources.add_unnamed(source).name
+        return open_.source
 
     def _moment(self, at: At) -> tuple[int | None, datetime | None]:
         """The snapshot, or the point in time, that an AT clause means."""
@@ -188,9 +206,12 @@ class WarehouseTables:
 
     def reload(self, name: TableName) -> None:
         """Load a table into memory, unless its current version is there."""
+        if self.root is not None:
+            self.root.reload(name)
+            return
         with self._lock:
             try:
-                table = self.current(name)
+                table = self.catalog.load(name)
             except CatalogError:
                 self.uncache(name)
                 raise

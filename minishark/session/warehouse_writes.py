@@ -348,6 +348,8 @@ class WarehouseWrites:
         if open_ is None:
             raise QueryError(f"There is no transaction to {verb.lower()}: BEGIN one.")
         self.tables.transaction = None
+        if open_.source:
+            self.engine.planner.sources.remove(open_.source)
         if open_.name is None:
             return counted(0)
         try:

@@ -94,7 +94,7 @@ class LocatedRows(Snapshot):
 
 def _places(path: str) -> tuple[MappedColumn, MappedColumn]:
     return (
-        MappedColumn(name=FILE, type="VARCHAR", constant=quote_text(path)),
+        MappedColumn(name=FILE, type="VARCHAR", constant=quote_text(path), named=()),
         MappedColumn(name=ROW, type="BIGINT", is_row_number=True),
     )
 
