@@ -183,7 +183,7 @@ _FEW_PARTITIONS = HotPartitions(
 EXPERIMENTS = (
     Experiment(
         name="sticky-srpt",
-        title="Sticky probing and shortest remaining work first; 100 nodes of 4 slots",
+        title="Sticky probing and shortest remaining work first: {nodes} nodes of {slots} slots",
         source="past the papers: Eagle's idea on Sparrow's machines",
         kind="simulated",
         parameters=ShortAndLong(),
@@ -203,7 +203,8 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="soft-constraints",
-        title="Delay scheduling: 100 partitions, 3 replicas, some hotter; remote tasks take 1.5 x",
+        title="Delay scheduling: {partitions} partitions, {replicas} replicas, some hotter; remote "
+        "tasks take {remote_factor:g} x",
         source="past the papers: sketched in Sparrow, section 8",
         kind="simulated",
         parameters=HotPartitions(),
