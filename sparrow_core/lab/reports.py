@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparrow_core.lab.charts import draw, save
-from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.experiment import AnyExperiment, CannotRun
 from sparrow_core.lab.rows import Row, across
-from sparrow_core.protocol.errors import SparrowError
 
 _PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
 PlotFormat = Literal["png", "svg", "pdf"]
@@ -46,7 +45,7 @@ def write_report(
         for file in files[2:]:
             save(figure, file)
     except OSError as error:
-        raise SparrowError(f"cannot write to {folder}: {error}") from error
+        raise CannotRun(f"cannot write to {folder}: {error}") from error
     return files
 
 
