@@ -513,7 +513,8 @@ class Scheduler:
         job = self._ledger.jobs.get(msg.job_id)
         if job is not None:
             return self._adopt_late(job, msg, now)
-        return [] if self._has(msg.job_id) else [Envelope(node.address, EndJob(msg.job_id))]
+        over = self._is_over(msg.job_id, now)  # not if it has moved on
+        return [Envelope(node.address, EndJob(msg.job_id))] if over else []
 
     def _open_if_known(self, taking: _TakingOver, now: float) -> list[Envelope]:
         if taking.awaited or now < self._settled_at():
