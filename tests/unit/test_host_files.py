@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from functools import partial
 from pathlib import Path
 
 import duckdb
