@@ -57,9 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             for number, text in queries.items():
                 expected = native.sql(text).to_arrow_table()
                 order = output_order(native, text, expected.column_names)
-                found = differences(
-                    expected, session.sql(text).to_arrow(), ordered_by=order
-                )
+                found = differences(expected, session.sql(text).to_arrow(), ordered_by=order)
                 if found:
                     wrong.append(number)
                     print(f"Query {number}: {' '.join(found)}", file=sys.stderr)

@@ -91,6 +91,13 @@ class QueryPlan:
         return shown(self.physical, self.stages, self.tables)
 
 
+@dataclass(slots=True)
+class PythonFunctions:
+    """The Python functions that statements may call; sessions over one engine share them."""
+
+    by_name: Mapping[str, ScalarFunction] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class QueryPlanner:
     """Plans the queries of a session; safe to use from several threads."""
@@ -99,9 +106,27 @@ class QueryPlanner:
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
     sources: SourceTables  # the tables that stand for sources
-    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
+    python: PythonFunctions = field(default_factory=PythonFunctions)
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def functions(self) -> Mapping[str, ScalarFunction]:
+        """The Python functions, by name."""
+        return self.python.by_name
+
+    def over(self, planning: PlanningDatabase) -> QueryPlanner:
+        """The same, for a session with settings and temporary views of its own."""
+        # Physical plans are only reused for the same logical plan, so all sessions share them.
+        return QueryPlanner(
+            planning=planning,
+            catalog=self.catalog,
+            options=self.options,
+            sources=self.sources,
+            python=self.python,
+            _plans=self._plans,
+            _lock=self._lock,
+        )
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""

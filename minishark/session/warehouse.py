@@ -7,6 +7,7 @@ warehouse's tables in them (`warehouse.names`).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import threading
 from collections.abc import Sequence
@@ -19,16 +20,17 @@ from msgspec import structs
 from minishark.compiler.sql import statements as kinds
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
 from minishark.expressions import quote, quote_text
+from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
-from minishark.session.named_tables import HIDDEN
+from minishark.session.named_tables import HIDDEN, NamedTables
 from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables
 from minishark.session.warehouse_writes import WarehouseWrites
-from minishark.warehouse import ddl, dml
-from minishark.warehouse.catalog import MAIN, NAME, TableName
-from minishark.warehouse.commits import committing
-from minishark.warehouse.names import NAMES, parts, renamed_anywhere
-from minishark.warehouse.types import duckdb_schema
-from minishark.warehouse.vacuum import vacuum
+from minishark.tables.warehouse import ddl, dml
+from minishark.tables.warehouse.catalog import MAIN, NAME, TableName
+from minishark.tables.warehouse.commits import committing
+from minishark.tables.warehouse.names import NAMES, parts, renamed_anywhere
+from minishark.tables.warehouse.types import duckdb_schema
+from minishark.tables.warehouse.vacuum import vacuum
 
 _FIRST = re.compile(r"\s*(\w+)")
 _VIEW = re.compile(
@@ -57,6 +59,11 @@ class Warehouse:
     writes: WarehouseWrites
     _shown: dict[TableName, str | None] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def child(self, engine: Engine, named: NamedTables) -> Warehouse:
+        """For a session of its own: its schema is its own, the tables are the same."""
+        tables = self.tables.child(engine, named)
+        return dataclasses.replace(self, tables=tables, writes=WarehouseWrites(tables))
 
     # Statements
 
@@ -344,7 +351,8 @@ class Warehouse:
                 con.execute(command)
 
         scratch.change(apply)
-        self._shown = locations
+        self._shown.clear()  # which sessions over one engine share
+        self._shown.update(locations)
 
     # Files
 

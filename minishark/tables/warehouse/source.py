@@ -18,7 +18,7 @@ from minishark.expressions import Column, quote_text
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.iceberg import IcebergFile, IcebergSnapshot, IcebergSource
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
-from minishark.warehouse.dml import FILE, ROW
+from minishark.tables.warehouse.dml import FILE, ROW
 
 _numbers = itertools.count()
 
