@@ -118,7 +118,7 @@ def read_postgres(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         with connection.cursor() as cursor:
             cursor.execute(f"DROP TABLE IF EXISTS {table}, {table}_text")
             rows = duckdb.sql(
-                f"SELECT COLUMNS(c -> true)::VARCHAR FROM {quote_text(lineitem)}"
+                f"SELECT COLUMNS(*)::VARCHAR FROM {quote_text(lineitem)}"
             ).to_arrow_table()
             cursor.adbc_ingest(f"{table}_text", rows)
             casts = ", ".join(f"{name}::{type_} AS {name}" for name, _, type_ in named)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import s3_server
 from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from s3_server import S3Server
 
 import minishark
 from minishark.errors import DataError, OptionError
@@ -80,3 +83,41 @@ def test_wrong_arguments_are_errors_that_say_so(session: minishark.Session, delt
     with pytest.raises(OptionError, match="must not have a password") as caught:
         session.sql("FROM postgres_scan('postgresql://u:pw9@h/d', 'public', 't')").collect()
     assert "pw9" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    """An S3 server that the environment says how to reach."""
+    with s3_server.running() as found, pytest.MonkeyPatch.context() as patch:
+        for name, text in {**found.environment, "AWS_ALLOW_HTTP": "true"}.items():
+            patch.setenv(name, text)
+        yield found
+
+
+@pytest.mark.slow
+def test_of_an_object_store_only_the_needed_files_are_asked_for(server: S3Server) -> None:
+    """A filter on the column of a partition reads one data file; another query nothing again."""
+    bucket = server.make_bucket()
+    write_deltalake(f"{bucket}/delta", ROWS, partition_by=["k"])
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = SqlCatalog(
+            "s3",
+            uri=f"sqlite:///{folder}/c.db",
+            warehouse=f"{bucket}/warehouse",
+            **{"s3.endpoint": server.url, "s3.region": "us-east-1"},
+        )
+        catalog.create_namespace("n")
+        table = catalog.create_table("n.t", ROWS.schema)
+        with table.update_spec() as update:
+            update.add_identity("k")
+        table.append(ROWS)
+    with minishark.connect(in_process=True, nodes=1, single_task_rows=0) as session:
+        scans = (f"delta_scan('{bucket}/delta')", f"iceberg_scan('{table.metadata_location}')")
+        for scan in scans:
+            query = f"SELECT sum(id) FROM {scan} WHERE k = 3"
+            server.requests.clear()
+            assert sum(range(3, 1000, 5)) == session.sql(query).collect()[0][0]
+            assert 1 == len(server.read(".parquet"))
+            server.requests.clear()
+            assert 200 == session.sql(f"SELECT count(id) FROM {scan} WHERE k = 3").collect()[0][0]
+            assert not server.read(".parquet")
