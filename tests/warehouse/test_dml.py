@@ -94,9 +94,7 @@ def test_update(
     assert isinstance(change, dml.Update)
     found = [f for f, _ in files.con.execute(dml.matching_files(change, "located")).fetchall()]
     sql = dml.updated(change, _TARGET, files.some(found))
-    ((changed,),) = files.con.execute(
-        f"SELECT count(*) FILTER ({CHANGED}) FROM ({sql})"
-    ).fetchall()
+    ((changed,),) = files.con.execute(f"SELECT count(*) FILTER ({CHANGED}) FROM ({sql})").fetchall()
     left = files.left(found, sql)
     assert (left, changed) == files.own(text)
 
@@ -138,9 +136,7 @@ def test_merge_tells_of_rows_that_are_changed_twice() -> None:
     files.add_source([1, 1])
     change = dml.parse_change("MERGE INTO t USING s USING (id) WHEN MATCHED THEN DELETE")
     assert isinstance(change, dml.Merge)
-    ((_, _, changes, partners),) = files.con.execute(
-        dml.merged_files(change, "located")
-    ).fetchall()
+    ((_, _, changes, partners),) = files.con.execute(dml.merged_files(change, "located")).fetchall()
     assert (changes, partners) == (2, 2)
 
 
