@@ -19,6 +19,7 @@ JOBLIB = ["joblib>=1.5"]
 RAY = ["ray[data]>=2.50"]  # the first with label selectors, by which nodes avoid each other
 DASK = ["distributed>=2024.8"]
 OTEL = ["opentelemetry-sdk>=1.25"]
+FLIGHT = ["protobuf>=5"]  # the messages of Flight SQL; pyarrow has the rest
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.10"]  # the warehouse too, whose catalog is SQLite
 DELTA = ["deltalake>=1.2"]
 OBJECTS = ["obstore>=0.8"]
@@ -31,11 +32,13 @@ TEST = [
     *SPARK,
     *JOBLIB,
     *OTEL,
+    *FLIGHT,
+    "adbc-driver-flightsql>=1.8",
+    "adbc-driver-manager>=1.8",
     *ICEBERG,
     *DELTA,
     *OBJECTS,
     *POSTGRES,
-    "adbc-driver-flightsql>=1.5",
     "flask-cors>=4",  # with flask and moto, an S3 server
     "flask>=3",
     "hypothesis>=6.100",
@@ -116,6 +119,7 @@ setup(
         "ray": RAY,
         "dask": DASK,
         "otel": OTEL,
+        "flight": FLIGHT,
         "iceberg": ICEBERG,
         "delta": DELTA,
         "objects": OBJECTS,

@@ -9,6 +9,8 @@ schedulers  several jobs at once, 4 nodes of 4 slots, 1 to 4 schedulers
 decisions   tasks per second that 1 to 4 schedulers place, each alone in its own process: jobs of
             100 tasks on 100 simulated nodes, every message encoded and decoded
 failover    from SIGKILL of a scheduler's process until its job runs again at the other one
+stalls      SIGSTOP of a scheduler for 0.2, 1 and 5 s, and its death, while tasks of 10 s run:
+            starts beyond one a task, and the job's time beyond that of one that is left alone
 delay       100 nodes of 4 slots emulated in this process, in real time and with the real machines:
             how long a task of ten 100 ms tasks waits at 80 % load
 peers       latency and throughput of Ray and Dask, where they are installed, on as many slots
@@ -78,6 +80,7 @@ from sparrow_core.sim.cluster import SimulatedSlot, payload_of
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # children load the runner from here
 LATENCY_REPETITIONS = 500
+_SETTLED_S = 1.2  # by then a scheduler has heard from its node, and knows that it has
 TASKS = 20_000
 DELAY_S = 5.0
 DECISIONS_S = 3.0
@@ -85,10 +88,12 @@ Row = dict[str, Any]
 
 
 class EmptyRunner:
-    """Sleeps for as long as the payload says, or not at all."""
+    """Sleeps for as long as the payload says, or not at all; notes it in the shared file."""
 
     def run(self, job_id: str, shared: bytes, payload: bytes) -> bytes:
-        del job_id, shared
+        if shared:
+            with Path(shared.decode()).open("a", encoding="utf-8") as starts:
+                starts.write(f"{job_id}\n")
         if payload:
             time.sleep(float(payload))
         return b""
@@ -281,8 +286,18 @@ class Daemons:
         assert daemon.stdout.readline()
         return daemon
 
+    @contextmanager
+    def connect(self, first: int) -> Iterator[RemoteCluster]:
+        """A client whose first job goes to that scheduler, when both know the node."""
+        order = [self.endpoints[1 - first], self.endpoints[first]]  # it begins with the second
+        with RemoteCluster([address(each, "scheduler") for each in order]) as cluster:
+            while not all(cluster.schedulers().values()):
+                time.sleep(0.01)
+            yield cluster
+
     def close(self) -> None:
         for daemon in (*self.schedulers, self.node):
+            daemon.send_signal(signal.SIGCONT)
             daemon.kill()
             daemon.communicate()
 
@@ -311,11 +326,8 @@ def failover_s(daemons: Daemons, victim: int) -> float:
         elif isinstance(event, JobFinished):
             over.set()
 
-    # The first job goes to the second of the list.
-    order = [daemons.endpoints[1 - victim], daemons.endpoints[victim]]
-    with RemoteCluster([address(each, "scheduler") for each in order]) as cluster:
-        while not all(cluster.schedulers().values()):  # until both know the node
-            time.sleep(0.01)
+    with daemons.connect(victim) as cluster:
+        time.sleep(_SETTLED_S)
         # What the dead one had bound has ended when the client notices: tasks are short.
         cluster.on_scheduler_silent(lambda _, silent: moved.set() if silent else None)
         cluster.submit(job_of(400, b"0.005"), on_event)
@@ -327,6 +339,51 @@ def failover_s(daemons: Daemons, victim: int) -> float:
     daemons.schedulers[victim].communicate()
     daemons.schedulers[victim] = daemons.start_scheduler(victim)
     return times[0] - killed
+
+
+def stalls(_: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        daemons = Daemons(Path(folder))
+        try:
+            alone_s, _ = stalled(daemons, 0.0)
+            for stall_s in (0.2, 1.0, 5.0, None):
+                took_s, again = stalled(daemons, stall_s)
+                row = {
+                    "stall_s": stall_s,
+                    "run_again": again,
+                    "longer_ms": 1000 * (took_s - alone_s),
+                }
+                yield row
+        finally:
+            daemons.close()
+
+
+def stalled(daemons: Daemons, stall_s: float | None) -> tuple[float, int]:
+    """Seconds that a job of four tasks of 10 s takes, and starts beyond four.
+
+    Its scheduler is stopped for so long when the tasks have almost ended, or killed if None.
+    """
+    starts = daemons.folder / f"starts-{stall_s}"
+    ended: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def on_event(event: JobEvent) -> None:
+        if isinstance(event, JobFinished):
+            ended.put(time.perf_counter())
+
+    with daemons.connect(0) as cluster:
+        time.sleep(_SETTLED_S)
+        job = msgspec.structs.replace(job_of(4, b"10"), shared=str(starts).encode())
+        began = time.perf_counter()
+        cluster.submit(job, on_event)
+        time.sleep(8.9)
+        if stall_s is None:
+            daemons.schedulers[0].kill()
+        elif stall_s:
+            daemons.schedulers[0].send_signal(signal.SIGSTOP)
+            time.sleep(stall_s)
+            daemons.schedulers[0].send_signal(signal.SIGCONT)
+        took_s = ended.get(timeout=60) - began
+    return took_s, len(starts.read_text().splitlines()) - 4
 
 
 # --- an emulated cluster --------------------------------------------------------------------
@@ -441,6 +498,7 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "schedulers": schedulers,
     "decisions": decisions,
     "failover": failover,
+    "stalls": stalls,
     "delay": delay,
     "peers": stores,
     "simulated": simulated,

@@ -30,7 +30,6 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
-    "warehouse",
     "programs",
     "dataframe",
     "functions",
@@ -90,7 +89,7 @@ TRANSPORT = frozenset(
 )
 # Bounds on how much a reader has to hold in mind at once.
 ROOMS_MAX = 24
-ARROWS_MAX = 119
+ARROWS_MAX = 120
 POSITIONAL_ARGUMENTS_MAX = 6
 POSITIONAL_FIELDS_MAX = 5
 EXCEPTIONS = Path(__file__).with_name("exceptions")

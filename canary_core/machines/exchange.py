@@ -15,7 +15,7 @@ from canary_core.machines.links import Links
 from canary_core.machines.partition import Key, PackError, Partition
 from canary_core.protocol.messages import Entry, Pieces
 from canary_core.stages import UNTOLD, Stage
-from canary_core.tree import Node, combine
+from canary_core.tree import Node, combine, first_block, is_relayed
 from sparrow_core.protocol.ids import Address
 
 Arrivals = dict[int, dict[Any, Any]]  # by target, by source
@@ -63,22 +63,22 @@ class Exchange:
         self._address = address
         self._links = links
         self._held: dict[Key, dict[int, dict[Any, Any]]] = {}
-        # By stage: its digest, the size of the target group, and what goes where.
-        self._outgoing: dict[int, tuple[int, int, Arrivals]] = {}
+        # By stage and size of the target group: the stage's digest, and what goes where.
+        self._outgoing: dict[tuple[int, int], tuple[int, Arrivals]] = {}
 
-    def send(self, stage: Stage, source: Any, pieces: dict[int, Any]) -> None:
-        """Deliver what a partition here has sent, by target.
+    def send(self, stage: Stage, size: int, source: Any, pieces: dict[int, Any]) -> None:
+        """Deliver what a partition here has sent to a group of this size, by target.
 
         What goes elsewhere waits for `flush`.
         """
-        index, size = stage.index, stage.target
+        index = stage.index
         for target, piece in pieces.items():
             part = self.parts.get((size, target))
             if part is not None:
                 if part.deliver(index, source, piece):
                     self.runnable[part.key] = None
             else:
-                _, _, waiting = self._outgoing.setdefault(index, (stage.digest, size, {}))
+                _, waiting = self._outgoing.setdefault((index, size), (stage.digest, {}))
                 waiting.setdefault(target, {})[source] = piece
 
     @property
@@ -90,7 +90,7 @@ class Exchange:
         """The workers for which data wait for `flush`."""
         return {
             owner
-            for _, size, arrivals in self._outgoing.values()
+            for (_, size), (_, arrivals) in self._outgoing.items()
             for target in arrivals
             if (owner := self.map.owner((size, target))) is not None
         }
@@ -98,7 +98,7 @@ class Exchange:
     def flush(self) -> None:
         """Post all that waits, in one message for each stage and worker."""
         outgoing, self._outgoing = self._outgoing, {}
-        for stage, (digest, size, arrivals) in outgoing.items():
+        for (stage, size), (digest, arrivals) in outgoing.items():
             self._route(stage, digest, size, arrivals)
 
     def _route(self, stage: int, digest: int, size: int, arrivals: Arrivals) -> None:
@@ -106,7 +106,7 @@ class Exchange:
         for target, pieces in arrivals.items():
             owner = self.map.owner((size, target))
             if owner is None:  # a group that the controller has not placed yet
-                self._outgoing.setdefault(stage, (digest, size, {}))[2][target] = pieces
+                self._outgoing.setdefault((stage, size), (digest, {}))[1][target] = pieces
             elif owner == self._address:
                 self._take(stage, (size, target), pieces)
             else:
@@ -192,7 +192,20 @@ class Reductions:
         leaves[index, index + 1] = value
         return len(leaves)
 
-    def take(self, stage: int, fn: Any, size: int) -> dict[Node, Any]:
-        """Combine as much as the tree allows; returns the values of the nodes."""
-        nodes, _ = combine(fn, self.leaves.pop(stage), 0, size)
-        return dict(nodes)
+    def take(self, stage: int, fn: Any, size: int) -> list[tuple[int | None, Node, Any]]:
+        """Combine as much as the tree allows below a relay, or below the single.
+
+        Returns:
+            Nodes and their values, each with the relay that it is for; None: for the single.
+        """
+        leaves = self.leaves.pop(stage)
+        if not is_relayed(size):
+            return [(None, *each) for each in combine(fn, leaves, 0, size)[0]]
+        blocks: dict[Node, dict[Node, Any]] = {}
+        for node, value in leaves.items():
+            blocks.setdefault(first_block(node[0], size), {})[node] = value
+        return [
+            (low, *each)
+            for (low, high), block in blocks.items()
+            for each in combine(fn, block, low, high)[0]
+        ]

@@ -15,10 +15,20 @@ from typing import Any, Protocol
 
 from canary_core import stages, values
 from canary_core.machines import replica as steps_of
-from canary_core.machines.replica import MANY, ONE, RECEIVE, SPECIAL, TWO, Replica, Step, Track
+from canary_core.machines.replica import (
+    MANY,
+    ONE,
+    RECEIVE,
+    SEND,
+    SPECIAL,
+    TWO,
+    Replica,
+    Step,
+    Track,
+)
 from canary_core.stages import Stage
 from canary_core.tasks import scattered
-from canary_core.tree import combine
+from canary_core.tree import block_of, combine, first_block, is_relayed
 
 Key = tuple[int, int]  # (size of the group, index)
 _NO_PIECES: dict[Any, Any] = {}
@@ -29,6 +39,10 @@ class Effects(Protocol):
 
     def send(self, stage: Stage, index: int, pieces: Any) -> None:
         """Send what a partition has for others: a value, or pieces by target."""
+        ...
+
+    def relay(self, stage: Stage, index: int, value: Any) -> None:
+        """Send what a relay of a broadcast or a reduction has: its value, or that of its block."""
         ...
 
     def tell(self, stage: Stage, value: Any) -> None:
@@ -128,6 +142,16 @@ class Partition:
             return track.at(self.pc)[4].index
         return replica.end
 
+    def has_sent(self, stage: Stage, replica: Replica) -> bool:
+        """Whether it has run the step of a stage that sends."""
+        first = self.first_unrun(replica)
+        if first != stage.index:
+            return first > stage.index
+        track = replica.tracks[self.size]
+        steps = enumerate(track.steps, track.base)
+        number = next(n for n, step in steps if step[0] == SEND and step[4].index == first)
+        return number < self.pc and number not in self.blocked
+
 
 def has_more(part: Partition, replica: Replica) -> bool:
     """Whether there are steps that the partition has not looked at, and may."""
@@ -206,7 +230,8 @@ def _drain_around(
             code, fn, _, _, stage = step
             if code == RECEIVE:
                 # Once it waits, it is of no use to look again before something has come.
-                has_run = (pc >= first or stage.index in part.inbox) and _receive(part, stage)
+                has_run = pc >= first or stage.index in part.inbox
+                has_run = has_run and _receive(part, stage, effects)
             elif not _is_ready(part, step, track, states):
                 has_run = False
             elif code >= SPECIAL:
@@ -275,8 +300,10 @@ def _run_special(part: Partition, step: Step, effects: Effects) -> bool:
     code, fn, operands, _, stage = step
     held = part.values
     if code == RECEIVE:
-        return _receive(part, stage)
-    if code == steps_of.SEND:
+        return _receive(part, stage, effects)
+    if code == steps_of.RELAY:
+        return _relay(part, stage, effects)
+    if code == SEND:
         effects.send(stage, part.index, _sent(part, stage))
     elif code == steps_of.SIGNAL:
         effects.tell(stage, fn(*[held[each] for each in operands]))
@@ -321,7 +348,21 @@ def _sent(part: Partition, stage: Stage) -> Any:
     return sent if part.states.keys().isdisjoint(stage.operands) else values.copied(sent)
 
 
-def _receive(part: Partition, stage: Stage) -> bool:
+def _relay(part: Partition, stage: Stage, effects: Effects) -> bool:
+    """Send what a block of partitions has for a reduction, if this one is their relay."""
+    if first_block(part.index, part.size)[0] != part.index:
+        return True
+    low, high = block_of(part.index, part.size)
+    arrived = part.inbox.get(stage.index, _NO_PIECES)
+    if sum([last - first for first, last in arrived]) < high - low:
+        return False
+    ((_, value),), _ = combine(stage.fn, arrived, low, high)
+    part.inbox.pop(stage.index)
+    effects.relay(stage, part.index, value)
+    return True
+
+
+def _receive(part: Partition, stage: Stage, effects: Effects) -> bool:
     """Make the value of a stage that sends, if all of it has arrived."""
     arrived = part.inbox.get(stage.index, _NO_PIECES)
     if stage.kind == stages.SCATTER:
@@ -333,6 +374,8 @@ def _receive(part: Partition, stage: Stage) -> bool:
         return False
     if stage.kind == stages.BROADCAST:
         value = arrived[0]
+        if is_relayed(part.size):
+            effects.relay(stage, part.index, value)
     elif stage.kind == stages.SCATTER:
         part.awaited.pop(stage.index, None)
         value = [each for _, each in sorted_pieces(arrived) if each is not values.NOTHING]

@@ -7,7 +7,8 @@ that joins late, a fresh copy runs from its start with the signals that are know
 before `retain_from` leave no steps. Rollback, migration and joining are this one mechanism.
 
 A stage becomes a step of the group that runs it, and if it sends, a second step of the group that
-receives. Steps are numbered for each group; the numbers are the same in all copies.
+receives; a reduction of many partitions has a third one between them, in which relays combine what
+they are sent. Steps are numbered for each group; the numbers are the same in all copies.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from canary_core import stages, values
 from canary_core.driver import Driver, Run, Value
 from canary_core.errors import InvalidCall
 from canary_core.stages import SCALARS, Digester, Routes, Stage
+from canary_core.tree import is_relayed
 
 # How a step runs. Those below SPECIAL call a function of one, two or any number of values.
 ONE, TWO, MANY, SPECIAL = 0, 1, 2, 3
-LOAD, TABLE, SINGLE, STATE, SIGNAL, SEND, RECEIVE, RETURN = range(SPECIAL, SPECIAL + 8)
+LOAD, TABLE, SINGLE, STATE, SIGNAL, SEND, RELAY, RECEIVE, RETURN = range(SPECIAL, SPECIAL + 9)
 _CODES = {
     stages.LOAD: LOAD,
     stages.TABLE: TABLE,
@@ -208,6 +210,8 @@ class Replica:
             return index
         self._step(size, _CODES[kind], operands, stage)
         if kind in {stages.BROADCAST, stages.REDUCE, stages.SCATTER}:
+            if kind == stages.REDUCE and is_relayed(size):
+                self._step(size, RELAY, (), stage)
             self._step(target, RECEIVE, (), stage)
         elif kind == stages.STATE:
             self.states.add(index)

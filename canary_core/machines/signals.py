@@ -1,18 +1,22 @@
 """Signals at a worker: those that it knows, and how workers hear of those that they missed.
 
-The worker of the single partition computes signals and tells all members. One that was no member
-then waits for a while, and asks; from then on it is a listener, who is told like a member.
+The worker of the single partition computes signals and tells all members; if they are many, some of
+them pass it on to the others. One that was no member then waits for a while, and asks; from then on
+it is a listener, who is told like a member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from msgspec import structs
 
 from canary_core import values
 from canary_core.machines.links import Links
 from canary_core.protocol.messages import SignalsKnown
 from canary_core.stages import UNTOLD, Stage
+from canary_core.tree import share_of
 from canary_core.values import Frames
 from sparrow_core.protocol.ids import Address
 
@@ -43,13 +47,20 @@ class Signals:
         self.values[stage.index] = value
         frames = values.dumps_inside([value])
         body = SignalsKnown((stage.index,), stage.digest, len(frames))
-        for each in {**dict.fromkeys(members), **self.listeners}:
-            if each != self._address:
-                self._links.post(each, body, frames)
+        others = {**dict.fromkeys(members), **self.listeners}
+        self._pass_on(body, frames, [each for each in others if each != self._address])
 
     def learn(self, body: SignalsKnown, frames: Frames) -> None:
-        """Take what another worker tells."""
+        """Take what another worker tells, and pass it on."""
         self.values.update(zip(body.stages, values.loads(frames), strict=True))
+        self._pass_on(body, frames, body.others)
+
+    def _pass_on(self, body: SignalsKnown, frames: Frames, others: Sequence[Address]) -> None:
+        """Tell others, with their help if they are many; one that is not reached will ask."""
+        width = share_of(len(others))
+        for first in range(0, len(others), width):
+            further = tuple(others[first + 1 : first + width])
+            self._links.post(others[first], structs.replace(body, others=further), frames)
 
     def is_overdue(self, waiting: int, now: float) -> bool:
         """Whether to ask for the signal that the driver waits for (-1: none), now."""

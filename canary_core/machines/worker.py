@@ -69,6 +69,7 @@ from canary_core.protocol.messages import (
 from canary_core.results import driver_failure, pack_failure, task_failure
 from canary_core.sequential import no_tables
 from canary_core.stages import UNTOLD, Stage
+from canary_core.tree import Node, above, below, block_of, is_relayed
 from canary_core.values import NOTHING, Frames
 from sparrow_core.protocol.ids import Address, address, endpoint_of
 from sparrow_core.protocol.machine import Envelope, Machine
@@ -334,7 +335,7 @@ class Worker(Machine[WorkerIn]):
             stage = replica.stage_at(index)
             parts = self._exchange.parts.values()
             here = [part for part in parts if part.size == stage.size]
-            if all(part.first_unrun(replica) > index for part in here):
+            if all(part.has_sent(stage, replica) for part in here):
                 self._send_leaves(stage)
 
     def _send_leaves(self, stage: Stage) -> None:
@@ -342,8 +343,14 @@ class Worker(Machine[WorkerIn]):
             nodes = self._reductions.take(stage.index, stage.fn, stage.size)
         except (Exception, SystemExit) as error:
             raise TaskError(stage, 0) from error
-        for node, value in nodes.items():
-            self._exchange.send(stage, node, {0: value})
+        for relay, node, value in nodes:
+            self._send_node(stage, relay, node, value)
+
+    def _send_node(self, stage: Stage, relay: int | None, node: Node, value: Any) -> None:
+        if relay is None:
+            self._exchange.send(stage, 1, node, {0: value})
+        else:
+            self._exchange.send(stage, stage.size, node, {relay: value})
 
     def _advance(self, replica: Replica, limit: int) -> None:
         """Let the driver record more stages."""
@@ -372,13 +379,24 @@ class Worker(Machine[WorkerIn]):
             if self._reductions.add(stage.index, index, pieces) == self._counts[stage.size]:
                 self._send_leaves(stage)
         elif stage.kind == stages.BROADCAST:
-            self._exchange.send(stage, 0, dict.fromkeys(range(stage.target), pieces))
+            size = stage.target
+            first = below(None, size) if is_relayed(size) else range(size)
+            self._exchange.send(stage, size, 0, dict.fromkeys(first, pieces))
         else:
             routes = stage.routes
             targets = range(stage.target) if routes is None else routes.targets[index]
             if len(pieces) < len(targets):
                 pieces = {target: pieces.get(target, NOTHING) for target in targets}
-            self._exchange.send(stage, index, pieces)
+            self._exchange.send(stage, stage.target, index, pieces)
+
+    def relay(self, stage: Stage, index: int, value: Any) -> None:
+        """Send what a relay of a broadcast or a reduction has: its value, or that of its block."""
+        if stage.kind == stages.BROADCAST:
+            size = stage.target
+            self._exchange.send(stage, size, 0, dict.fromkeys(below(index, size), value))
+        else:
+            size = stage.size
+            self._send_node(stage, above(index, size), block_of(index, size), value)
 
     def tell(self, stage: Stage, value: Any) -> None:
         """Tell the value of a signal to all copies of the driver."""

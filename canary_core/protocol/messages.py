@@ -330,11 +330,19 @@ class Pieces(Message, frozen=True, kw_only=True):
 
 
 class SignalsKnown(Message, frozen=True):
-    """Values of signals; the digest is that of the last of these stages (0: not told)."""
+    """Values of signals.
+
+    Attributes:
+        stages: Whose values they are.
+        digest: Of the last of these stages; 0: not told.
+        frames: See above.
+        others: Workers to which the receiver shall pass them on.
+    """
 
     stages: tuple[int, ...]
     digest: int
     frames: int
+    others: tuple[Address, ...] = ()
 
 
 class AskSignals(Message, frozen=True):

@@ -29,6 +29,8 @@ from sparrow_core.runtime.transport.keys import (
     Keys,
     answer_admission,
     check_private,
+    secure_client,
+    secure_server,
     split_endpoint,
 )
 
@@ -155,9 +157,7 @@ class Mailbox:
         # No limit of its own: what may be on its way is bounded by how far workers run ahead.
         inbox.setsockopt(zmq.RCVHWM, 0)
         if keys is not None:
-            inbox.setsockopt(zmq.CURVE_SERVER, 1)
-            inbox.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
-            inbox.setsockopt(zmq.ZAP_DOMAIN, b"canary")
+            secure_server(inbox, keys, b"canary")
         inbox.bind(endpoint)
         self._poller.register(inbox, zmq.POLLIN)
         return inbox
@@ -230,9 +230,7 @@ class Mailbox:
         peer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         peer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         if key is not None and self._keys is not None:
-            peer.setsockopt(zmq.CURVE_SERVERKEY, key)
-            peer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
-            peer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+            secure_client(peer, key, self._keys)
         peer.connect(where)
         return peer
 

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from minishark.cli.bench_command import bench
 from minishark.cli.cluster_command import cluster as cluster_group
 from minishark.cli.options import data_options, debug_option, debugging, version_option
+from minishark.cli.serve_command import serve
 from minishark.cli.sql_command import ClosedPipeError, sql
 from minishark.cli.sql_command import run as run_file
 from minishark.cli.tpch_command import tpch
@@ -104,7 +105,7 @@ def group(context: click.Context, /, **options: Any) -> None:
         context.invoke(run_file, file=Path("-"), **options)
 
 
-for _command in (cluster_group, bench, sql, run_file, tpch, ui):
+for _command in (cluster_group, bench, serve, sql, run_file, tpch, ui):
     group.add_command(_command)
 
 

@@ -22,6 +22,7 @@ Examples:
   minishark bench list                        every experiment, and where it comes from
   minishark bench techniques                  run one; files go to ./experiments
   minishark bench probe-ratio --set loads=[0.8] --set jobs=100000 --seed 7 --runs 8
+  minishark bench replay jobs.tr --set nodes=4000   a cluster's trace, under all placements
   minishark bench placement --set load=0.5    live, on this machine
   minishark bench canary                      iterative programs beside NumPy and installed peers
   minishark bench chaos --set faults=50       kill processes while queries run, check answers
@@ -31,6 +32,7 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("name", metavar="NAME|list|all")
+@click.argument("trace", required=False, metavar="[TRACE]")
 @click.option(
     "--quick", is_flag=True, help="Smoke test with tiny parameters; writes files only with --out."
 )
@@ -68,6 +70,7 @@ Examples:
 def bench(
     *,
     name: str,
+    trace: str | None,
     quick: bool,
     seed: int,
     runs: int | None,
@@ -78,7 +81,8 @@ def bench(
 ) -> int:
     """Run an experiment and print its figures.
 
-    Experiments reproduce the papers on Sparrow and Canary, inject faults, or sustain load. The
+    Experiments reproduce the papers on Sparrow and Canary, replay a TRACE, inject faults, or
+    sustain load. The
     figures stand next to the paper's, if it has them; NAME.csv (results), NAME.json (parameters,
     seed, versions) and a plot are written.
     """
@@ -89,6 +93,10 @@ def bench(
         return 0
     if name == "all" and changes:
         raise click.UsageError("--set goes with one experiment, as each has its own parameters.")
+    if trace is not None:
+        if name != "replay":
+            raise click.UsageError("Only `replay` takes a file.")
+        changes = (f"trace={json.dumps(trace)}", *changes)
     chosen = tuple(EXPERIMENTS) if name == "all" else (find(name).name,)
     from minishark.bench.registry import parameters_of, run_experiment
     from minishark.cli.console import open_reporter

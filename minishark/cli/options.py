@@ -159,7 +159,30 @@ def _several(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
     return add
 
 
-# The tables and the cluster.
+# A session on a server.
+_server_options = _several(
+    click.option(
+        "--server",
+        metavar="ADDRESS",
+        help="Use the session that `minishark serve` serves there: grpc://HOST:PORT, "
+        "grpc+tls://HOST:PORT, or with USER:PASSWORD@ before the host.",
+    ),
+    click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="File with the server's token.",
+    ),
+    click.option(
+        "--trust",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="PEM file of the certificate that the server has, or of who signed it.  "
+        "[default: the system's]",
+    ),
+)
+
+# The tables and the cluster, or a server.
 data_options = _several(
     click.option(
         "--scale",
@@ -178,8 +201,8 @@ data_options = _several(
     ),
     nodes_option,
     memory_option,
-    cluster_option,
-    warehouse_option,
+    _several(cluster_option, warehouse_option),
+    _server_options,
 )
 
 # How and where results are written.

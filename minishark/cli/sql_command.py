@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 import click
 
@@ -20,6 +21,7 @@ from minishark.cli.options import (
 
 if TYPE_CHECKING:
     from minishark.cli.shell.interpreter import Interpreter
+    from minishark.session.session import Session
 
 
 _SQL_EXAMPLES = """\b
@@ -30,6 +32,7 @@ Examples:
   minishark sql "EXPLAIN SELECT * FROM orders ORDER BY o_totalprice LIMIT 3"
   minishark sql "FROM events SELECT kind, count(*) GROUP BY ALL" --data events.csv --format json
   minishark sql "FROM 'folder/*.parquet'" --output all.parquet
+  minishark sql "SELECT count(*) FROM orders" --server grpc://127.0.0.1:31337
   minishark sql "CREATE TABLE warehouse.visits AS FROM 'visits.csv'" --warehouse ~/warehouse
 """
 _RUN_EXAMPLES = """\b
@@ -91,7 +94,6 @@ def interpreter(
     **cluster: Any,
 ) -> Iterator[Interpreter]:
     """A session with the tables that a script needs, and an interpreter for it."""
-    import minishark
     from minishark.cli.console import standard_error, standard_output
     from minishark.cli.data import chosen_tables, load_all
     from minishark.cli.formats import format_of
@@ -101,11 +103,12 @@ def interpreter(
     form = form or (format_of(output) if output else "table")
     if form in FILE_FORMATS and output is None:
         raise click.BadParameter(f"{form} is a binary format: name a file with --output.")
-    named = scale is not None or bool(data) or cluster["warehouse"] is None
-    needed = _needed(text, chosen_tables(scale, data)) if named else {}
+    named = scale is not None or bool(data)
+    has_own = cluster["server"] is not None or cluster["warehouse"] is not None  # tables
+    needed = _needed(text, chosen_tables(scale, data)) if named or not has_own else {}
     answers = Output(standard_output(), rows_max=rows_max or None)
     answers.set_form(form, output)
-    with minishark.connect(**cluster_arguments(nodes, **cluster)) as session:
+    with _session(nodes, **cluster) as session:
         load_all(session, needed, nodes, verbose=verbose)
         try:
             yield Interpreter(session=session, output=answers, errors=standard_error())
@@ -113,6 +116,36 @@ def interpreter(
             raise ClosedPipeError from error
         finally:
             answers.close()
+
+
+@contextmanager
+def _session(
+    nodes: int,
+    *,
+    server: str | None,
+    token_file: Path | None,
+    trust: Path | None,
+    **own: Any,
+) -> Iterator[Session]:
+    """The session to run statements in: one on a server, or one of this process."""
+    import minishark
+
+    if server is None:
+        if token_file is not None or trust is not None:
+            raise click.UsageError("--token-file and --trust go with --server.")
+        with minishark.connect(**cluster_arguments(nodes, **own)) as session:
+            yield session
+        return
+    if any(value is not None for value in own.values()):
+        raise click.UsageError(
+            "A server has its cluster: --cluster, --memory-limit and --warehouse are its options."
+        )
+    from minishark.adapters.flight.access import read_token
+    from minishark.adapters.flight.client import RemoteSession
+
+    token = None if token_file is None else read_token(token_file)
+    with RemoteSession(server, token=token, certificate=trust) as remote:
+        yield cast("Session", remote)  # it has what the shell asks of a session
 
 
 def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
@@ -138,7 +171,6 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
     import minishark
     from minishark.cli.console import standard_error, standard_output
     from minishark.cli.data import chosen_tables, load_all
-    from minishark.cli.options import cluster_arguments
     from minishark.cli.output import Output
     from minishark.cli.shell.commands import load_sample
     from minishark.cli.shell.interpreter import Interpreter
@@ -148,15 +180,18 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
     tables = chosen_tables(scale, data) if named else {}
     output = Output(standard_output())
     output.fits_screen = True
-    with minishark.connect(**cluster_arguments(nodes, **cluster)) as session:
-        slots = f"{len(session.nodes())} nodes, {session.total_slots} slots"
-        output.say(f"minishark {minishark.__version__}: {slots}. .help lists commands.")
+    server = cluster["server"]
+    with _session(nodes, **cluster) as session:
+        place = server and urlsplit(server).netloc.rpartition("@")[2]
+        place = place or f"{len(session.nodes())} nodes, {session.total_slots} slots"
+        output.say(f"minishark {minishark.__version__}: {place}. .help lists commands.")
         interpreter = Interpreter(
             session=session, output=output, errors=standard_error(), timer=True
         )
         load_all(session, tables, nodes)
         if (
-            not named
+            server is None
+            and not named
             and cluster["warehouse"] is None
             and confirm("No data given. Load the bundled TPC-H sample?")
         ):

@@ -15,7 +15,12 @@ from minishark.cluster.wire import Reply, Request, decode_reply, encode_message
 from minishark.errors import ClusterError
 from sparrow_core import SparrowError
 from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import Keys, read_keys, split_endpoint
+from sparrow_core.runtime.transport.keys import (
+    Keys,
+    read_keys,
+    secure_client,
+    split_endpoint,
+)
 
 _IDLE_MAX = 8  # sockets kept for each service
 _IDLE_S = 60.0  # and for how long: one to a node that has left would try to connect for ever
@@ -120,9 +125,7 @@ class Connections:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         if key is not None and self._keys is not None:
             socket.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
-            socket.setsockopt(zmq.CURVE_SERVERKEY, key)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
-            socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+            secure_client(socket, key, self._keys)
         socket.connect(where)
         return socket
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minishark.cluster.folders import ClusterFolders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
 from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
-from minishark.errors import ClusterError, OptionError
+from minishark.errors import ClusterError, DataError, OptionError
 from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
 from sparrow_core import (
@@ -49,6 +51,7 @@ class ClusterOptions:
     in_process: bool = False  # run everything on threads of this process, for tests and debugging
     memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
     scaling: ScalingOptions | None = None  # None: as many nodes as at the start
+    audit: Path | None = None  # folder for Sparrow's audit logs; None for none
 
     def check(self) -> None:
         for name in ("nodes", "executors_per_node", "schedulers"):
@@ -59,6 +62,13 @@ class ClusterOptions:
             self.scaling.check()
             if self.in_process:
                 raise OptionError("Threads can't come and go: max_nodes does not go with them.")
+        if self.audit is not None:
+            try:  # here, because processes that can't write would not start
+                self.audit.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self.audit):
+                    pass
+            except OSError as error:
+                raise DataError(f"Can't write audit logs to {self.audit}: {error}.") from error
 
     @property
     def most_nodes(self) -> int:
@@ -107,13 +117,16 @@ class OwnCluster:
         run_folder = self._folders.disk / "run"
         run_folder.mkdir(mode=0o700)
         if options.in_process:
-            threads = InProcessCluster(configs, schedulers=options.schedulers)
+            threads = InProcessCluster(
+                configs, schedulers=options.schedulers, audit_dir=options.audit
+            )
             with _translated_errors():
                 threads.start()
             return threads
         processes = LocalCluster(
-            configs, schedulers=options.schedulers, run_dir=run_folder, restarts=_RESTARTS
-        )
+            configs, schedulers=options.schedulers, run_dir=run_folder, restarts=_RESTARTS,
+            audit_dir=options.audit,
+        )  # fmt: skip
         processes.launch()
         return processes
 

@@ -35,6 +35,7 @@ from sparrow_core.runtime.transport.keys import (
     Keys,
     answer_admission,
     check_private,
+    secure_server,
     split_endpoint,
 )
 
@@ -128,9 +129,7 @@ class Service:
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind("inproc://zeromq.zap.01")
         self._poller.register(self._zap, zmq.POLLIN)
-        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
-        self._socket.setsockopt(zmq.ZAP_DOMAIN, b"minishark")
+        secure_server(self._socket, self._keys, b"minishark")
         self._socket.bind(bind)
         if endpoint.endswith(":*"):
             endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)

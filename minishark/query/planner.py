@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -23,6 +23,7 @@ from minishark.query import calibration
 from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable, SourceTables, with_splits
+from minishark.sources.contract import Snapshot
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
@@ -73,6 +74,7 @@ class QueryPlan:
     # The versions of sources that it reads, by the names of their tables in lower case.
     sources: Mapping[str, SourceTable]
     source_tables: frozenset[str]  # the tables, by name in lower case, that are splits of them
+    opened: tuple[Snapshot, ...] = ()  # versions of sources to be closed after the query
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -89,6 +91,13 @@ class QueryPlan:
         return shown(self.physical, self.stages, self.tables)
 
 
+@dataclass(slots=True)
+class PythonFunctions:
+    """The Python functions that statements may call; sessions over one engine share them."""
+
+    by_name: Mapping[str, ScalarFunction] = field(default_factory=dict)
+
+
 @dataclass(slots=True, kw_only=True)
 class QueryPlanner:
     """Plans the queries of a session; safe to use from several threads."""
@@ -97,9 +106,27 @@ class QueryPlanner:
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
     sources: SourceTables  # the tables that stand for sources
-    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # Python's, by name
+    python: PythonFunctions = field(default_factory=PythonFunctions)
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def functions(self) -> Mapping[str, ScalarFunction]:
+        """The Python functions, by name."""
+        return self.python.by_name
+
+    def over(self, planning: PlanningDatabase) -> QueryPlanner:
+        """The same, for a session with settings and temporary views of its own."""
+        # Physical plans are only reused for the same logical plan, so all sessions share them.
+        return QueryPlanner(
+            planning=planning,
+            catalog=self.catalog,
+            options=self.options,
+            sources=self.sources,
+            python=self.python,
+            _plans=self._plans,
+            _lock=self._lock,
+        )
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
@@ -121,6 +148,8 @@ class QueryPlanner:
         if known is not None and found.same_as(known) and self._is_stored(known):
             return known
         plan_ = self._physical(found, sink, on_hosts=on_hosts)
+        if plan_.opened:
+            return plan_
         with self._lock:
             self._plans[key] = plan_
             if len(self._plans) > _CACHED_PLANS_MAX:
@@ -130,7 +159,10 @@ class QueryPlanner:
     def describe(self, sql: str, *, on_hosts: bool) -> QueryPlan:
         """A plan to be looked at, for which promised tables need not be computed."""
         found = self._logical(sql, over_files=True)
-        return self._physical(found, None, on_hosts=on_hosts, counts_all=True)
+        plan = self._physical(found, None, on_hosts=on_hosts, counts_all=True)
+        for snapshot in plan.opened:  # nobody will read it
+            snapshot.close()
+        return plan
 
     def _logical(self, sql: str, *, over_files: bool) -> LogicalQuery:
         found = self._over_sources(sql)
@@ -220,6 +252,7 @@ class QueryPlanner:
             planned=found.plan,
             sources=found.sources,
             source_tables=frozenset(sources),
+            opened=_opened(sources.values(), found.sources.values()),
         )
 
     # Whether a plan still holds
@@ -261,3 +294,12 @@ def _read_by(bound: BoundStatement, plan: LogicalPlan) -> tuple[str, ...]:
     operator = plan.operator
     whole = operator.tables if isinstance(operator, Statement) else ()
     return (*bound.tables, *plan.tables, *whole)
+
+
+def _opened(
+    tables: Iterable[SourceTable], originals: Iterable[SourceTable]
+) -> tuple[Snapshot, ...]:
+    """The versions that were opened for a plan."""
+    known = {id(table.snapshot) for table in originals}
+    found = {id(table.snapshot): table.snapshot for table in tables}
+    return tuple(snapshot for key, snapshot in found.items() if key not in known)

@@ -28,6 +28,7 @@ _READERS = {
     "read_json_auto": "read_json",
     "read_ndjson": "read_json",
     "read_ndjson_auto": "read_json",
+    "read_arrow": "read_arrow",
 }
 _OPTION = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
 _URI = re.compile(r"'([a-z][a-z0-9]*://(?:[^']|'')*)'", re.IGNORECASE)

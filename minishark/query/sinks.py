@@ -108,6 +108,9 @@ class Sink(Generic[Result_co]):
     lossless = False
     """Whether rows keep DuckDB's types, instead of those in which users get results."""
 
+    takes_constants = False
+    """Whether rows that DuckDB has computed while planning need no task, nor its figures."""
+
     @property
     def needs_tasks(self) -> bool:
         """Whether rows that the front end computed are of no use."""
@@ -153,6 +156,7 @@ class StreamRows(Sink[pa.RecordBatchReader]):
     """Rows as a stream of record batches, which are memory-mapped, not loaded."""
 
     distributes_files = True
+    takes_constants = True
     needs_tasks = False
 
     def finish(self, run: QueryRun) -> pa.RecordBatchReader:

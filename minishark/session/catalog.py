@@ -130,7 +130,10 @@ class SessionCatalog(CamelCase):
             return TableInfo(name=name, kind="view")
         table = self.runtime.tables.catalog.find(name)
         if table is None:
-            return TableInfo(name=name, kind="table")
+            warehouse = self.runtime.warehouse
+            found = None if warehouse is None else warehouse.size(name)
+            rows, size = found or (None, None)
+            return TableInfo(name=name, kind="table", rows=rows, bytes=size)
         return table_info(table, "table", self.runtime.cluster.nodes)
 
 

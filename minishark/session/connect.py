@@ -55,6 +55,7 @@ def connect(
     event_log: str | Path | None = None,
     storage_options: StorageOptions | None = None,
     warehouse: str | Path | Mapping[str, str] | None = None,
+    audit: str | Path | None = None,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -116,10 +117,13 @@ def connect(
         warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
             if it is missing; the address of an Iceberg REST catalog; or the properties of a catalog
             as PyIceberg takes them. None for none.
+        audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
+            each process: when each task was placed, started and ended. `sparrow audit FOLDER`
+            reports times and shares, and says why a task ran where it did. None for none.
 
     Raises:
         OptionError: an argument is invalid.
-        DataError: `event_log` or `warehouse` can't be written.
+        DataError: `event_log`, `audit` or `warehouse` can't be written.
         ClusterError: the cluster does not start or answer, or has another version.
 
     Examples:
@@ -151,6 +155,8 @@ def connect(
 
     storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
+    if audit is not None and cluster is not None:
+        raise OptionError("Only a new cluster on this machine has audit logs; connect without.")
     if is_platform(cluster):
         if in_process or keys is not None:
             raise OptionError("On Ray or Dask, nodes are processes, and keys are made for them.")
@@ -193,6 +199,7 @@ def connect(
         in_process=in_process,
         memory_limit_bytes=limit,
         scaling=scaling,
+        audit=None if audit is None else Path(audit).absolute(),
     )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)

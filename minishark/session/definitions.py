@@ -7,14 +7,14 @@ and the environment that travels to executors with each stage.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from minishark.compiler.sql.statements import session_setting
 from minishark.dataframe import DataFrame
 from minishark.dataframe.names import ident
-from minishark.errors import CatalogError, OptionError, QueryError
+from minishark.errors import CatalogError, OptionError, QueryError, UnsupportedError
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.worker.protocol import ScalarFunction
@@ -31,60 +31,61 @@ class Definitions:
     engine: Engine  # runs statements, and has the environment
     named: NamedTables  # the tables, whose names views can't have
     views: dict[str, DataFrame] = field(default_factory=dict)  # by name in lower case
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def define(self, sql: str) -> None:
-        """Run a definition (of a view, macro, type ...), for all later statements."""
+    def define(self, sql: str, *, own: bool = False) -> None:
+        """Run a definition (of a view, macro, type ...), for all later statements.
+
+        With `own`, those of this session only.
+        """
         engine = self.engine
         with engine.up_to_date():
             if engine.scratch.is_elsewhere:
                 self.named.run_in_scratch(sql)
                 return
             try:
-                engine.planning.define(sql)
+                engine.planning.define(sql, own=own)
             except QueryError:
                 # It may name what only the scratch database has: then it is defined there only.
                 if not engine.scratch.has_own:
                     raise
                 engine.scratch.define(sql, alone=True)
                 return
-            engine.scratch.define(sql)
-            self._add_definition(sql)
+            engine.scratch.define(sql, own=own)
+            engine.add_definition(sql, own=own)
 
     def set(self, sql: str) -> None:
         with self.engine.up_to_date():
-            self.engine.planning.define(sql)
-            self.engine.scratch.define(sql)
-            self._add_setting(sql)
+            local = session_setting(sql)
+            if local is None and not self.engine.is_root:
+                raise UnsupportedError(
+                    "SET GLOBAL would change the settings of other sessions: write SET without it."
+                )
+            try:
+                self.engine.add_setting(local or sql)
+            except QueryError as error:
+                if not self.engine.is_root or "cannot be set locally" not in str(error):
+                    raise
+                self.engine.add_setting(sql)
 
     def set_variable(self, sql: str) -> None:
         """Run a SET VARIABLE, whose value may come from a query."""
         with self.engine.up_to_date():
-            self._add_setting(self._evaluated(sql, self.engine.scratch.set_variable))
+            known = self._evaluated(sql, self.engine.scratch.set_variable)
+            self.engine.planning.define(known, own=not self.engine.is_root)
+            self.engine.note_setting(known)
 
     def create_enum(self, sql: str) -> None:
         with self.engine.up_to_date():
-            self._add_definition(self._evaluated(sql, self.engine.scratch.create_enum))
+            known = self._evaluated(sql, self.engine.scratch.create_enum)
+            self.engine.planning.define(known)
+            self.engine.add_definition(known, own=False)
 
     def _evaluated(self, sql: str, run: Callable[[str], str]) -> str:
         """The statement with the value of its query, which may read promised tables."""
         engine, found = self.engine, _VALUE.search(sql)
         if found is not None:  # as a SELECT, in which views are seen through
             engine.compute(engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
-        known = run(sql)
-        engine.planning.define(known)
-        return known
-
-    def _add_definition(self, sql: str) -> None:
-        with self._lock:
-            old = self.engine.environment
-            self.engine.environment = replace(old, definitions=(*old.definitions, sql))
-
-    def _add_setting(self, sql: str) -> None:
-        with self._lock:
-            old = self.engine.environment
-            self.engine.environment = replace(old, settings=(*old.settings, sql))
-        self.engine.planner.sources.forget()  # settings may change how files are read
+        return run(sql)
 
     # Views
 
@@ -98,20 +99,21 @@ class Definitions:
             if re.search(rf"\b{re.escape(name)}\b", frame.sql(), re.IGNORECASE):
                 raise CatalogError(f"The view {name!r} would read itself; use table({name!r}).")
             self.drop_view(name)
-        self.define(f"CREATE VIEW {ident(name)} AS {frame.sql()}")
+        own = not self.engine.is_root
+        self.define(f"CREATE {'TEMP ' * own}VIEW {ident(name)} AS {frame.sql()}", own=own)
         self.views[name.lower()] = frame
 
     def drop_view(self, name: str) -> bool:
         if not self.engine.planning.has_view(name):
             return False
-        self.define(f"DROP VIEW {ident(name)}")
+        self.define(f"DROP VIEW {ident(name)}", own=self.engine.planning.has_own(name))
         self.views.pop(name.lower(), None)
         return True
 
     # Python functions
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        engine, name = self.engine, function.name
+        engine, name = self.engine.root, function.name
         engine.check_open()
         if name in engine.planner.functions:
             self.remove_function(name)
@@ -120,20 +122,13 @@ class Definitions:
         called = callable_of(function, fn)
         engine.planning.change(lambda con: create_function(con, function, uncalled(fn)))
         engine.scratch.change(lambda con: create_function(con, function, called))
-        self._set_functions({**engine.planner.functions, name: function})
+        engine.set_functions({**engine.planner.functions, name: function})
 
     def remove_function(self, name: str) -> None:
-        engine = self.engine
+        engine = self.engine.root
         engine.check_open()
         if name not in engine.planner.functions:
             raise OptionError(f"There is no registered function {name!r}.")
-        self._set_functions({n: f for n, f in engine.planner.functions.items() if n != name})
+        engine.set_functions({n: f for n, f in engine.planner.functions.items() if n != name})
         for database in (engine.planning, engine.scratch):
             database.change(lambda con: con.remove_function(name))
-
-    def _set_functions(self, functions: dict[str, ScalarFunction]) -> None:
-        engine = self.engine
-        engine.planner.functions = functions
-        engine.planning.volatile = frozenset(n for n, f in functions.items() if f.volatile)
-        with self._lock:
-            engine.environment = replace(engine.environment, functions=tuple(functions.values()))

@@ -2,15 +2,20 @@
 
 What users ask of a session (`session.runtime` and the modules that it composes) ends in `run`,
 which sends a query up the ladder of fallbacks, or in the scratch database.
+
+`child` gives an engine for one more session over the same cluster and tables: what such a session
+sets or defines for itself is in databases and an environment of its own, all else is the root's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,11 +27,13 @@ from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.statements import session_setting
 from minishark.errors import (
     ClusterError,
     MinisharkError,
     PartitionsLostError,
     QueryCancelledError,
+    QueryError,
     ResourceError,
     TaskFailedError,
 )
@@ -44,14 +51,16 @@ from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import SourceRows, SourceTables
+from minishark.session.interruption import stopped_by
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
-from minishark.tables.cached import CachedTables, CachePlan, Fingerprint
+from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
+from minishark.worker.protocol import ScalarFunction
 
 OPEN_MAX = 1000
 _BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
@@ -130,14 +139,15 @@ class Engine:
             sources=self.sources,
         )
         self.scratch = ScratchDatabase(limits, self._readable, self._rows)
+        self.root = self
         self.placing = placing
         self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
-        self.environment = Environment(storage=storage)
+        self.own_environment = Environment(storage=storage)
         self.open_queries = OpenQueries()
         self.events = EventStream()
         self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
-        self._explain_until_s = 0.0
+        self.explain_until_s = 0.0
         self.running: dict[int, QueryObserver] = {}
         self._query_numbers = itertools.count(1)
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -147,16 +157,46 @@ class Engine:
         self.loading = threading.Lock()
         self._pid = os.getpid()
         self._stopped = False
+        self._promised: set[str] = set()  # tables that a child has promised
         self._replicator = self.tables.replicator() if cluster.elastic else None
         if self._replicator is not None:
             self._replicator.start()
 
+    def child(self) -> Engine:
+        """An engine of a session of its own over the same cluster, tables and views.
+
+        It begins with the settings that this one has now.
+        """
+        self.check_open()
+        child = copy.copy(self)
+        child.detach(self.environment.settings)
+        return child
+
+    def detach(self, settings: Sequence[str]) -> None:
+        """Go on as a child of the root, of which it is a copy, with these settings."""
+        self.planning, self.scratch = self.planning.child(), self.scratch.child()
+        self.planner = self.planner.over(self.planning)
+        self.own_environment = Environment(storage=self.storage)
+        self.progress_handlers, self._warnings, self._promised = (), [], set()
+        for setting in settings:
+            self.add_setting(session_setting(setting) or setting)
+
     # Life
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it owns the cluster."""
+        return self.root is self
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether `stop` was called of this one."""
+        return self._stopped
 
     @property
     def is_stopped(self) -> bool:
         """Whether `stop` was called, or this process is a fork of the session's."""
-        return self._stopped or os.getpid() != self._pid
+        return self._stopped or self.root.was_stopped or os.getpid() != self._pid
 
     def stop(self) -> bool:
         """Stop the cluster and free its memory; whether this call did it."""
@@ -167,6 +207,11 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
+        if not self.is_root:
+            self.scratch.interrupt()
+            self.planning.close()
+            self.scratch.close()
+            return True
         with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
             steps.callback(self.planning.close)
             steps.callback(self.scratch.close)
@@ -181,7 +226,7 @@ class Engine:
 
     def check_open(self) -> None:
         """Raise ClusterError if the session is stopped, or this process is a fork."""
-        if self._stopped:
+        if self._stopped or self.root.was_stopped:
             raise ClusterError("The session is stopped; call connect() again.")
         if os.getpid() != self._pid:
             raise ClusterError(
@@ -212,6 +257,54 @@ class Engine:
         with self._lock:
             if sentence not in self._warnings:
                 self._warnings.append(sentence)
+
+    # What later statements rely on
+
+    @property
+    def environment(self) -> Environment:
+        """What travels to executors: the root's definitions and functions, then its own."""
+        own = self.own_environment
+        if self.is_root:
+            return own
+        shared = self.root.environment
+        return replace(
+            shared, settings=own.settings, definitions=(*shared.definitions, *own.definitions)
+        )
+
+    def add_definition(self, sql: str, *, own: bool) -> None:
+        """Note a definition that the planning database accepts; `own` if for this session only."""
+        engine = self if own else self.root
+        with self._lock:
+            old = engine.own_environment
+            engine.own_environment = replace(old, definitions=(*old.definitions, sql))
+
+    def add_setting(self, sql: str) -> None:
+        """Change a setting, for this session.
+
+        Raises:
+            QueryError: DuckDB does not accept it.
+        """
+        own = not self.is_root
+        self.planning.define(sql, own=own)
+        self.scratch.define(sql, own=own)
+        self.note_setting(sql)
+
+    def note_setting(self, sql: str) -> None:
+        """Note a setting that both databases have."""
+        with self._lock:
+            old = self.own_environment
+            self.own_environment = replace(old, settings=(*old.settings, sql))
+        self.planner.sources.forget()  # settings may change how files are read
+
+    def set_functions(self, functions: dict[str, ScalarFunction]) -> None:
+        """The Python functions that statements of all sessions may call from now on."""
+        root = self.root
+        root.planner.python.by_name = functions
+        root.planning.volatile = frozenset(n for n, f in functions.items() if f.volatile)
+        with self._lock:
+            root.own_environment = replace(
+                root.own_environment, functions=tuple(functions.values())
+            )
 
     def add_progress_handler(self, handler: ProgressHandler) -> None:
         with self._lock:
@@ -285,7 +378,8 @@ class Engine:
         self.running[number] = observer
         observer.started(sql)
         try:
-            yield observer
+            with stopped_by(observer.cancel):
+                yield observer
         except BaseException as error:
             observer.raised(error, time.perf_counter() - began_s)
             raise
@@ -313,12 +407,13 @@ class Engine:
 
     def explain_for(self, seconds: float) -> None:
         """For so long, events say of every task why it ran where it did."""
-        self._explain_until_s = max(self._explain_until_s, time.monotonic() + seconds)
+        root = self.root
+        root.explain_until_s = max(root.explain_until_s, time.monotonic() + seconds)
 
     @property
     def explains_all(self) -> bool:
         """Whether events say of every task why it ran where it did."""
-        return time.monotonic() < self._explain_until_s
+        return time.monotonic() < self.root.explain_until_s
 
     def query_in_front_end(
         self, sql: str, *, lossless: bool = False, observer: QueryObserver | None = None
@@ -331,13 +426,25 @@ class Engine:
             observer: can cancel it.
         """
         self.compute(self.planning.tables_in(sql))
-        stopped_by = None if observer is None else observer.stopped_by
-        return self.scratch.query(sql, lossless=lossless, stopped_by=stopped_by)
+        if observer is None:
+            return self.scratch.query(sql, lossless=lossless)
+        return self.scratch.query(sql, lossless=lossless, stoppable=observer.stopped_by)
+
+    def promise(self, plan: CachePlan) -> CachedRows:
+        """Promise the rows of a query of this session as a table."""
+        rows = self.cached.promise(plan)
+        if not self.is_root:
+            self._promised.add(rows.name)
+            weakref.finalize(rows, self._promised.discard, rows.name).atexit = False
+        return rows
 
     def compute(self, names: Sequence[str], handlers: tuple[ProgressHandler, ...] = ()) -> None:
         """Compute those of the tables that are only promised."""
         tables = (self.tables.catalog.find(name) for name in dict.fromkeys(names))
         for name in [table.name for table in tables if table and not table.is_computed]:
+            if not self.is_root and name not in self._promised:
+                self.root.compute((name,), handlers)  # by the settings and views that it had
+                continue
             with self.cached.computing(name) as cached:
                 if cached is None or cached.plan is None:
                     continue  # another thread was faster
@@ -383,7 +490,7 @@ class Engine:
 
     @property
     def on_hosts(self) -> bool:
-        placement = self.placing()
+        placement = self.root.placing()
         return bool(hosts_of(placement.nodes, placement.stores))
 
     def threads(self, queries: int) -> int:
@@ -398,7 +505,7 @@ class Engine:
 
     def _placed(self) -> Placement:
         """The placement of tasks: beside programs, which hold the slots of some nodes, anywhere."""
-        placed = self.placing()
+        placed = self.root.placing()
         if self.programs.slots and placed.wait_s is not None:
             return replace(placed, wait_s=min(placed.wait_s, _BESIDE_PROGRAMS_S))
         return placed
@@ -466,6 +573,11 @@ class _Query(Generic[Result]):
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
+        if self.sink.takes_constants and plan.logical.is_constant:
+            # Pools ask SELECT 1 all day. If it fails, the task's error is the one to tell.
+            with contextlib.suppress(QueryError):
+                rows = engine.planning.show(self.sql)
+                return self.sink.accept(rows), self._metrics((), warnings)
         try:
             engine.check_slots()
         except ResourceError:
@@ -496,8 +608,12 @@ class _Query(Generic[Result]):
                 adaptation=adaptation,
                 observer=self.observer,
             )
-            run.run()
-            result = self.sink.finish(run)
+            try:
+                run.run()
+                result = self.sink.finish(run)
+            finally:
+                for snapshot in plan.opened:
+                    snapshot.close()
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
         metrics = self._metrics(run.metrics(), warnings)

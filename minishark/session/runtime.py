@@ -22,8 +22,8 @@ import pyarrow as pa
 from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.cluster.wire import own_versions
-from minishark.compiler.physical.options import PlannerOptions
 from minishark.dataframe import Cancellation
+from minishark.dataframe.names import ident
 from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
@@ -41,7 +41,6 @@ from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
 from minishark.sources.contract import Source
-from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
 from minishark.tasks.pool import CallPool
@@ -55,25 +54,31 @@ if TYPE_CHECKING:
 class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        options: PlannerOptions,
-        placing: Callable[[], Placement],
-        storage: Storage,
-    ) -> None:
-        self.engine = Engine(cluster, options, placing, storage)
+    def __init__(self, engine: Engine, calls: Calls | None = None) -> None:
+        """Over an engine; with the calls of the root's runtime if it is a child's."""
+        cluster = engine.cluster
+        self.engine = engine
         self.named = NamedTables(self.engine)
         self.definitions = Definitions(self.engine, self.named)
         self.files = FileWriter(self.engine)
         self.cluster, self.tables = self.engine.cluster, self.engine.tables
         self.planning, self.planner = self.engine.planning, self.engine.planner
         self.scratch = self.engine.scratch
-        self.create_table, self.insert = self.named.create, self.named.insert
         self.create_view = self.definitions.create_view
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
         self.remove_function = self.definitions.remove_function
+        self.calls = calls or self._calls(cluster)
+        self.warehouse: Warehouse | None = None
+
+    def child(self) -> Runtime:
+        """One for a session of its own over the same cluster, tables and warehouse."""
+        child = Runtime(self.engine.child(), self.calls)
+        if self.warehouse is not None:
+            child.warehouse = self.warehouse.child(child.engine, child.named)
+        return child
+
+    def _calls(self, cluster: Cluster) -> Calls:
         folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
         pool = CallPool(
@@ -83,28 +88,56 @@ class Runtime:
             working_folder=working_folder,
             events=self.engine.events,
         )
-        self.calls = Calls(pool, lambda: cluster.total_slots)
-        self.warehouse: Warehouse | None = None
+        return Calls(pool, lambda: cluster.total_slots)
 
     def open_warehouse(self, where: Any) -> None:
         """Let statements see a warehouse; `where` is as in `connect`."""
-        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+        from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
 
         catalog = open_catalog(where)
         from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
         from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
         from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
 
-        tables = WarehouseTables(self.engine, self.named, catalog)
+        tables = WarehouseTables(engine=self.engine, named=self.named, catalog=catalog)
         self.warehouse = Warehouse(tables, WarehouseWrites(tables))
         self.engine.before_statements = tables.refresh
 
     def _placement(self) -> Placement:
-        return self.engine.placing()  # which may change
+        return self.engine.root.placing()  # which may change
 
     @property
     def is_stopped(self) -> bool:
         return self.engine.is_stopped
+
+    # Tables, in memory or in the warehouse
+
+    def create_table(
+        self,
+        name: str,
+        data: Any,
+        *,
+        layout: Layout,
+        replace: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        warehouse = self.warehouse
+        if warehouse is None or not warehouse.has_place_for(name):
+            self.named.create(name, data, layout=layout, replace=replace, on_progress=on_progress)
+            return
+        rows = self.store_rows(data)
+        try:
+            warehouse.create_table(name, f"FROM {ident(rows.name)}", replace=replace)
+        finally:
+            self.release(rows)
+
+    def insert(self, name: str, query: str) -> None:
+        if self.warehouse is None or not self.warehouse.insert(name, query):
+            self.named.insert(name, query)
+
+    def drop_table(self, name: str) -> None:
+        if self.warehouse is None or not self.warehouse.drop_table(name):
+            self.named.drop(name)
 
     # Queries
 
@@ -165,7 +198,8 @@ class Runtime:
 
     @property
     def table_names(self) -> list[str]:
-        return self.named.names
+        names = self.named.names
+        return names if self.warehouse is None else [*names, *self.warehouse.names]
 
     # Cached rows
 
@@ -181,7 +215,7 @@ class Runtime:
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
     ) -> CachedRows:
-        return self.engine.cached.promise(CachePlan(sql, self.bind(sql), layout, function, needs))
+        return self.engine.promise(CachePlan(sql, self.bind(sql), layout, function, needs))
 
     def materialize(self, cached: CachedRows) -> None:
         self.engine.check_open()

@@ -3,14 +3,19 @@
 Tables in the cluster are immutable. A statement that changes one copies it here first; changed
 tables are loaded into the cluster before the next query. Other statements read the cluster's
 tables memory-mapped, without a copy.
+
+Sessions over one engine have a connection each, with settings, temporary tables and a current
+schema of its own. They share the tables that have changed: writes are made one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -29,6 +34,7 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.expressions import quote, quote_text
+from minishark.session.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.writing import disk_full
 
@@ -37,10 +43,17 @@ ReadTable = Callable[[str], object]
 # A context for a statement that runs, given what interrupts it.
 StoppedBy = Callable[[Callable[[], None]], contextlib.AbstractContextManager[None]]
 
+_SETTINGS = {
+    "python_enable_replacements": "false",
+    "produce_arrow_string_view": "false",
+    "arrow_lossless_conversion": "true",
+}
 _ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
+_SHARED = "schema_name = 'main' AND database_name = 'memory'"
+_TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
 _ENUM = re.compile(
     r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
@@ -60,6 +73,20 @@ class ChangedTable:
     rows: pa.Table | None
 
 
+@dataclass(slots=True, kw_only=True)
+class _Changes:
+    """What the connections of a database share: changed tables, definitions."""
+
+    changed: dict[str, int] = field(default_factory=dict)  # not loaded yet: the last change of each
+    numbers: Iterator[int] = field(default_factory=count)
+    definitions: list[str] = field(default_factory=list)  # not made yet
+    own: dict[str, None] = field(default_factory=dict)  # tables that only this database can hold
+    has_own: bool = False  # whether it may have tables or definitions of its own
+    # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one of
+    # two such transactions.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
 class ScratchDatabase:
     """Runs statements, and tracks which tables the cluster must load again."""
 
@@ -69,19 +96,38 @@ class ScratchDatabase:
         """An empty database; `tables` gives the names of the cluster's tables."""
         self._con = duckdb.connect(config=dict(config))
         self._loaded, self._read = tables, read
-        self._con.execute("SET python_enable_replacements = false")
         self._con.execute("SET autoinstall_known_extensions = false")
-        self._con.execute("SET produce_arrow_string_view = false")
-        self._con.execute("SET arrow_lossless_conversion = true")
-        self._changed: dict[str, int] = {}
-        self._changes = count()
-        self._definitions: list[str] = []
-        self._own: dict[str, None] = {}
+        self._shared = _Changes()
+        self._ours = _OURS  # a session's temporary tables are the cluster's, too
+        self._begin()
+
+    def child(self) -> ScratchDatabase:
+        """Another connection, with settings and temporary tables of its own."""
+        child = copy.copy(self)
+        child.reconnect()
+        return child
+
+    def reconnect(self) -> None:
+        """Go on with a connection of its own, as what was copied from another one."""
+        with self._lock:
+            self._con = self._con.cursor()
+        self._ours = _SHARED
+        self._begin()
+
+    def _begin(self) -> None:
+        for name, value in _SETTINGS.items():
+            self._con.execute(f"SET SESSION {name} = {value}")
+        self._settings: list[str] = []
         self._visible: set[str] = set()
-        self.has_own = False  # whether it may have tables or definitions of its own
         # Whether USE has made another schema the default than that of the cluster's tables.
         self.is_elsewhere = False
+        self.temporary: frozenset[str] = frozenset()  # a child's temporary tables
         self._lock = ConnectionUse(self._con)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether it may have tables or definitions of its own."""
+        return self._shared.has_own
 
     def close(self) -> None:
         with self._lock:
@@ -90,15 +136,20 @@ class ScratchDatabase:
     def interrupt(self) -> None:
         self._con.interrupt()
 
-    def define(self, sql: str, *, alone: bool = False) -> None:
-        """Register a view, macro, type or setting; created when a statement runs here."""
-        # Errors of one that is `alone`, of this database only, must be raised now.
-        with self._lock:
+    def define(self, sql: str, *, alone: bool = False, own: bool = False) -> None:
+        """Register a view, macro, type or setting; created when a statement runs here.
+
+        Args:
+            sql: the statement.
+            alone: whether only this database accepts it, and says so now.
+            own: whether it concerns this connection only.
+        """
+        with self._lock, self._shared.lock:
             if alone:
                 self._run(sql)
-                self.has_own = True
+                self._shared.has_own = True
             else:
-                self._definitions.append(sql)
+                (self._settings if own else self._shared.definitions).append(sql)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Change the connection, for example by a function that statements may call."""
@@ -108,18 +159,18 @@ class ScratchDatabase:
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
-        with self._lock:
+        with self._lock, self._shared.lock:
             names = self._show()
             self._take((name,) if name is not None else _mentioned(sql, names))
             before = self._tables()
             answer = self._answer(sql)
             for table in self._tables():
                 if name is None or table not in before or table == name.lower():
-                    self._changed[table] = next(self._changes)
+                    self._shared.changed[table] = next(self._shared.numbers)
             return answer
 
     def run(self, sql: str) -> pa.Table:
-        with self._lock:
+        with self._lock, self._shared.lock:
             names = self._show()
             if _COMMENT.match(sql):
                 self._take(_mentioned(sql, names))
@@ -127,6 +178,30 @@ class ScratchDatabase:
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
             return answer
+
+    def run_temporary(self, sql: str) -> pa.Table:
+        """Run a statement about temporary tables, which only this connection has."""
+        with self._lock, self._temporary_noted():
+            self._show()
+            return self._answer(sql)
+
+    def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
+        """Create a temporary table: by a statement, or of these rows."""
+        with self._lock, self._temporary_noted():
+            self._show()
+            if name.lower() not in self.temporary:
+                self._unregister(name)  # the view of the cluster's table of that name
+            if rows is None:
+                return self._answer(create)
+            with self._registered(rows):
+                return self._answer(f"{create} TEMP TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+
+    @contextlib.contextmanager
+    def _temporary_noted(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.temporary = frozenset(name for (name,) in self._run(_TEMPORARY))
 
     def create_enum(self, sql: str) -> str:
         found = _ENUM.match(sql)
@@ -160,16 +235,15 @@ class ScratchDatabase:
             return f"SET VARIABLE {name} = {text}"
 
     def query(
-        self, sql: str, *, lossless: bool = False, stopped_by: StoppedBy | None = None
+        self, sql: str, *, lossless: bool = False, stoppable: StoppedBy = stopped_by
     ) -> pa.Table:
         """Run a query here, over all rows of its tables.
 
         Args:
             sql: the query.
             lossless: whether DuckDB's types are kept.
-            stopped_by: a context in which it runs, which is given what interrupts it.
+            stoppable: a context in which it runs, which is given what interrupts it.
         """
-        stoppable = stopped_by or contextlib.nullcontext
         with self._lock, stoppable(self._con.interrupt):
             names = self._show()
             if _ROW_NUMBERS.search(sql):
@@ -185,13 +259,14 @@ class ScratchDatabase:
             search: the schema in which names are looked up first, if not the cluster's tables'.
         """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
-        with self._lock:
+        with self._lock, self._shared.lock:
             names = [name for name in self._show() if not name.startswith(hidden)]
             if search:
                 self._run(f"USE {search}")
             self._run("BEGIN")
             try:
-                for name in self._visible.difference(names):  # not for users
+                # Not for users; a statement names those that stand for its files.
+                for name in self._visible.difference(names, _mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
                     created = f"{_CLUSTERS if search else ''}{quote(name)}"
@@ -212,12 +287,12 @@ class ScratchDatabase:
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""
         described = ", ".join(f"{quote(column)} {type_}" for column, type_ in columns)
-        with self._lock:
-            self.has_own = True
+        with self._lock, self._shared.lock:
+            self._shared.has_own = True
             with self._registered(rows):
                 self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
                 self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")
-            self._changed[name.lower()] = next(self._changes)
+            self._shared.changed[name.lower()] = next(self._shared.numbers)
 
     def copy(self, table: pa.Table, target: str) -> pa.Table:
         """Write rows to files: `COPY rows TO target`; DuckDB's answer."""
@@ -228,30 +303,33 @@ class ScratchDatabase:
 
     def changed(self) -> list[ChangedTable]:
         """The changed tables that the cluster has not loaded yet."""
-        if not self._changed:  # queries must not wait for a statement that runs here
+        if not self._shared.changed:  # queries must not wait for a statement that runs here
             return []
-        with self._lock:
-            kept = self._tables()
-            self._changed = {n: number for n, number in self._changed.items() if n in kept}
-            return [ChangedTable(n, i, self._stored_as(n)) for n, i in self._changed.items()]
+        with self._lock, self._shared.lock:
+            kept, changed = self._tables(), self._shared.changed
+            for gone in [name for name in changed if name not in kept]:
+                del changed[gone]
+            return [ChangedTable(n, i, self._stored_as(n)) for n, i in changed.items()]
 
     def loaded(self, table: ChangedTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
-        with self._lock:
+        with self._shared.lock:
             if table.rows is None:
-                self._own[table.name] = None
-            if self._changed.get(table.name) == table.number:
-                del self._changed[table.name]
+                self._shared.own[table.name] = None
+            if self._shared.changed.get(table.name) == table.number:
+                del self._shared.changed[table.name]
 
     @property
     def own_tables(self) -> list[str]:
         """The tables that only this database can hold."""
-        return [name for name in self._own if name in self._tables()]
+        own = tuple(self._shared.own)
+        tables = self._tables() if own else []
+        return [name for name in own if name in tables]
 
     def _stored_as(self, name: str) -> pa.Table | None:
         """A table's rows; None if they do not survive a round trip through Arrow."""
         database, text = self._con.execute(
-            f"SELECT database_name, sql FROM duckdb_tables() WHERE {_OURS} "
+            f"SELECT database_name, sql FROM duckdb_tables() WHERE {self._ours} "
             "AND lower(table_name) = $1",
             [name],
         ).fetchall()[0]
@@ -267,9 +345,9 @@ class ScratchDatabase:
 
     def drop(self, name: str) -> bool:
         """Drop a table; returns whether it was here."""
-        with self._lock:
-            self._changed.pop(name.lower(), None)
-            self._own.pop(name.lower(), None)
+        with self._lock, self._shared.lock:
+            self._shared.changed.pop(name.lower(), None)
+            self._shared.own.pop(name.lower(), None)
             self._unregister(name)
             if name.lower() not in self._tables():
                 return False
@@ -278,25 +356,28 @@ class ScratchDatabase:
 
     def _tables(self) -> list[str]:
         rows = self._con.execute(
-            f"SELECT lower(table_name) FROM duckdb_tables() WHERE {_OURS}"
+            f"SELECT lower(table_name) FROM duckdb_tables() WHERE {self._ours}"
         ).fetchall()
         return [name for (name,) in rows]
 
     def _show(self) -> list[str]:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
-        self.has_own = True
+        self._shared.has_own = True
         own, names = self._tables(), self._loaded()
         for name in names:
-            if name.lower() not in own:
+            if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
                     self._con.register(name, self._read(name))
                     self._visible.add(name)
         # What is registered stays mapped: the memory of dropped tables would not be free.
-        for name in self._visible.difference(names):
+        # One that another connection has copied to change it must not hide the copy.
+        shown = {name for name in names if name.lower() not in own}
+        stale = [name for name in self._visible if name not in shown]
+        for name in stale:
             self._unregister(name)
         self._replay()
-        numbered = [sql for sql in self._definitions if _ROW_NUMBERS.search(sql)]
+        numbered = [sql for sql in self._shared.definitions if _ROW_NUMBERS.search(sql)]
         if numbered:
             self._take(_mentioned(" ".join(numbered), names))  # views have no row ids
             self._replay()
@@ -309,7 +390,11 @@ class ScratchDatabase:
     def _replay(self) -> None:
         """Run the definitions and settings that have not succeeded yet."""
         # A view over a table that does not exist (any more) waits until one of its name does.
-        self._definitions = [sql for sql in self._definitions if not self._defined(sql)]
+        self._settings = [sql for sql in self._settings if not self._defined(sql)]
+        if self._shared.definitions:
+            with self._shared.lock:
+                left = [sql for sql in self._shared.definitions if not self._defined(sql)]
+                self._shared.definitions[:] = left
 
     def _defined(self, sql: str) -> bool:
         try:
@@ -327,12 +412,14 @@ class ScratchDatabase:
 
     def _take(self, names: Iterable[str]) -> None:
         """Copy tables of the cluster, as they are about to change."""
-        for name in names:
-            for shown in self._shown((name,)):
-                rows = self._con.table(shown).to_arrow_table()
-                self._unregister(shown)
-                with self._registered(rows):
-                    self._con.execute(f"CREATE TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+        with self._shared.lock:
+            for name in names:
+                for shown in self._shown((name,)):
+                    rows = self._con.table(shown).to_arrow_table()
+                    self._unregister(shown)
+                    table = f"memory.main.{quote(name)}"
+                    with self._registered(rows):
+                        self._con.execute(f"CREATE TABLE {table} AS FROM {quote(_ROWS)}")
 
     @contextlib.contextmanager
     def _registered(self, rows: pa.Table) -> Iterator[None]:
@@ -346,13 +433,17 @@ class ScratchDatabase:
 
     def _handed_out(self, sql: str) -> pa.Table:
         """A statement's answer in the types in which users get results."""
-        self._run("RESET arrow_lossless_conversion")
+        self._run("SET SESSION arrow_lossless_conversion = false")
         try:
             return self._answer(sql)
         finally:
-            self._run("SET arrow_lossless_conversion = true")
+            self._run("SET SESSION arrow_lossless_conversion = true")
 
     def _answer(self, sql: str) -> pa.Table:
+        with stopped_by(self._con.interrupt):
+            return self._executed(sql)
+
+    def _executed(self, sql: str) -> pa.Table:
         try:
             relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
             answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})

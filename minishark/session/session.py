@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import secrets
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from canary_core.driver import Driver
 from minishark.cluster.backend import Cluster
 from minishark.cluster.status import NodeState, node_states
+from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
@@ -29,7 +31,7 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
-from minishark.errors import OptionError
+from minishark.errors import CatalogError, OptionError
 from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -40,9 +42,11 @@ from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
 from minishark.session.connect import check_placement
+from minishark.session.engine import Engine
 from minishark.session.lazy import imported
 from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
+from minishark.session.served import Served
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
 from minishark.sources.contract import Source
@@ -57,6 +61,8 @@ from minishark.tasks.verbs import Calls, call_options
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from minishark.session.warehouse import Warehouse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,11 +95,14 @@ class Session(CamelCase):
         warehouse: str | Path | Mapping[str, str] | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(cluster, planner, placing, storage or Storage())
+        self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
         self._statements = Statements(self._runtime)
         if warehouse is not None:
             self._runtime.open_warehouse(warehouse)
         self._name = secrets.token_hex(8)
+        self._root = self
+        self._ending: list[Callable[[], None]] = []
+        self._children: weakref.WeakSet[Session] = weakref.WeakSet()
         shared = cluster.store_name if cluster.address else self._name[:6]
         self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
         self._page: PageServer | None = None
@@ -104,6 +113,31 @@ class Session(CamelCase):
         is_here(self._name, self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
+
+    def new_session(self) -> Session:
+        """A session over the same cluster, with the same tables, views and Python functions.
+
+        It begins with this session's settings. What it sets, its temporary tables, views and
+        macros, the views of its DataFrames, its prepared statements and its current schema are its
+        own. It ends when it is stopped, or with this one.
+
+        Raises:
+            ClusterError: the session is stopped.
+
+        Examples:
+            >>> with session.new_session() as other:
+            ...     other.conf.set("default_null_order", "nulls_first")
+            ...     other.sql("SELECT unnest([1, NULL]) AS x ORDER BY x").collect()
+            [Row(x=None), Row(x=1)]
+        """
+        child = object.__new__(type(self))
+        child.__dict__.update(self.__dict__)  # `copy` would pickle it, as what it is in a call
+        runtime, name = self._runtime.child(), secrets.token_hex(8)
+        own = {"_runtime": runtime, "_statements": Statements(runtime), "_name": name}
+        child.__dict__.update(own)
+        self._children.add(child)
+        is_here(name, child)
+        return child
 
     def __repr__(self) -> str:
         if not self.is_open:
@@ -205,7 +239,36 @@ class Session(CamelCase):
         Raises:
             CatalogError: there is no such table.
         """
-        self._runtime.named.drop(name)
+        self._runtime.drop_table(name)
+
+    def cache(self, name: str) -> int:
+        """Load a table of the warehouse into the cluster's memory, as CACHE TABLE does.
+
+        Queries read it there until `uncache`. They see the current version: where another one was
+        committed meanwhile, it is loaded first.
+
+        Returns:
+            its number of rows.
+
+        Raises:
+            CatalogError: there is no such table in the warehouse.
+        """
+        return self._warehouse.cache(name)
+
+    def uncache(self, name: str) -> None:
+        """Free the memory of a table that `cache` has loaded.
+
+        Raises:
+            CatalogError: it is not cached.
+        """
+        self._warehouse.uncache(name)
+
+    @property
+    def _warehouse(self) -> Warehouse:
+        found = self._runtime.warehouse
+        if found is None:
+            raise CatalogError("The session has no warehouse: see connect(warehouse=...).")
+        return found
 
     def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
         """Let queries read a source by a name, where its rows are.
@@ -237,6 +300,8 @@ class Session(CamelCase):
         """
         runtime = self._runtime
         with runtime.engine.up_to_date():
+            if name.lower() in runtime.scratch.temporary:
+                return self.sql(f"FROM {ident(name)}")
             found = runtime.tables.catalog.find(name)
             if found is not None:
                 quoted = ident(found.name)
@@ -248,6 +313,9 @@ class Session(CamelCase):
                 return view_frame(view, name)
             if name in runtime.engine.sources:
                 return self.relation(ident(name), alias=name)
+            stored = None if runtime.warehouse is None else runtime.warehouse.registered(name)
+            if stored is not None:
+                return self.relation(ident(stored), alias=name.rpartition(".")[2])
             if name.lower() in runtime.scratch.own_tables:
                 return self.sql(f"FROM {ident(name)}")
             raise runtime.tables.catalog.unknown(name)
@@ -438,7 +506,7 @@ class Session(CamelCase):
         address = SessionAddress(
             name=self._name,
             schedulers=cluster.schedulers,
-            placement=engine.placing(),
+            placement=engine.root.placing(),
             folder=self._runtime.calls.pool.files.folder,
             slots=cluster.total_slots,
             working_folder=working_folder(),
@@ -565,7 +633,7 @@ class Session(CamelCase):
             OptionError: there is no such placement, or the ratio is below 1.
         """
         check_placement(placement, probe_ratio)
-        engine = self._runtime.engine
+        engine = self._runtime.engine.root
         engine.placing = partial(engine.cluster.placement, placement, probe_ratio)
 
     @contextlib.contextmanager
@@ -616,11 +684,74 @@ class Session(CamelCase):
         """
         engine = self._runtime.engine
         engine.check_open()
+        if self._root is not self:
+            return self._root.ui(port=port, open_browser=open_browser)
         with self._page_lock:
             if self._page is None:
                 self._page = serve_session(self._watcher, engine, port)
         show(self._page.address, open_browser)
         return self._page.address
+
+    def serve(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 31337,
+        token: str | None = None,
+        users: Mapping[str, str] | None = None,
+        certificate: tuple[str | Path, str | Path] | None = None,
+        max_connections: int = 200,
+        max_running: int = 100,
+        max_running_each: int = 16,
+        idle_s: float = 1800.0,
+    ) -> Served:
+        """Serve the session to other programs by Arrow Flight SQL; docs/tools.md names some.
+
+        Clients share its tables, views and Python functions; settings, temporary tables, prepared
+        statements and the current schema are each connection's own. It is served until the server
+        or the session is stopped.
+
+        Args:
+            host: the address to listen on. One that other machines reach needs `certificate`, and
+                `token` or `users`.
+            port: the port; 0 for any that is free, which the server's `address` has.
+            token: what clients must send, as a bearer token.
+            users: passwords by user, of which clients must send one.
+            certificate: PEM files of a certificate and its private key, for TLS.
+            max_connections: connections at a time.
+            max_running: statements that run or send rows at a time, in all.
+            max_running_each: the same, of one connection.
+            idle_s: seconds after which a connection ends that nobody uses.
+
+        Raises:
+            OptionError: protobuf is not installed, other machines could reach it unencrypted or
+                without a token or password, it can't listen there, or a limit is not positive.
+            DataError: the certificate can't be read.
+
+        Examples:
+            >>> with session.serve(port=0) as server:
+            ...     server.address.rpartition(":")[0]
+            'grpc://127.0.0.1'
+        """
+        self._runtime.engine.check_open()
+        # By its name: that room is above this one.
+        served: Served = imported("minishark.adapters.flight.server").serve(
+            self,
+            host=host,
+            port=port,
+            token=token,
+            users=users or {},
+            certificate=certificate,
+            connections=max_connections,
+            running=max_running,
+            running_each=max_running_each,
+            idle_s=idle_s,
+        )
+        return served
+
+    def on_stop(self, end: Callable[[], None]) -> None:
+        """Call `end` when the session is about to stop."""
+        self._ending.append(end)
 
     def trace(self, provider: TracerProvider | None = None) -> None:
         """Send what happens from now on as OpenTelemetry spans: queries, stages, tasks, calls.
@@ -640,6 +771,11 @@ class Session(CamelCase):
     # Life
 
     @property
+    def version(self) -> str:
+        """Minishark's version."""
+        return own_versions()["minishark"]
+
+    @property
     def is_open(self) -> bool:
         """Whether the session has not been stopped."""
         return not self._runtime.is_stopped
@@ -652,8 +788,17 @@ class Session(CamelCase):
     def stop(self) -> None:
         """Stop the cluster and free its memory; may be called twice, and from any thread.
 
-        Does nothing in a fork of the process.
+        A session that `new_session` has made only ends itself. Does nothing in a fork of the
+        process.
         """
+        if self._root is not self:
+            self._runtime.engine.stop()
+            return
+        if not self.is_stopped:
+            for end in tuple(self._ending):
+                end()
+            for child in tuple(self._children):
+                child.stop()
         if not self.is_stopped:
             self._runtime.calls.pool.close()
             self._watcher.stop()

@@ -15,7 +15,7 @@ from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
-from minishark.query.sinks import Layout
+from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
 from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
@@ -103,8 +103,10 @@ class Statements:
         """A statement that later ones depend on."""
         sql, runtime = statement.sql, self.runtime
         match statement:
-            case kinds.Definition():
-                runtime.definitions.define(sql)
+            case kinds.Definition(name=name, is_temporary=is_temporary):
+                engine = runtime.engine
+                own = is_temporary or (name != "" and engine.planning.has_own(name))
+                runtime.definitions.define(sql, own=own and not engine.is_root)
             case kinds.Setting(is_reserved=True):
                 raise UnsupportedError("minishark chooses this setting itself; see connect().")
             case kinds.Setting():
@@ -133,7 +135,7 @@ class Statements:
     ) -> DataFrame:
         runtime = self.runtime
         with runtime.engine.up_to_date(), runtime.engine.binding(sql):
-            if runtime.scratch.is_elsewhere:
+            if runtime.scratch.is_elsewhere or self._names_temporary(sql):
                 return self._query_in_scratch(sql, explain)
             try:
                 bound = runtime.planning.bind(sql, parsed)
@@ -165,6 +167,13 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
+        if not runtime.engine.is_root:
+            if statement.is_temporary and target is not None:
+                return self._create_temporary(statement, target.name)
+            if self._names_temporary(statement.sql):
+                with runtime.engine.up_to_date():
+                    runtime.engine.compute(runtime.planning.tables_in(statement.sql))
+                    return runtime.scratch.run_temporary(statement.sql)
         if target is not None and target.is_main and not runtime.scratch.is_elsewhere:
             match statement:
                 case kinds.CreateTableAs(query=query) if self._can_create(target.name, statement):
@@ -175,12 +184,47 @@ class Statements:
                     return counted(0)
         return runtime.named.write(statement.sql, target)
 
+    def _names_temporary(self, sql: str) -> bool:
+        """Whether a statement may read or write temporary tables, which no executor has."""
+        temporary = self.runtime.scratch.temporary
+        if not temporary:
+            return False
+        text = sql.lower()
+        return any(name in text for name in temporary)
+
+    def _create_temporary(self, statement: kinds.Write, name: str) -> pa.Table:
+        """A temporary table, whose rows are computed on the cluster where they can be."""
+        runtime = self.runtime
+        with runtime.engine.up_to_date():
+            if isinstance(statement, kinds.CreateTableAs):
+                rows = self._rows_to_keep(statement.query)
+                if rows is not None:
+                    create = "CREATE OR REPLACE" if statement.replaces else "CREATE"
+                    runtime.scratch.put_temporary(create, name, rows)
+                    return counted(rows.num_rows)
+            return runtime.scratch.put_temporary(statement.sql, name, None)
+
+    def _rows_to_keep(self, query: str) -> pa.Table | None:
+        """A query's rows in all their types; None if only the scratch database can compute them."""
+        runtime = self.runtime
+        if runtime.scratch.is_elsewhere or self._names_temporary(query):
+            return None
+        try:
+            schema = runtime.planning.bind(query).schema
+        except QueryError:
+            return None
+        if not survives_arrow(schema):
+            return None
+        return runtime.engine.run(query, CollectRows(lossless=True))[0]
+
     def _can_create(self, name: str, created: kinds.CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster."""
         # The scratch database runs the others: tables that exist already, and those with columns
         # that do not survive Arrow.
         runtime = self.runtime
         with runtime.engine.up_to_date():
+            if self._names_temporary(created.query):
+                return False
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own
             exists = exists or name in runtime.engine.sources
@@ -195,6 +239,7 @@ class Statements:
     def _copy(self, query: str, target: str) -> pa.Table:
         runtime = self.runtime
         (statement,) = runtime.planning.statements(query)
-        if isinstance(statement, kinds.Query) and not runtime.scratch.is_elsewhere:
+        here = runtime.scratch.is_elsewhere or self._names_temporary(query)
+        if isinstance(statement, kinds.Query) and not here:
             return runtime.copy(query, target)
         return runtime.scratch.copy(self.run(query).to_arrow(), target)

@@ -7,6 +7,7 @@ warehouse's tables in them (`warehouse.names`).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import threading
 from collections.abc import Sequence
@@ -19,16 +20,17 @@ from msgspec import structs
 from minishark.compiler.sql import statements as kinds
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
 from minishark.expressions import quote, quote_text
+from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
-from minishark.session.named_tables import HIDDEN
+from minishark.session.named_tables import HIDDEN, NamedTables
 from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables
 from minishark.session.warehouse_writes import WarehouseWrites
-from minishark.warehouse import ddl, dml
-from minishark.warehouse.catalog import MAIN, NAME, TableName
-from minishark.warehouse.commits import committing
-from minishark.warehouse.names import NAMES, parts, renamed_anywhere
-from minishark.warehouse.types import duckdb_schema
-from minishark.warehouse.vacuum import vacuum
+from minishark.tables.warehouse import ddl, dml
+from minishark.tables.warehouse.catalog import MAIN, NAME, TableName
+from minishark.tables.warehouse.commits import committing
+from minishark.tables.warehouse.names import NAMES, parts, renamed_anywhere
+from minishark.tables.warehouse.types import duckdb_schema
+from minishark.tables.warehouse.vacuum import vacuum
 
 _FIRST = re.compile(r"\s*(\w+)")
 _VIEW = re.compile(
@@ -57,6 +59,11 @@ class Warehouse:
     writes: WarehouseWrites
     _shown: dict[TableName, str | None] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def child(self, engine: Engine, named: NamedTables) -> Warehouse:
+        """For a session of its own: its schema is its own, the tables are the same."""
+        tables = self.tables.child(engine, named)
+        return dataclasses.replace(self, tables=tables, writes=WarehouseWrites(tables))
 
     # Statements
 
@@ -177,6 +184,8 @@ class Warehouse:
             if verb == "CREATE":
                 wanted = self.tables.resolved(path)
                 is_table = isinstance(statement, kinds.CreateTableAs) or "TABLE" in sql.upper()
+                if wanted is not None and not is_table and len(path) > 1:
+                    raise UnsupportedError("Tables of the warehouse have no indexes.")
                 if wanted is not None and is_table and not _is_temporary(sql):
                     return self.writes.create(ddl.parse_create(sql), wanted)
             else:
@@ -202,6 +211,59 @@ class Warehouse:
             if missing_ok:
                 return None
             raise
+
+    # What Python calls
+
+    @property
+    def names(self) -> list[str]:
+        """The tables, as SQL names them."""
+        return [str(name) for name in self.tables.catalog.tables()]
+
+    def registered(self, name: str) -> str | None:
+        """The planning database's name of a table; None if it is not the warehouse's."""
+        return self.tables.registered(parts(name), None)
+
+    def has_place_for(self, name: str) -> bool:
+        """Whether a new table of that name belongs into the warehouse."""
+        path = parts(name)
+        return ".".join(path) == name and self.tables.resolved(path) is not None
+
+    def create_table(self, name: str, query: str, *, replace: bool) -> None:
+        """Create a table with the rows of a query."""
+        path = parts(name)
+        wanted = self.tables.resolved(path)
+        assert wanted is not None, "there is a place for it"
+        statement = ddl.CreateTable(
+            target=path, replaces=replace, exists_ok=False, columns="", query=query
+        )
+        self.writes.create(statement, wanted)
+
+    def insert(self, name: str, query: str) -> bool:
+        """Add the rows of a query to a table; False if it is not the warehouse's."""
+        path = parts(name)
+        found = self.tables.found(path)
+        if found is None:
+            return False
+        change = dml.Insert(target=path, columns=None, by_name=False, query=query)
+        self.writes.change(change, found)
+        return True
+
+    def drop_table(self, name: str) -> bool:
+        """Drop a table; False if it is not the warehouse's."""
+        found = self.tables.found(parts(name))
+        if found is None:
+            return False
+        self.writes.drop(found)
+        return True
+
+    def size(self, name: str) -> tuple[int, int] | None:
+        """The rows and stored bytes of a table, as far as they are known without reading it."""
+        found = self.tables.found(parts(name))
+        snapshot = None if found is None else self.tables.current(found).current_snapshot()
+        if snapshot is None or snapshot.summary is None:
+            return None
+        totals = [snapshot.summary[key] for key in ("total-records", "total-files-size")]
+        return None if None in totals else (int(totals[0] or 0), int(totals[1] or 0))
 
     # Tables in memory
 
@@ -289,7 +351,8 @@ class Warehouse:
                 con.execute(command)
 
         scratch.change(apply)
-        self._shown = locations
+        self._shown.clear()  # which sessions over one engine share
+        self._shown.update(locations)
 
     # Files
 

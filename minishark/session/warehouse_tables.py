@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,9 +17,9 @@ from minishark.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
-from minishark.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
-from minishark.warehouse.names import NAMES, At, parts, renamed, renamed_anywhere
-from minishark.warehouse.source import WarehouseSource
+from minishark.tables.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
+from minishark.tables.warehouse.names import NAMES, At, parts, renamed, renamed_anywhere
+from minishark.tables.warehouse.source import WarehouseSource
 
 NOT_OURS = ("memory", "temp", "system")
 """Databases that are not the warehouse."""
@@ -36,7 +36,7 @@ class Transaction:
     files: list[str] = field(default_factory=list)  # the data files that were written
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WarehouseTables:
     """The tables of a session's warehouse."""
 
@@ -46,7 +46,13 @@ class WarehouseTables:
     schema: str | None = None  # the schema that USE has chosen; None for the tables in memory
     transaction: Transaction | None = None  # the one that was begun
     cached: dict[TableName, Any] = field(default_factory=dict)  # with their metadata when loaded
+    root: WarehouseTables | None = None  # of the session that this one's was made of
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def child(self, engine: Engine, named: NamedTables) -> WarehouseTables:
+        """For a session of its own over the same tables."""
+        root = self.root or self
+        return replace(self, engine=engine, named=named, schema=None, transaction=None, root=root)
 
     # Names
 
@@ -117,14 +123,16 @@ class WarehouseTables:
         number, moment = self._moment(at)
         version = f"{name}@{number if moment is None else moment.isoformat()}"
         if version not in sources:
+            current = (self.root or self).current
             source = WarehouseSource(
-                version, lambda: self.current(name), snapshot_id=number, timestamp=moment
+                version, lambda: current(name), snapshot_id=number, timestamp=moment
             )
             sources.add(version, source)
         return version
 
     def _source(self, name: TableName) -> WarehouseSource:
-        return WarehouseSource(str(name), lambda: self.current(name))
+        current = (self.root or self).current  # all sessions read the source that one has named
+        return WarehouseSource(str(name), lambda: current(name))
 
     def _moment(self, at: At) -> tuple[int | None, datetime | None]:
         """The snapshot, or the point in time, that an AT clause means."""
@@ -172,14 +180,26 @@ class WarehouseTables:
                 with contextlib.suppress(KeyError):
                     sources.remove(registered)
         for name in list(self.cached):
-            self.reload(name)
+            try:
+                self.catalog.load(name)
+            except CatalogError:
+                self.uncache(name)
+            else:
+                self.reload(name)
 
     # Tables in memory
 
     def reload(self, name: TableName) -> None:
         """Load a table into memory, unless its current version is there."""
+        if self.root is not None:
+            self.root.reload(name)
+            return
         with self._lock:
-            table = self.current(name)
+            try:
+                table = self.current(name)
+            except CatalogError:
+                self.uncache(name)
+                raise
             if self.cached.get(name) is table.metadata:
                 return
             sources = self.engine.planner.sources

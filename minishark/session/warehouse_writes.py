@@ -24,19 +24,19 @@ from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.warehouse_tables import Transaction, WarehouseTables
 from minishark.tables.store import table_schema
-from minishark.warehouse import ddl, dml
-from minishark.warehouse.catalog import TableName, WarehouseCatalog
-from minishark.warehouse.commits import append, committing, replace, replace_schema
-from minishark.warehouse.sink import WriteTable, WrittenRows
-from minishark.warehouse.source import (
+from minishark.tables.warehouse import ddl, dml
+from minishark.tables.warehouse.catalog import TableName, WarehouseCatalog
+from minishark.tables.warehouse.commits import append, committing, replace, replace_schema
+from minishark.tables.warehouse.sink import WriteTable, WrittenRows
+from minishark.tables.warehouse.source import (
     FixedSource,
     LocatedRows,
     WarehouseSource,
     as_it_is,
     remove_files,
 )
-from minishark.warehouse.types import duckdb_schema, iceberg_schema
-from minishark.warehouse.writer import WriteRows
+from minishark.tables.warehouse.types import duckdb_schema, iceberg_schema
+from minishark.tables.warehouse.writer import WriteRows
 
 SEVERAL = (
     "A transaction changes one table of the warehouse: {} can't be part of this one, which has "
@@ -62,9 +62,7 @@ class WarehouseWrites:
         sql = statement.sql
         match verb:
             case "DROP":
-                self.refuse_in_transaction(f"DROP TABLE {name}")
-                self.tables.forget(name)
-                self.catalog.drop(name)
+                self.drop(name)
                 return counted(0)
             case "ALTER":
                 self._alter(sql, name)
@@ -74,6 +72,11 @@ class WarehouseWrites:
             case "COPY":
                 raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
         raise UnsupportedError(f"Tables of the warehouse have no {verb}.")
+
+    def drop(self, name: TableName) -> None:
+        self.refuse_in_transaction(f"DROP TABLE {name}")
+        self.tables.forget(name)
+        self.catalog.drop(name)
 
     def _alter(self, sql: str, name: TableName) -> None:
         with (
@@ -314,9 +317,9 @@ class WarehouseWrites:
             yield open_.iceberg
             return
         transaction = self._begun(name)
-        yield transaction
         try:
             with committing(name):
+                yield transaction
                 transaction.commit_transaction()
         finally:
             self.catalog.forget(name)
@@ -336,6 +339,11 @@ class WarehouseWrites:
 
     def transact(self, verb: str) -> pa.Table:
         open_ = self.tables.transaction
+        if self.tables.root is not None:
+            raise UnsupportedError(
+                "Sessions that new_session() or a server has made commit each statement at once: "
+                "begin transactions in the session of connect(warehouse=...)."
+            )
         if verb == "BEGIN":
             if open_ is not None:
                 raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")

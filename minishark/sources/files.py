@@ -5,6 +5,7 @@ Keys that folders are named by are columns, and a predicate on one decides which
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import operator
 import threading
@@ -20,7 +21,7 @@ from minishark.errors import DataError
 from minishark.expressions import Schema
 from minishark.sources.arrow_files import ArrowFormat
 from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
-from minishark.sources.filesystems import StoredFile
+from minishark.sources.filesystems import FileReplacedError, StoredFile
 from minishark.sources.formats import FileFormat, Options, OwnReach, Reach
 from minishark.sources.hive import FolderKeys, folder_keys
 from minishark.sources.parquet import ParquetFormat
@@ -33,6 +34,8 @@ FORMATS: dict[str, Callable[[Options], FileFormat]] = {
     "read_arrow": ArrowFormat,
 }
 """Formats by the function of SQL that reads them."""
+
+_REPLACED_MAX = 2
 
 _HIVE_OPTIONS = ("hive_partitioning", "hive_types_autocast")
 
@@ -126,6 +129,12 @@ class FileSource(Source):
         self._format = FORMATS[self.reader](own)
 
     def resolve(self) -> FileSnapshot:
+        for _ in range(_REPLACED_MAX):
+            with contextlib.suppress(FileReplacedError):  # since they were listed
+                return self._resolved()
+        return self._resolved()
+
+    def _resolved(self) -> FileSnapshot:
         files = tuple(self.find())
         with self._lock:
             if self._last is None or files != self._last.files:

@@ -18,6 +18,7 @@ from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.runtime.specs import JobSpec
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_STATUS_S = 2.0  # a scheduler that has not answered by then is called silent
 _config = click.argument("config", type=_FILE)
 
 
@@ -138,7 +139,8 @@ def status(config: Path, metrics: bool, as_json: bool) -> None:
         if metrics:
             click.echo("".join(cluster.metrics().values()), nl=False)
         else:
-            tables.show_status(cluster.schedulers(), cluster.nodes(), as_json=as_json)
+            schedulers = cluster.schedulers(_STATUS_S)
+            tables.show_status(schedulers, cluster.nodes(), as_json=as_json)
 
 
 @main.command()

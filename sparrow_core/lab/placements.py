@@ -49,6 +49,11 @@ NAMES = _Names(
     batch_filling="batch filling",
     per_task="per-task sampling",
     random="random",
+    known_idle="known idle nodes",
+    adaptive="adaptive ratio",
+    eagle="Eagle's placement",
+    dodoor="Dodoor",
+    prequal="Prequal",
 )
 # The four placements that emulated and live experiments compare.
 COMPARED = ("sparrow", "batch", "per_task", "random")
@@ -398,7 +403,7 @@ EXPERIMENTS = (
         runs=8,
         quick=replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
         run=sweep_responses,
-        chart=Chart(x="Load (share of busy slots)"),
+        chart=Chart(x="Load (share of busy slots)", log_y=True),
         findings=(
             Finding(
                 "median with d = 1.5 over d = 2 at 80 % load (%)",

@@ -941,7 +941,7 @@ class Scheduler:
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
         for placement in self._placements:
-            placement.on_heartbeat(msg.name, msg.load[0], _longest_by_job(msg.longest), now)
+            placement.on_heartbeat(msg.name, sum(msg.load), _longest_by_job(msg.longest), now)
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
             out += self._admit_parked(now)

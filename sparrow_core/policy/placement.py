@@ -21,6 +21,7 @@ from sparrow_core.policy.early_binding import (
 )
 from sparrow_core.policy.late_binding import LateBinding
 from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Watcher
+from sparrow_core.policy.remembering import AdaptiveRatio, Dodoor, Eagle, KnownIdle, Prequal
 from sparrow_core.policy.round_robin import RoundRobinPlacement
 from sparrow_core.protocol.errors import InvalidJob
 from sparrow_core.protocol.types import TaskSpec
@@ -32,6 +33,11 @@ PLACEMENTS: Final[dict[str, Callable[[], Placement]]] = {
     "per_task": PerTaskPlacement,
     "random": RandomPlacement,
     "round_robin": RoundRobinPlacement,
+    "adaptive": AdaptiveRatio,
+    "known_idle": KnownIdle,
+    "eagle": Eagle,
+    "dodoor": Dodoor,
+    "prequal": Prequal,
 }
 DEFAULT_PLACEMENT: Final = "sparrow"
 _PROBE_RATIO_MAX = 1000.0

@@ -68,9 +68,9 @@ class Watcher:
         """
 
     def on_heartbeat(
-        self, node: NodeName, queued: int, running: Mapping[JobId, float], now: float
+        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
     ) -> None:
-        """A node has this many reservations, and tasks that run for long, of any scheduler.
+        """A node has this many reservations and running tasks, of any scheduler.
 
         `running` has the jobs (of any scheduler) of the tasks that have run longer than the
         interval of heartbeats, each with its longest time in seconds.

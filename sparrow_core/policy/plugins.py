@@ -121,9 +121,9 @@ class FencedPlacement(Placement):
         self._watch(self._inner.on_finished, node, job, took_s, now)
 
     def on_heartbeat(
-        self, node: NodeName, queued: int, running: Mapping[JobId, float], now: float
+        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
     ) -> None:
-        self._watch(self._inner.on_heartbeat, node, queued, running, now)
+        self._watch(self._inner.on_heartbeat, node, load, running, now)
 
     def on_node_lost(self, node: NodeName, now: float) -> None:
         self._watch(self._inner.on_node_lost, node, now)

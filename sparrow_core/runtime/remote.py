@@ -103,8 +103,12 @@ class RemoteCluster(Cluster):
         """All nodes that a scheduler knows, by name."""
         return tuple(self._actor.status_of(name, 0, alive=True) for name in sorted(self._infos()))
 
-    def schedulers(self) -> dict[Address, int | None]:
-        """Number of nodes with executors that each scheduler knows; None if it is silent."""
+    def schedulers(self, wait_s: float = 0.0) -> dict[Address, int | None]:
+        """Number of nodes with executors that each scheduler knows; None if it is silent.
+
+        Waits until each has been heard, for at most `wait_s`: `start` waits for one only.
+        """
+        self._await(lambda: self._actor.known.keys() >= set(self._schedulers), wait_s)
         with self._actor.changed:
             known = dict(self._actor.known)
         return {

@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from random import Random
 from typing import Any
 
 from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer
-from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import Claim, TaskSpec, claim_of
 from sparrow_core.sim.cluster import duration_of
@@ -51,10 +51,14 @@ class _Ask:
 
 class _Job:
     __slots__ = (
-        "at_s", "cancelled", "job_id", "last_s", "left", "placer", "reserved", "start",
+        "at_s", "cancelled", "job_id", "last_s", "left", "placements", "placer", "reserved",
+        "start",
     )  # fmt: skip
 
-    def __init__(self, start: StartJob, at_s: float, placer: Placer) -> None:
+    def __init__(
+        self, start: StartJob, at_s: float, placer: Placer, placements: Placements
+    ) -> None:
+        self.placements = placements  # of its scheduler
         self.start = start
         self.job_id = start.job_id
         self.at_s = at_s
@@ -83,11 +87,12 @@ class _Node:
 
     __slots__ = (
         "asks", "discipline", "flush_due", "lanes", "name", "plain", "queue", "queued", "room",
+        "running", "slots",
     )  # fmt: skip
 
     def __init__(self, name: NodeName, slots: int, policy: str) -> None:
         self.name = name
-        self.room = slots
+        self.slots = self.room = slots
         self.discipline = make_discipline(policy)
         self.plain = type(self.discipline) is Discipline  # FIFO needs no state
         self.lanes = Lanes(self.discipline)  # unused if plain
@@ -95,6 +100,16 @@ class _Node:
         self.asks: list[_Ask] = []
         self.queued = 0
         self.flush_due = False
+        # Job, task and start, oldest first; if there are heartbeats.
+        self.running: dict[tuple[JobId, TaskId, float], None] = {}
+
+    def busy(self) -> int:
+        """Slots with a task."""
+        return self.slots - self.room - sum(ask.count for ask in self.asks)
+
+    def longest(self, now: float) -> dict[JobId, float]:
+        """For how long tasks of each job have run at most."""
+        return {job_id: now - at_s for job_id, _, at_s in reversed(self.running)}
 
     def unqueue(self, job_id: JobId) -> None:
         queued = self.queue.pop(job_id, None)
@@ -120,6 +135,8 @@ class ExpressCluster:
         seed: int = 1,
         network: Network | None = None,  # loss and jitter are ignored
         cancellation: bool = True,  # of reservations when all tasks of a job are bound
+        schedulers: int = 1,  # among which jobs are dealt in turn; each has its own policies
+        heartbeat_s: float | None = None,  # of nodes, for placements that listen to them
     ) -> None:
         network = network or Network()
         self.ended_s: dict[JobId, float] = {}  # response times of finished jobs
@@ -132,7 +149,11 @@ class ExpressCluster:
         self._local_s = network.local_delay_s
         self._cancellation = cancellation
         self._rng = Random(seed)
-        self._placements = Placements()
+        self._placements = [Placements() for _ in range(schedulers)]
+        self._turn = cycle(self._placements)
+        self._heartbeat_s = heartbeat_s
+        # Between schedulers and nodes; heartbeats of nodes to each scheduler apart from the rest.
+        self.messages = self.heartbeats = 0
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
         self._order = count()
@@ -143,6 +164,11 @@ class ExpressCluster:
 
     def run(self, arrivals: Sequence[Arrival], until_s: float = float("inf")) -> None:
         """Submit jobs, which are in order of time, and run until nothing is left or a time."""
+        if self._heartbeat_s is not None:
+            last_s = arrivals[-1].at_s if arrivals else 0.0
+            beats = int((last_s - self.now) / self._heartbeat_s)
+            for beat in range(1, beats + 1):
+                self.call(self.now + beat * self._heartbeat_s, self._beat)
         with _without_collector():
             self._run(deque(arrivals), until_s)
 
@@ -189,14 +215,33 @@ class ExpressCluster:
 
     # --- schedulers ----------------------------------------------------------------------------
 
+    def _beat(self) -> None:
+        """All nodes report to all schedulers; a message later they have."""
+        self.heartbeats += len(self._nodes) * len(self._placements)
+        reports = [
+            (name, node.queued + node.busy(), node.longest(self.now))
+            for name, node in self._nodes.items()
+        ]
+        self._send(self._on_beat, reports)
+
+    def _on_beat(self, reports: Sequence[tuple[NodeName, int, dict[JobId, float]]]) -> None:
+        assert self._heartbeat_s is not None
+        for placements in self._placements:
+            for placement in placements:
+                for name, queued, running in reports:
+                    long = {job_id: s for job_id, s in running.items() if s > self._heartbeat_s}
+                    placement.on_heartbeat(name, queued, long, self.now)
+
     def _submit(self, arrival: Arrival) -> None:
         start = arrival.job
-        self._placements.of(start.placement)
-        for placement in self._placements:
+        placements = next(self._turn)
+        placements.of(start.placement)
+        for placement in placements:
             placement.on_job(start, self.now)
-        placer = self._placements.placer(start.placement, start, self._rng)
-        job = _Job(start, arrival.at_s, placer)
+        placer = placements.placer(start.placement, start, self._rng)
+        job = _Job(start, arrival.at_s, placer, placements)
         probes = placer.probes(start.tasks, self._names)
+        self.messages += 2 * len(probes)
         if probes:
             self._send(self._probe, (job, probes))
         if not probes or not placer.waits_for_loads:
@@ -210,7 +255,7 @@ class ExpressCluster:
 
     def _on_loads(self, probed: tuple[_Job, dict[NodeName, int]]) -> None:
         job, loads = probed
-        for placement in self._placements:
+        for placement in job.placements:
             for name, load in loads.items():
                 placement.on_load(name, load, self.now)
         if job.placer.waits_for_loads:
@@ -240,7 +285,8 @@ class ExpressCluster:
                 held[name] = held.get(name, 0) + number
         else:
             held.update(reservations)
-        for placement in self._placements:
+        self.messages += len(reservations)
+        for placement in job.placements:
             placement.on_reserved(job.start, reservations, self.now)
         self._send(self._queue, (job, reservations, job.claim_now()))
 
@@ -250,7 +296,7 @@ class ExpressCluster:
         if name in job.cancelled and not placer.offers(name):
             return  # answered by the cancellation
         ask.tasks = tasks = placer.take(name, ask.count)
-        for placement in self._placements:
+        for placement in job.placements:
             placement.on_asked(name, job.start, tasks, self.now)
         ask.drained = drained = not placer.offers(name)
         held = job.reserved.get(name, 0) - len(tasks)
@@ -258,6 +304,7 @@ class ExpressCluster:
             job.reserved[name] = held  # in its old place: nodes are cancelled in this order
         else:
             job.reserved.pop(name, None)
+        self.messages += 1
         if not ask.node.plain:
             ask.answered = job.claim_now()
         self._messages.append((self.now + self._delay_s, self._answer, ask))
@@ -266,6 +313,7 @@ class ExpressCluster:
             job.reserved.clear()
             if self._cancellation:
                 job.cancelled = dict.fromkeys(cancelled)
+                self.messages += len(cancelled)
                 self._send(self._cancel, (job, cancelled))
 
     # --- nodes ---------------------------------------------------------------------------------
@@ -330,6 +378,7 @@ class ExpressCluster:
             self._ask(_Ask(held.job, node, _NO_CLAIM, number))
 
     def _ask(self, ask: _Ask) -> None:
+        self.messages += 1
         ask.node.room -= ask.count
         ask.node.asks.append(ask)
         self._messages.append((self.now + self._delay_s, self._assign, ask))
@@ -399,12 +448,16 @@ class ExpressCluster:
         job = ask.job
         node = ask.node
         end_s = (self.now + self._local_s) + duration_of(task.payload, node.name)
-        for placement in self._placements:
+        for placement in job.placements:
             # As if each end were reported at once; it is with the node's next request, mostly.
             told_s = end_s + self._local_s + self._delay_s
             took_s = told_s - (self.now - self._delay_s)
             finished = partial(placement.on_finished, node.name, job.start, took_s, told_s)
             self.call(told_s, finished)
+        if self._heartbeat_s is not None:
+            run = (job.job_id, task.task_id, self.now)
+            node.running[run] = None
+            self._wait(end_s, lambda each: node.running.pop(each, None), run)
         if node.plain and self.on_run is None:
             self._wait(end_s + self._local_s, self._free_slot, node)
         else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from canary_programs import driver_of, make_ops, source
 
+from canary_core import tree
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Drain, Move
 from canary_core.sequential import run_sequentially
@@ -125,6 +127,8 @@ def check_seed(seed: int) -> SimulatedRun:
         neighbours=rng.choice([None, partial(GuessingNeighbours, Random(seed))]),
     )
     inject(run, rng, rng.choice([0.05, 0.3, 2.0]), rng.choice([0, 1, 2, 4, 8]))
-    result = run.result(LIMIT_S)
+    star, fan = rng.choice([(tree.STAR_MAX, tree.FAN), (2, 2)])  # relays for few partitions, too
+    with patch.multiple(tree, STAR_MAX=star, FAN=fan):
+        result = run.result(LIMIT_S)
     assert same(result, expected), f"seed {seed}: {result} instead of {expected}"
     return run

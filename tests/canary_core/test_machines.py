@@ -255,6 +255,9 @@ class Recorded:
     def send(self, stage: Stage, index: int, pieces: Any) -> None:
         self.sent.append((stage.call, pieces))
 
+    def relay(self, stage: Stage, index: int, value: Any) -> None:
+        self.sent.append((f"relay {index} of {stage.call}", value))
+
     def tell(self, stage: Stage, value: Any) -> None:
         self.sent.append((stage.call, value))
 

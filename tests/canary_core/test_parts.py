@@ -17,7 +17,17 @@ from canary_core import stages, values
 from canary_core.policy.balance import BALANCERS, WorkerLoad, even, straggler
 from canary_core.policy.placement import place, reassign
 from canary_core.stages import Digester, Stage
-from canary_core.tree import Node, combine, middle
+from canary_core.tree import (
+    FAN,
+    Node,
+    above,
+    below,
+    block_of,
+    combine,
+    first_block,
+    middle,
+    share_of,
+)
 from sparrow_core.protocol.ids import Address
 
 # --- the tree ----------------------------------------------------------------------------------
@@ -44,6 +54,41 @@ def test_the_result_does_not_depend_on_who_combines_what(size: int, rng: Any) ->
     whole = tree({(i, i + 1): i for i in range(size)})
     assert whole == tree(nodes)
     assert [(0, size)] == [node for node, _ in whole]
+
+
+@given(st.integers(129, 5000))
+def test_relays_combine_what_the_whole_tree_would(size: int) -> None:
+    """Each sends the node that is its block, of what it is sent, which is its block as well."""
+    sent: dict[int | None, dict[Node, Any]] = {}
+    for index in range(size):
+        low, high = first_block(index, size)
+        assert low <= index < high <= low + FAN
+        sent.setdefault(low, {})[index, index + 1] = index
+    for relay in sorted(sent, key=lambda each: block_of(each or 0, size)[0], reverse=True):
+        assert relay is not None
+        whole = combine(lambda a, b: (a, b), sent[relay], *block_of(relay, size))[0]
+        assert [block_of(relay, size)] == [node for node, _ in whole]
+        sent.setdefault(above(relay, size), {}).update(whole)
+    leaves = {(index, index + 1): index for index in range(size)}
+    whole = combine(lambda a, b: (a, b), sent[None], 0, size)[0]
+    assert combine(lambda a, b: (a, b), leaves, 0, size)[0] == whole
+
+
+@given(st.integers(1, 5000))
+def test_a_broadcast_goes_the_way_of_a_reduction_back(size: int) -> None:
+    """All partitions are reached once, and nobody sends to many."""
+    reached = list(below(None, size))
+    for index in reached:
+        reached += below(index, size)
+        assert all(index == above(each, size) for each in below(index, size))
+        assert len(below(index, size)) <= 3 * FAN
+    assert list(range(size)) == sorted(reached)
+    assert len(below(None, size)) <= FAN
+
+
+def test_few_are_told_directly() -> None:
+    assert 1 == share_of(128)
+    assert 16 == share_of(256)
 
 
 # --- digests -----------------------------------------------------------------------------------

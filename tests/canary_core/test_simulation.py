@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from canary_programs import driver_of, make_ops, source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from canary_core import Run, Value, run_sequentially
+from canary_core import Run, Value, run_sequentially, tree
 from canary_core.errors import (
     ControllerLost,
     DriverFailed,
@@ -158,6 +159,72 @@ def _count_pieces(
     del to, out, now
     if isinstance(msg, Packet):
         count[0] += sum(isinstance(body, Pieces) for body in msg.bodies)
+
+
+def test_no_worker_of_many_serves_all_others() -> None:
+    """Of 256 workers, each takes and sends few messages an iteration: relays help the single."""
+    run = simulated(_sums, workers=256, partitions=256, balancer="none")
+    taken: dict[Address, int] = {}
+    sent: dict[Address, int] = {}
+    run.world.taps.append(functools.partial(_count_between_workers, taken, sent))
+    assert run_sequentially(_sums, partitions=256) == run.result(LIMIT_S)
+    assert len(taken) == 256
+    # Broadcast, reduction and signal: 16 relays of 16 each. A star would take 255 of each.
+    assert max(taken.values()) <= _SUMS * 40
+    assert max(sent.values()) <= _SUMS * 70
+
+
+_SUMS = 10
+
+
+@pytest.mark.parametrize("size", range(3, 20))
+def test_relays_change_no_bit(size: int) -> None:
+    """Of few partitions, too, whatever their number; and while partitions move."""
+    with patch.multiple(tree, STAR_MAX=2, FAN=2):
+        run = simulated(_sums, partitions=size)
+        for at_s in (0.001, 0.002, 0.003):
+            move = Move(size, round(1000 * at_s) % size, max(run.workers))
+            run.world.call(at_s, functools.partial(run.world.post, CONTROLLER, move))
+        assert run_sequentially(_sums, partitions=size) == run.result(LIMIT_S)
+
+
+def _sums(run: Run) -> Value:
+    total, data = run.single(0.1), run.load(float)
+    for _ in range(_SUMS):
+        total = run.reduce(_mean, run.map(_sum_of, data, run.broadcast(total)))
+        if run.signal(_is_large, total):
+            break
+    return total
+
+
+def _mean(a: float, b: float) -> float:
+    return (a + b) / 2.1
+
+
+def _sum_of(a: float, b: float) -> float:
+    return a + b
+
+
+def _is_large(total: float) -> bool:
+    return total > 1e9
+
+
+def _count_between_workers(
+    taken: dict[Address, int],
+    sent: dict[Address, int],
+    to: Address,
+    msg: Message,
+    out: Sequence[Envelope],
+    _: float,
+) -> None:
+    """Packets that bring something, by receiver and by sender."""
+    if to == CONTROLLER or to.endswith("#host"):
+        return
+    if isinstance(msg, Packet) and msg.seq and msg.sender != CONTROLLER:
+        taken[to] = taken.get(to, 0) + 1
+    for each in out:
+        if isinstance(each.msg, Packet) and each.msg.seq and each.to != CONTROLLER:
+            sent[to] = sent.get(to, 0) + 1
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -509,6 +509,6 @@ def test_what_gives_rows_for_ever_is_no_file(session: Session, tmp_path: Path) -
     """Pipes and devices are refused at once."""
     os.mkfifo(tmp_path / "pipe.csv")
     for path in (tmp_path / "pipe.csv", "/dev/zero", tmp_path / "*.csv"):
-        with pytest.raises(DataError, match="no regular file"):
+        with pytest.raises(DataError, match=r"no regular file|There is no file"):
             session.create_table("endless", path)
     assert [(42,)] == session.sql("SELECT 42").collect()

@@ -82,6 +82,13 @@ class CommandRunner:
         time.sleep(float(argument))
         return b""
 
+    def _run_note_and_sleep(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """Tell by a character in a file that the task has begun, then sleep for four seconds."""
+        with Path(argument).open("a") as file:
+            file.write(".")
+        time.sleep(4.0)
+        return b""
+
     def cancel(self) -> None:
         """Let `hang` return."""
         self._cancelled.set()

@@ -84,7 +84,7 @@ class Seen(Placement):
         self.note("finished")
 
     def on_heartbeat(
-        self, node: NodeName, queued: int, running: Mapping[JobId, float], now: float
+        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
     ) -> None:
         self.note("heartbeat")
 
@@ -124,7 +124,7 @@ class Broken(Placement):
         return BrokenPlacer(rng, 1.0)
 
     def on_heartbeat(
-        self, node: NodeName, queued: int, running: Mapping[JobId, float], now: float
+        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
     ) -> None:
         if self.where == "on_heartbeat":
             raise KeyError("oops")

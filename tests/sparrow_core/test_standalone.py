@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,11 +24,11 @@ import zmq
 from click.testing import CliRunner, Result
 from harness import LIMIT_S, until
 
-from sparrow_core import JobFailed, JobFinished, JobSpec, TaskSpec, __version__
+from sparrow_core import JobEvent, JobFailed, JobFinished, JobSpec, TaskSpec, __version__
 from sparrow_core.cli import main
 from sparrow_core.observe.metrics import Metrics
 from sparrow_core.protocol.errors import ClusterStartError, ConfigError
-from sparrow_core.protocol.ids import address
+from sparrow_core.protocol.ids import Address, address
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 from sparrow_core.runtime.config import read_config
 from sparrow_core.runtime.remote import RemoteCluster
@@ -200,7 +202,16 @@ def test_jobs_survive_a_stopped_and_a_killed_scheduler(standalone: Standalone) -
                 ids = [event.task_id for event in own[:-1]]  # type: ignore[attr-defined]
                 assert list(range(20)) == sorted(ids)
         assert any("s0.sock" in each for each in silent)
+        if sent == signal.SIGSTOP:
+            _check_that_status_waits(standalone, config.scheduler_addresses)
+
+
+def _check_that_status_waits(standalone: Standalone, schedulers: tuple[Address, ...]) -> None:
+    """A scheduler that does not answer is silent; one that is slow to answer is not."""
+    with RemoteCluster(schedulers) as cluster:
+        assert [None, 2] == sorted(cluster.schedulers(0.2).values(), key=str, reverse=True)
         standalone.daemons["s0"].send_signal(signal.SIGCONT)
+        assert [2, 2] == list(cluster.schedulers(LIMIT_S).values())
 
 
 def test_nodes_recover_when_a_scheduler_restarts(standalone: Standalone) -> None:
@@ -434,3 +445,38 @@ def test_limits_are_read(tmp_path: Path) -> None:
     assert config.node is not None
     assert (2, "fair") == (config.scheduler.limits.max_attempts, config.node.limits.policy)
     assert msgspec.structs.asdict(config)["folder"] == str(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stall_s", [0.2, 1.0, 5.0, None])
+def test_no_task_runs_again_because_a_scheduler_was_silent(
+    standalone: Standalone, stall_s: float | None
+) -> None:
+    """Stopped for so long, or killed, when its tasks have almost ended: the job takes as long."""
+    start_over_ipc(standalone, 2, 2)
+    config = read_config(standalone.folder / "client.toml")
+    starts = standalone.folder / "starts"
+    silent: list[str] = []
+    ended: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def on_event(event: JobEvent) -> None:
+        if isinstance(event, JobFinished | JobFailed):
+            ended.put(time.monotonic())
+
+    with RemoteCluster(config.scheduler_addresses) as cluster:
+        until(lambda: all(cluster.schedulers().values()), "both schedulers")
+        cluster.on_scheduler_silent(lambda at, gone: silent.append(at) if gone else None)
+        time.sleep(1.2)  # as if they had run for long
+        tasks = tuple(TaskSpec(number, f"note_and_sleep {starts}".encode()) for number in range(4))
+        began = time.monotonic()
+        cluster.submit(JobSpec(tasks=tasks), on_event)
+        until(lambda: starts.exists() and len(starts.read_text()) == 4, "four starts")
+        time.sleep(3.6)
+        its_own = standalone.daemons["s1"]  # jobs take turns, beginning with the second
+        its_own.send_signal(signal.SIGKILL if stall_s is None else signal.SIGSTOP)
+        if stall_s is not None:
+            time.sleep(stall_s)
+            its_own.send_signal(signal.SIGCONT)
+        assert ended.get(timeout=30) - began < 4.5
+    assert 4 == len(starts.read_text())
+    assert stall_s == 0.2 or "s1.sock" in silent[0]

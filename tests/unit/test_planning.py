@@ -191,7 +191,7 @@ def test_cache_is_bounded(planning: PlanningDatabase) -> None:
     """Old plans are dropped, so that a program of many statements does not grow for ever."""
     for i in range(300):
         planning.plan(planning.bind(f"SELECT {i}"))
-    assert 256 == len(planning._plans)
+    assert 256 == len(planning._remembered.plans)
 
 
 def test_time_is_not_cached(planning: PlanningDatabase) -> None:

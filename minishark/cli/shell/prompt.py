@@ -253,6 +253,9 @@ class _StatusLine:
         return self._text
 
     def _made(self) -> StyleAndTextTuples:
+        address = getattr(self._session, "address", None)
+        if address is not None:  # a server's, which does not show its cluster
+            return [("", f" {address} · .help")]
         try:
             nodes = self._session.nodes()
         except MinisharkError as error:

@@ -56,6 +56,12 @@ class LogicalPlan:
         """The names of the tables that it scans, with repetitions."""
         return tuple(operator.table for operator in self.operators() if isinstance(operator, Scan))
 
+    @cached_property
+    def is_constant(self) -> bool:
+        """Whether DuckDB has computed its rows while planning: constants are all that is left."""
+        plain = all(isinstance(operator, ops.Values | ops.Project) for operator in self.operators())
+        return plain and next(called_functions(self), None) is None
+
     def operators(self) -> Iterator[Operator]:
         """All operators, the root first and left before right."""
         waiting = [self]

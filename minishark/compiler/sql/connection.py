@@ -17,9 +17,14 @@ class ConnectionUse:
     while an interrupted query is open.
     """
 
-    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, con: duckdb.DuckDBPyConnection, lock: threading.RLock | None = None) -> None:
+        """A lock of its own, or one that is shared with other connections."""
         self._con = con
-        self._lock = threading.RLock()
+        self._lock = lock or threading.RLock()
+
+    def shared_by(self, con: duckdb.DuckDBPyConnection) -> ConnectionUse:
+        """The same lock, for another connection."""
+        return ConnectionUse(con, self._lock)
 
     def __enter__(self) -> None:
         self._lock.acquire()

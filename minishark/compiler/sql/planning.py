@@ -8,6 +8,7 @@ draw conclusions from *values* must not run, as the miniature's values are made 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 from collections import OrderedDict
@@ -60,7 +61,6 @@ _SETTINGS = {
     "debug_verify_column_bindings": "true",
     # A Python variable that has a table's name must not become one.
     "python_enable_replacements": "false",
-    "autoinstall_known_extensions": "false",
 }
 _SERIALIZE = (
     "SELECT json_serialize_plan($1, optimize := true, skip_null := true, skip_empty := true, "
@@ -88,7 +88,8 @@ _ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NU
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(r'\nDid you mean "(?:pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*')
 REMOTE_FILES = (
-    "minishark reads files of its machines, not https:// or s3:// addresses: download them, or "
+    "minishark reads files of its machines, and s3://, gs:// and az:// URIs that follow FROM or "
+    "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
     "read them with another library and pass what it gives to session.create_table()."
 )
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
@@ -108,6 +109,30 @@ class BoundStatement:
     tables: tuple[str, ...]  # of the catalog: those that it reads, and perhaps more
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of all definitions in a database."""
+
+    volatile: frozenset[str] = frozenset()  # Python functions whose results may differ
+    has_macros: bool = False
+    has_views: bool = False
+    defines_time: bool = False  # whether one may tell the time
+
+
+class _Remembered:
+    """What was parsed, bound and planned; the last of each."""
+
+    def __init__(self) -> None:
+        self.parsed: OrderedDict[str, tuple[ParsedStatement, ...]] = OrderedDict()
+        self.bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
+        self.schemas: OrderedDict[BoundStatement, pa.Schema] = OrderedDict()
+        self.plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
+
+    def clear(self) -> None:
+        for cache in (self.parsed, self.bound, self.schemas, self.plans):
+            cache.clear()
+
+
 class PlanningDatabase:
     """Plans statements over registered tables; safe to use from several threads.
 
@@ -116,23 +141,47 @@ class PlanningDatabase:
 
     def __init__(self, config: Mapping[str, str] | None = None) -> None:
         self._con = duckdb.connect(config=dict(config or {}))
-        for name, value in _SETTINGS.items():
-            self._con.execute(f"SET {name} = {value}")
+        self._configure()
+        self._con.execute("SET autoinstall_known_extensions = false")
         self._con.execute(f"SET disabled_optimizers = '{','.join(DISABLED_OPTIMIZERS)}'")
         self._miniatures = Miniatures()
-        self.volatile: frozenset[str] = frozenset()
         self._names: dict[str, str] = {}
-        self._has_macros = False
-        self._has_views = False
-        self._defines_time = False
-        self._parsed: OrderedDict[str, tuple[ParsedStatement, ...]] = OrderedDict()
-        self._bound: OrderedDict[tuple[str, int], BoundStatement] = OrderedDict()
-        self._plans: OrderedDict[tuple[BoundStatement, int], LogicalPlan] = OrderedDict()
+        self._known = _Known()
+        self._remembered = _Remembered()
         self._lock = ConnectionUse(self._con)
+
+    def child(self) -> PlanningDatabase:
+        """The same tables and views, with settings and temporary views of its own.
+
+        It shares what was planned until it has such.
+        """
+        child = copy.copy(self)
+        child.reconnect()
+        return child
+
+    def reconnect(self) -> None:
+        """Go on with a connection of its own, as what was copied from another one."""
+        with self._lock:
+            self._con = self._con.cursor()
+        self._lock = self._lock.shared_by(self._con)
+        self._configure()
+
+    def _configure(self) -> None:
+        for name, value in _SETTINGS.items():
+            self._con.execute(f"SET SESSION {name} = {value}")
 
     def close(self) -> None:
         with self._lock:
             self._con.close()
+
+    @property
+    def volatile(self) -> frozenset[str]:
+        """The Python functions whose results may differ from call to call."""
+        return self._known.volatile
+
+    @volatile.setter
+    def volatile(self, names: frozenset[str]) -> None:
+        self._known.volatile = names
 
     @property
     def version(self) -> int:
@@ -157,6 +206,16 @@ class PlanningDatabase:
     def has_view(self, name: str) -> bool:
         same = "lower(view_name) = lower($1)"
         return bool(self._text(f"SELECT 1 FROM duckdb_views() WHERE {same} AND NOT internal", name))
+
+    def has_own(self, name: str) -> bool:
+        """Whether a temporary view or macro of this connection has that name."""
+        views = "SELECT view_name AS name FROM duckdb_views() WHERE temporary AND NOT internal"
+        macros = (
+            "SELECT function_name FROM duckdb_functions() "
+            "WHERE database_name = 'temp' AND NOT internal"
+        )
+        both = f"SELECT 1 FROM ({views} UNION ALL {macros}) WHERE lower(name) = lower($1) LIMIT 1"
+        return bool(self._text(both, name))
 
     def has_relation(self, name: str) -> bool:
         with self._lock:
@@ -225,27 +284,30 @@ class PlanningDatabase:
 
     def statements(self, text: str) -> list[ParsedStatement]:
         with self._lock:
-            parsed = self._parsed.get(text)
+            parsed = self._remembered.parsed.get(text)
             if parsed is None:
                 parsed = tuple(parse_statements(self._con, text))
-                _remember(self._parsed, text, parsed)
+                _remember(self._remembered.parsed, text, parsed)
             return list(parsed)
 
-    def define(self, sql: str) -> None:
+    def define(self, sql: str, *, own: bool = False) -> None:
+        """Run a definition or setting; `own` if it concerns this connection only."""
         with self._lock:
             self._refresh()
             with _query_errors():
                 self._con.execute(sql).fetchall()
-            self._has_macros = self._has_macros or _MACRO.search(sql) is not None
-            self._has_views = self._has_views or _VIEW.search(sql) is not None
-            self._defines_time = self._defines_time or _TELLS_TIME.search(sql) is not None
-            self._outdate()
+            known = self._known
+            known.has_macros = known.has_macros or _MACRO.search(sql) is not None
+            known.has_views = known.has_views or _VIEW.search(sql) is not None
+            known.defines_time = known.defines_time or _TELLS_TIME.search(sql) is not None
+            if own:
+                self._remembered = _Remembered()
+            else:
+                self._outdate()
 
     def _outdate(self) -> None:
         """Drop what was parsed, bound and planned: it may mean something else from now on."""
-        self._parsed.clear()
-        self._bound.clear()
-        self._plans.clear()
+        self._remembered.clear()
         self._miniatures.version += 1
 
     def show(self, sql: str) -> pa.Table:
@@ -259,7 +321,7 @@ class PlanningDatabase:
         with self._lock:
             self._refresh()
             key = (sql, self._miniatures.version)
-            bound = self._bound.get(key)
+            bound = self._remembered.bound.get(key)
             if bound is None:
                 try:
                     schema = _schema(self._con.sql(parsed or sql))
@@ -269,17 +331,17 @@ class PlanningDatabase:
                 named = None if says_all else self._relations_in(sql)
                 bound = BoundStatement(sql, schema, self._tables_in(sql, named))
                 if says_all or self._reads_tables_only(sql, named):
-                    _remember(self._bound, key, bound)
+                    _remember(self._remembered.bound, key, bound)
             return bound
 
     def _says_all(self, sql: str) -> bool:
         """Whether a statement reads only tables that its text mentions, and no files."""
-        defined = self._has_macros or self._has_views
+        defined = self._known.has_macros or self._known.has_views
         return not (defined or _READS_FILES.search(sql) or _may_name_file(sql))
 
     def _reads_tables_only(self, sql: str, named: set[str] | None) -> bool:
         """Whether the catalog alone decides what a statement means."""
-        if self._has_macros or _READS_FILES.search(sql):
+        if self._known.has_macros or _READS_FILES.search(sql):
             return False
         return named is not None and named <= self._names.keys()
 
@@ -294,9 +356,16 @@ class PlanningDatabase:
 
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a SELECT, in the types in which users get them."""
-        with self._lock, _query_errors():
+        with self._lock:
             self._refresh()
-            return self._con.sql(sql).limit(0).to_arrow_table().schema
+            bound = self._remembered.bound.get((sql, self.version))
+            schema = self._remembered.schemas.get(bound) if bound is not None else None
+            if schema is None:
+                with _query_errors():
+                    schema = self._con.sql(sql).limit(0).to_arrow_table().schema
+                if bound is not None:
+                    _remember(self._remembered.schemas, bound, schema)
+            return schema
 
     def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
         """The catalog's tables among the named relations; if None, among the words of the text."""
@@ -322,19 +391,19 @@ class PlanningDatabase:
     def tells_time(self, sql: str) -> bool:
         """Whether a plan must not be reused, as the statement may depend on time or state."""
         told = _TELLS_TIME.search(sql) is not None
-        if told or not self._defines_time:
+        if told or not self._known.defines_time:
             return told
         text = sql.lower()
-        return self._has_macros or any(name.lower() in text for name in self.views())
+        return self._known.has_macros or any(name.lower() in text for name in self.views())
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         with self._lock:
             key = (bound, self._miniatures.version)  # files may have other columns by now
-            plan = self._plans.get(key)
+            plan = self._remembered.plans.get(key)
             if plan is None:
                 plan = self._plan(bound)
                 if not self.tells_time(bound.sql):
-                    _remember(self._plans, key, plan)
+                    _remember(self._remembered.plans, key, plan)
             return plan
 
     def _plan(self, bound: BoundStatement) -> LogicalPlan:

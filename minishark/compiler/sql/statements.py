@@ -55,7 +55,10 @@ class FrontEndCommand(_Statement, frozen=True):
 
 
 class Definition(_Statement, frozen=True):
-    """Defines something for later statements: views, macros, types."""
+    """Defines something for later statements: views, macros, types; `name` is empty if unknown."""
+
+    name: str = ""
+    is_temporary: bool = False
 
 
 class Setting(_Statement, frozen=True):
@@ -84,16 +87,17 @@ class Write(_Statement, frozen=True):
     """Changes tables; `target` is None if unknown."""
 
     target: Target | None
+    is_temporary: bool = False  # whether it creates a temporary table
 
 
-class CreateTableAs(Write, frozen=True):
+class CreateTableAs(Write, frozen=True, kw_only=True):
     """CREATE TABLE AS query; `replaces` for OR REPLACE."""
 
     query: str
     replaces: bool
 
 
-class DropTable(Write, frozen=True):
+class DropTable(Write, frozen=True, kw_only=True):
     """DROP TABLE; `missing_ok` for IF EXISTS."""
 
     missing_ok: bool
@@ -202,6 +206,7 @@ _UNCOMMON = (
 """Lower-case text that a SELECT may only contain if it needs a closer look."""
 _DESC_OF_QUERY = re.compile(r"(?:^|\()\s*desc\b")  # as opposed to that of an ORDER BY
 _COPIED_COLUMNS = re.compile(r'("(?:[^"]|"")+"|[\w.]+)\s*\((.*)\)', re.DOTALL)
+_TEMPORARY = ("TEMP", "TEMPORARY")
 _CACHE = re.compile(r"\s*(UN)?CACHE\s+TABLE\s+(IF\s+EXISTS\s+)?", re.IGNORECASE)
 _VERBS = {"BEGIN": "BEGIN", "START": "BEGIN", "COMMIT": "COMMIT", "END": "COMMIT"}
 _MODIFIERS = ("TEMP", "TEMPORARY", "PERSISTENT", "RECURSIVE", "SECURE", "UNIQUE")
@@ -271,7 +276,8 @@ def _transaction(sql: str, _: TokenCursor, first: str) -> ParsedStatement:
 
 
 def _vacuum(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
-    cursor.skip_any("FULL", "ANALYZE")
+    if cursor.skip("ANALYZE"):
+        raise UnsupportedError("Statistics are measured when tables are written: no ANALYZE.")
     return Vacuum(sql, path=cursor.name())
 
 
@@ -321,6 +327,7 @@ def _delete(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
 
 def _create(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
     replaces = cursor.skip("OR", "REPLACE")
+    is_temporary = cursor.next.upper() in _TEMPORARY
     cursor.skip_any(*_MODIFIERS)
     noun = cursor.word()
     match noun:
@@ -329,21 +336,23 @@ def _create(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
             target = _target(cursor)
             has_rows = cursor.skip("AS") and not cursor.ends_with("WITH", "NO", "DATA")
             if has_rows and not if_missing:
-                return CreateTableAs(sql, target, query=cursor.rest, replaces=replaces)
-            return Write(sql, target)
+                return CreateTableAs(
+                    sql, target, is_temporary, query=cursor.rest, replaces=replaces
+                )
+            return Write(sql, target, is_temporary)
         case "INDEX":
             return Write(sql, _target(cursor) if cursor.skip_to("ON") and cursor.word() else None)
         case "TYPE" if cursor.skip_to("ENUM") and cursor.skip("ENUM", "("):
             is_query = cursor.next.upper() in ("SELECT", "FROM", "WITH", "VALUES", "(")
             return CreateEnum(sql) if is_query else Definition(sql)
         case _:
-            return _defined(sql, first, noun)
+            return _defined(sql, cursor, first, noun, is_temporary=is_temporary)
 
 
 def _drop(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
     noun = cursor.word()
     if noun != "TABLE":
-        return _defined(sql, first, noun)
+        return _defined(sql, cursor, first, noun)
     missing_ok = cursor.skip("IF", "EXISTS")
     return DropTable(sql, _target(cursor), missing_ok=missing_ok)
 
@@ -351,15 +360,20 @@ def _drop(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
 def _alter(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
     noun = cursor.word()
     if noun != "TABLE":
-        return _defined(sql, first, noun)
+        return _defined(sql, cursor, first, noun)
     cursor.skip("IF", "EXISTS")
     return Write(sql, _target(cursor))
 
 
-def _defined(sql: str, first: str, noun: str) -> ParsedStatement:
+def _defined(
+    sql: str, cursor: TokenCursor, first: str, noun: str, *, is_temporary: bool = False
+) -> ParsedStatement:
     match noun:
         case "VIEW" | "MACRO" | "FUNCTION" | "TYPE":
-            return Definition(sql)
+            cursor.skip_any("TABLE")  # DROP MACRO TABLE
+            cursor.skip_any("IF", "NOT", "EXISTS")
+            *_, name = cursor.name() or ("",)
+            return Definition(sql, name=name, is_temporary=is_temporary)
         case "SCHEMA" | "SEQUENCE" | "DATABASE":
             return FrontEndCommand(sql)
         case "INDEX":
@@ -380,6 +394,18 @@ def _set(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
     if name.lower() in ("schema", "search_path"):
         return FrontEndCommand(sql)
     return Setting(sql, is_reserved=_RESERVED.fullmatch(name) is not None)
+
+
+def session_setting(sql: str) -> str | None:
+    """A SET or RESET as one that concerns its connection only; None if it asks for GLOBAL."""
+    cursor = TokenCursor(sql)
+    first = cursor.word()
+    if cursor.skip("VARIABLE"):
+        return sql
+    if cursor.skip("GLOBAL"):
+        return None
+    cursor.skip_any("LOCAL", "SESSION")
+    return f"{first} SESSION {cursor.rest}"
 
 
 def _copy(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:

@@ -94,6 +94,23 @@ def split_endpoint(endpoint: str) -> tuple[str, bytes | None]:
     return socket, bytes.fromhex(key)
 
 
+def secure_server(socket: zmq.Socket[bytes], keys: Keys, domain: bytes) -> None:
+    """Have a socket accept clients over CURVE, before it is bound.
+
+    Who they are is answered for `domain` at inproc://zeromq.zap.01; see `answer_admission`.
+    """
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
+    socket.setsockopt(zmq.ZAP_DOMAIN, domain)
+
+
+def secure_client(socket: zmq.Socket[bytes], server: bytes, keys: Keys) -> None:
+    """Have a socket connect over CURVE, to the owner of the public key `server` only."""
+    socket.setsockopt(zmq.CURVE_SERVERKEY, server)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.public))
+    socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
+
+
 def answer_admission(request: list[bytes], keys: Keys) -> list[bytes]:
     """The answer to an authentication request of ZeroMQ (ZAP, RFC 27)."""
     version, request_id, *_, credentials = request

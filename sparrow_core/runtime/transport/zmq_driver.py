@@ -32,6 +32,8 @@ from sparrow_core.runtime.transport.keys import (
     Keys,
     answer_admission,
     check_private,
+    secure_client,
+    secure_server,
     split_endpoint,
 )
 from sparrow_core.runtime.transport.local_driver import LocalDriver
@@ -129,9 +131,7 @@ class ZmqDriver(LocalDriver):
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind("inproc://zeromq.zap.01")
         self._poller.register(self._zap, zmq.POLLIN)
-        self._inbox.setsockopt(zmq.CURVE_SERVER, 1)
-        self._inbox.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
-        self._inbox.setsockopt(zmq.ZAP_DOMAIN, b"sparrow")
+        secure_server(self._inbox, self._keys, b"sparrow")
         self._inbox.bind(bind)
         if endpoint.endswith(":*"):
             endpoint = self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -271,9 +271,7 @@ class ZmqDriver(LocalDriver):
             peer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
             peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
             peer.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
-            peer.setsockopt(zmq.CURVE_SERVERKEY, key)
-            peer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
-            peer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+            secure_client(peer, key, self._keys)
         try:
             peer.connect(where)
         except zmq.ZMQError:

@@ -75,7 +75,7 @@ def replace_schema(transaction: Any, schema: Any, spec: Any) -> None:
 
 @contextlib.contextmanager
 def committing(name: object) -> Iterator[None]:
-    """Commit inside; errors as users get them.
+    """Change and commit inside; errors as users get them.
 
     Raises:
         ConflictError: another writer has changed the table meanwhile.
@@ -106,6 +106,8 @@ def committing(name: object) -> Iterator[None]:
         raise CatalogError(f"There is a table called {name} already.") from error
     except NoSuchTableError as error:
         raise CatalogError(f"Table {name} was dropped meanwhile.") from error
+    except FileNotFoundError as error:  # its metadata is gone
+        raise CatalogError(f"Table {name} was dropped meanwhile, or lost files: {error}") from error
     except (OSError, SQLAlchemyError) as error:
         first = str(error).partition("\n")[0]
         raise ExecutionError(f"Can't commit the change of {name}: {first}") from error

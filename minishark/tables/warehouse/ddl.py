@@ -17,8 +17,8 @@ import duckdb
 
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Column, Schema, quote
-from minishark.warehouse.dml import Text, unquoted
-from minishark.warehouse.types import iceberg_type
+from minishark.tables.warehouse.dml import Text, unquoted
+from minishark.tables.warehouse.types import iceberg_type
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
 _STRING = re.compile(r"'((?:[^']|'')*)'")
@@ -221,7 +221,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
     verb = text.next()
     text.at += 1
     text.skip("COLUMN")
-    with _changes(), transaction.update_schema(allow_incompatible_changes=True) as update:
+    with _changes(), transaction.update_schema() as update:
         match verb:
             case "ADD":
                 if text.skip("IF", "NOT", "EXISTS") and _has(_ahead(text), schema):

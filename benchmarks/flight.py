@@ -1,0 +1,193 @@
+"""A served session through ADBC, beside the smallest Flight SQL server over DuckDB.
+
+    python benchmarks/flight.py --rows 5000000 --repetitions 200 --json flight.json
+
+Both servers and the client are in this process, and take turns:
+
+* SELECT 42, and a lookup in a small table: median time, and CPU time of the process.
+* A large result, all columns of a table in memory, as the client reads it batch by batch.
+* The time from a client's cancelling a statement that would run for hours to its error.
+
+See tests/integration/test_flight.py for what is left of cancelled statements: nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_flightsql.dbapi as flight_sql
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as fl
+from common import write_json
+
+import minishark
+from minishark.adapters.flight.messages import packed, unpacked
+
+MINISHARK, SMALLEST = "minishark", "smallest"
+_ENDLESS = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
+_COLUMNS = 8
+
+
+class Figures(msgspec.Struct):
+    """What was measured of one server; the ratio is minishark's to the smallest server's."""
+
+    what: str
+    server: str
+    median: float
+    unit: str
+    cpu_s: float
+    ratio: float | None = None
+
+
+class Smallest(fl.FlightServerBase):
+    """Statements without parameters, on DuckDB: no catalog, no limits, no connections."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self._connection = connection
+        self._texts: dict[bytes, str] = {}
+
+    def get_flight_info(self, context: object, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
+        """Bind a statement."""
+        _, command = unpacked(descriptor.command)
+        text = getattr(command, "query", "") or self._texts[command.prepared_statement_handle]
+        handle = uuid.uuid4().bytes
+        self._texts[handle] = text
+        schema = self._connection.cursor().sql(text).limit(0).to_arrow_table().schema
+        ticket = packed("TicketStatementQuery", statement_handle=handle)
+        return fl.FlightInfo(schema, descriptor, [fl.FlightEndpoint(ticket, [])], -1, -1)
+
+    def do_get(self, context: object, ticket: fl.Ticket) -> fl.RecordBatchStream:
+        """Run it."""
+        text = self._texts.pop(unpacked(ticket.ticket)[1].statement_handle)
+        rows = self._connection.cursor().sql(text).to_arrow_reader(65_536)
+        return fl.RecordBatchStream(rows)
+
+    def do_action(self, context: object, action: fl.Action) -> Iterator[fl.Result]:
+        """Prepare a statement, or forget it."""
+        name, request = unpacked(action.body.to_pybytes())
+        if name == "ActionCreatePreparedStatementRequest":
+            handle = uuid.uuid4().bytes
+            self._texts[handle] = request.query
+            told = packed("ActionCreatePreparedStatementResult", prepared_statement_handle=handle)
+            yield fl.Result(told)
+
+
+Turn = Callable[[Any], float]
+
+
+def _asked(sql: str) -> Turn:
+    def turn(cursor: Any) -> float:
+        began_s = time.perf_counter()
+        cursor.execute(sql)
+        cursor.fetchall()
+        return (time.perf_counter() - began_s) * 1e3
+
+    return turn
+
+
+def _read(cursor: Any) -> float:
+    began_s, size = time.perf_counter(), 0
+    cursor.execute("SELECT * FROM large")
+    for batch in cursor.fetch_record_batch():
+        size += batch.nbytes
+    return size / (time.perf_counter() - began_s) / 1e6
+
+
+def _cancelled(cursor: Any) -> float:
+    began: list[float] = []
+
+    def cancel() -> None:
+        began.append(time.perf_counter())
+        cursor.adbc_cancel()
+
+    timer = threading.Timer(0.5, cancel)
+    timer.start()
+    with contextlib.suppress(flight_sql.Error):
+        cursor.execute(_ENDLESS)
+        cursor.fetchall()
+    return (time.perf_counter() - began[0]) * 1e3
+
+
+def compared(
+    what: str, unit: str, turn: Turn, cursors: dict[str, Any], repetitions: int
+) -> Iterator[Figures]:
+    """Both servers in turns, after a turn that does not count."""
+    values: dict[str, list[float]] = {name: [] for name in cursors}
+    cpu_s = dict.fromkeys(cursors, 0.0)
+    for i in range(repetitions + 1):
+        for name, cursor in cursors.items():
+            began_s = time.process_time()
+            value = turn(cursor)
+            if i:
+                values[name].append(value)
+                cpu_s[name] += time.process_time() - began_s
+    medians = {name: statistics.median(found) for name, found in values.items()}
+    for name, median in medians.items():
+        ratio = median / medians[SMALLEST] if name == MINISHARK and SMALLEST in medians else None
+        yield Figures(what, name, median, unit, cpu_s[name] / repetitions, ratio)
+
+
+def measure(rows: int, repetitions: int) -> Iterator[Figures]:
+    """All figures."""
+    numbers = pa.array(range(rows)).cast(pa.float64())
+    large = pa.table({f"c{i}": numbers for i in range(_COLUMNS)})
+    small = pa.table({"k": range(1000), "v": [str(i) for i in range(1000)]})
+    with contextlib.ExitStack() as stack:
+        plain = stack.enter_context(duckdb.connect())
+        for name, table in (("large", large), ("small", small)):
+            plain.register("source", table)
+            plain.execute(f"CREATE TABLE {name} AS FROM source")
+        plain.unregister("source")
+        smallest = stack.enter_context(Smallest(plain))
+        session = stack.enter_context(minishark.connect())
+        session.create_table("large", large)
+        session.create_table("small", small)
+        served = stack.enter_context(session.serve(port=0))
+        addresses = {MINISHARK: served.address, SMALLEST: f"grpc://127.0.0.1:{smallest.port}"}
+        cursors = {}
+        for name, address in addresses.items():
+            connection = stack.enter_context(flight_sql.connect(address, autocommit=True))
+            cursors[name] = stack.enter_context(connection.cursor())
+        yield from compared("SELECT 42", "ms", _asked("SELECT 42"), cursors, repetitions)
+        lookup = _asked("SELECT v FROM small WHERE k = 77")
+        yield from compared("lookup", "ms", lookup, cursors, max(1, repetitions // 4))
+        yield from compared("large result", "MB/s", _read, cursors, 5)
+        only = {MINISHARK: cursors[MINISHARK]}
+        yield from compared("cancel", "ms", _cancelled, only, 5)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, and print a line for each figure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=5_000_000, help="of the large table")
+    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    figures = []
+    for each in measure(options.rows, options.repetitions):
+        figures.append(each)
+        ratio = "" if each.ratio is None else f"   x {each.ratio:.2f}"
+        print(
+            f"{each.what:14}{each.server:10}{each.median:10.1f} {each.unit:5}"
+            f"{each.cpu_s * 1e3:8.1f} ms CPU{ratio}",
+            flush=True,
+        )
+    write_json(options.json, {"figures": figures})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

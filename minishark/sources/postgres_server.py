@@ -1,0 +1,200 @@
+"""Connections to PostgreSQL: strings, errors without secrets, a transaction kept for others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import parse_qsl, quote_plus, unquote, urlencode, urlsplit
+
+import pyarrow as pa
+
+from minishark.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
+
+Dsn: TypeAlias = str | Callable[[], str]
+"""A connection string or URI of libpq, or what returns one where a connection is made."""
+
+
+_CONNECT_S = 10
+# libpq's variables that say how to connect, with its names for them in connection strings.
+_VARIABLES = {
+    "PGHOST": "host",
+    "PGHOSTADDR": "hostaddr",
+    "PGPORT": "port",
+    "PGDATABASE": "dbname",
+    "PGUSER": "user",
+    "PGPASSWORD": "password",
+    "PGPASSFILE": "passfile",
+    "PGSERVICE": "service",
+    "PGSSLMODE": "sslmode",
+    "PGSSLROOTCERT": "sslrootcert",
+}
+_SERVER_ERROR = re.compile(r"ERROR:\s+(.+)")  # without the statement, which the driver repeats
+_SECRET = re.compile(r"password\s*=\s*(?:'(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
+
+
+class Server:
+    """How to connect; what it shows of itself has no credentials."""
+
+    def __init__(self, dsn: Dsn, name: str, statement_timeout: float | None) -> None:
+        self._dsn, self.name = dsn, name
+        self._timeout = statement_timeout
+
+    def __repr__(self) -> str:
+        return f"Server({self.name!r})"
+
+    def connected(self) -> Connected:
+        return Connected(self)
+
+    def connect(self) -> Connection:
+        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+
+        dsn = self._dsn if isinstance(self._dsn, str) else complete(self._dsn())
+        assert isinstance(dsn, str), "the function has been called"
+        try:
+            connection: Connection = dbapi.connect(dsn, autocommit=True)
+        except dbapi.Error as error:
+            raise self.told(error, dsn) from None  # the cause may quote the string
+        try:
+            fetched(connection, "SET standard_conforming_strings = on")
+            fetched(connection, "SET TimeZone = 'UTC'")
+            if self._timeout is not None:
+                fetched(connection, f"SET statement_timeout = {int(self._timeout * 1000)}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def told(self, error: Exception, dsn: str = "") -> DataError:
+        """What the server or the driver said, without credentials."""
+        found = _SERVER_ERROR.search(str(error))
+        text = (found[1] if found else str(error)).strip().rstrip(".")
+        for secret in _secrets(dsn):
+            text = text.replace(secret, "***")
+        text = _SECRET.sub("password=***", text)
+        hint = ""
+        if "snapshot" in text and ("invalid" in text or "does not exist" in text):
+            hint = " The query took longer than the source's option `hold` allows; raise it."
+        return DataError(f"Can't read {self.name}: {text}.{hint}")
+
+
+class Connected:
+    """A connection that is closed at the end of the block; errors of the driver become ours."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def __enter__(self) -> Connection:
+        self._connection = self._server.connect()
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from adbc_driver_postgresql import dbapi  # noqa: PLC0415 - an optional dependency
+
+        _close(self._connection)
+        if isinstance(error, (dbapi.Error, pa.ArrowException, OSError)):
+            raise self._server.told(error) from error
+
+
+class Holder:
+    """A transaction that keeps its snapshot for others; it ends with the object."""
+
+    def __init__(self, server: Server, seconds: float) -> None:
+        connection = server.connect()
+        try:
+            limit = f"SET idle_in_transaction_session_timeout = {int(seconds * 1000)}"
+            fetched(connection, limit)
+            fetched(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            ((snapshot,),) = fetched(connection, "SELECT pg_export_snapshot()")
+        except Exception as error:
+            _close(connection)
+            raise server.told(error) from error
+        self.snapshot: str = snapshot
+        self._connection = connection
+        self.close = weakref.finalize(self, _close, connection)
+
+    def is_alive(self) -> bool:
+        """Whether the server still keeps the snapshot."""
+        try:
+            fetched(self._connection, "SELECT 1")
+        except Exception:  # noqa: BLE001 - whatever it is, the snapshot can't be relied upon
+            self.close()
+            return False
+        return True
+
+
+def fetched(connection: Connection, sql: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        # EXPLAIN and statements that change the transaction are none that COPY takes.
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": False})
+        cursor.execute(sql)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def _close(connection: Connection) -> None:
+    # The server may be gone, and then so is what would be closed.
+    with contextlib.suppress(Exception):
+        connection.close()
+
+
+# Connection strings
+
+
+def complete(dsn: Dsn) -> Dsn:
+    """A connection string with what the environment adds, for executors, who have another one."""
+    if not isinstance(dsn, str):
+        return dsn
+    if dsn.startswith("env:"):
+        variable = dsn.removeprefix("env:")
+        if variable not in os.environ:
+            raise OptionError(f"The environment has no variable {variable} for PostgreSQL.")
+        dsn = os.environ[variable]
+    given = {_VARIABLES[name]: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
+    defaults = {"connect_timeout": str(_CONNECT_S), **given}
+    if dsn.startswith(("postgresql://", "postgres://")):
+        return _complete_uri(dsn, defaults)
+    known = set(re.findall(r"(\w+)\s*=", dsn))
+    added = [
+        f"{key}={_quoted_parameter(value)}"
+        for key, value in defaults.items()
+        if key not in known and not ("service" in known and key != "connect_timeout")
+    ]
+    return " ".join([dsn, *added]).strip()
+
+
+def _complete_uri(uri: str, defaults: Mapping[str, str]) -> str:
+    parts = urlsplit(uri)
+    user, _, server = parts.netloc.rpartition("@")
+    known = {key for key, _ in parse_qsl(parts.query)}
+    known |= {"user"} if user else set()
+    known |= {"password"} if ":" in user else set()
+    known |= {"host", "hostaddr"} if server else set()
+    known |= {"port"} if re.search(r":\d+$", server) else set()
+    known |= {"dbname"} if parts.path.strip("/") else set()
+    added = {key: value for key, value in defaults.items() if key not in known}
+    if "service" in known:
+        added = {key: value for key, value in added.items() if key == "connect_timeout"}
+    text = urlencode(added, quote_via=lambda text, *_: quote_plus(text).replace("+", "%20"))
+    return f"{uri}{'&' if parts.query else '?'}{text}" if added else uri
+
+
+def _quoted_parameter(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _secrets(dsn: str) -> list[str]:
+    """The password as messages might quote it."""
+    user = urlsplit(dsn).netloc.rpartition("@")[0] if "://" in dsn else ""
+    found = [
+        user.partition(":")[2],
+        *(v for k, v in parse_qsl(urlsplit(dsn).query) if k == "password"),
+    ]
+    found += [match[1] for match in re.finditer(r"password\s*=\s*'?((?:[^'\s\\]|\\.)+)", dsn)]
+    return [each for text in found if text for each in {text, unquote(text)}]

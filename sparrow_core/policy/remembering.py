@@ -1,0 +1,444 @@
+"""Placements that remember what their scheduler has seen: past Sparrow, which is stateless.
+
+Each is a `Placement` like a stranger's plug-in (docs/policies.md), with nothing but what a
+scheduler sees anyway; only `dodoor` listens to heartbeats, and only `prequal` sends messages of its
+own, which are probes. What is remembered may be stale, because schedulers share nothing: it decides
+where tasks are likely to start soon, never whether they run.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from sparrow_core.policy import sampling as policy
+from sparrow_core.policy.early_binding import BoundPlacer
+from sparrow_core.policy.late_binding import UnconstrainedPlacer, late_binding_placer
+from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Reservations
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.types import TaskSpec
+
+OPEN_MAX: Final = 4096  # jobs that are remembered; those that were aborted would stay for ever
+
+
+@dataclass(slots=True)
+class _Open:
+    """A job of which something may still be on nodes."""
+
+    placer: Placer
+    reserved_at: float = 0.0
+    tried: dict[NodeName, None] = field(default_factory=dict)  # nodes that may have been idle
+    prompt: int = 0  # those that were, as they asked at once
+    held: dict[NodeName, int] = field(default_factory=dict)
+    running: int = 0
+
+
+class IdleShare:
+    """An estimate of the share of nodes that are idle, from how soon they ask.
+
+    A node that is idle asks a round trip after its reservation was sent; one that is busy later, or
+    never. The round trip is the shortest time in which a node has asked so far.
+    """
+
+    SMOOTHING: Final = 0.2
+    PROMPT: Final = 1.5  # round trips
+    HOPE: Final = 1.1  # if all tasks were taken at once, more nodes may have been idle than asked
+
+    def __init__(self) -> None:
+        self.value = 0.5
+        self._round_trip_s = float("inf")
+
+    def prompt(self, took_s: float) -> bool:
+        """Whether a node that asked so long after the reservations was idle."""
+        self._round_trip_s = min(self._round_trip_s, max(took_s, 1e-6))
+        return took_s <= self.PROMPT * self._round_trip_s
+
+    def note(self, prompt: int, tasks: int, sent: int) -> None:
+        """Of a job's reservations, which were for so many tasks, so many met idle nodes."""
+        seen = prompt / sent
+        if prompt >= tasks:
+            seen = min(1.0, max(self.HOPE * self.value, seen))
+        self.value += self.SMOOTHING * (seen - self.value)
+
+
+class Memory:
+    """What a scheduler has on each node: reservations and running tasks of certain jobs."""
+
+    def __init__(self, *, free_only: bool = False) -> None:
+        """`free_only`: the idle share is that of the nodes that had nothing of these jobs."""
+        self.load: Counter[NodeName] = Counter()
+        self.idle = IdleShare()
+        self._free_only = free_only
+        self._open: OrderedDict[JobId, _Open] = OrderedDict()
+
+    def open(self, job: PlacedJob, placer: Placer) -> Placer:
+        """Remember the job from now on; returns its placer."""
+        self._open[job.job_id] = _Open(placer)
+        while len(self._open) > OPEN_MAX:
+            _, oldest = self._open.popitem(last=False)
+            self._release(oldest)
+        return placer
+
+    def reserved(self, job: PlacedJob, reservations: Reservations, now: float) -> None:
+        found = self._open.get(job.job_id)
+        if found is None:
+            return
+        found.reserved_at = found.reserved_at or now
+        for node, count in reservations.items():
+            if not (self._free_only and self.load.get(node)):
+                found.tried[node] = None
+            self.load[node] += count
+            found.held[node] = found.held.get(node, 0) + count
+
+    def asked(self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float) -> None:
+        found = self._open.get(job.job_id)
+        if found is None:
+            return
+        if tasks:
+            found.running += len(tasks)
+            # A reservation has become a task, which is as much load.
+            found.held[node] = found.held.get(node, 0) - len(tasks)
+            if node in found.tried and self.idle.prompt(now - found.reserved_at):
+                found.prompt += 1
+        if not found.placer.waiting:
+            if found.tried:
+                self.idle.note(found.prompt, len(job.tasks), len(found.tried))
+                found.tried.clear()
+            self._release(found)
+
+    def finished(self, node: NodeName, job: PlacedJob) -> None:
+        found = self._open.get(job.job_id)
+        if found is None:
+            return
+        self._add(node, -1)
+        found.running -= 1
+        if not found.running and not found.placer.waiting:
+            del self._open[job.job_id]
+
+    def lost(self, node: NodeName) -> None:
+        self.load.pop(node, None)
+        for found in self._open.values():
+            found.held.pop(node, None)
+
+    def _release(self, found: _Open) -> None:
+        """The scheduler cancels what the job still holds."""
+        for node, count in found.held.items():
+            self._add(node, -count)
+        found.held.clear()
+
+    def _add(self, node: NodeName, count: int) -> None:
+        self.load[node] += count
+        if self.load[node] <= 0:
+            del self.load[node]
+
+    def least_loaded(self, rng: Random, nodes: Sequence[NodeName], count: int) -> list[NodeName]:
+        """That many nodes with the least load; equals by lot."""
+        levels: dict[int, list[NodeName]] = {}
+        for node in nodes:
+            levels.setdefault(self.load.get(node, 0), []).append(node)
+        chosen: list[NodeName] = []
+        for level in sorted(levels):
+            missing = count - len(chosen)
+            chosen += rng.sample(levels[level], min(missing, len(levels[level])))
+            if len(chosen) == count:
+                break
+        return chosen
+
+
+class Remembering(Placement):
+    """A placement with a memory of its own jobs."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+
+    def on_reserved(self, job: PlacedJob, reservations: Reservations, now: float) -> None:
+        self.memory.reserved(job, reservations, now)
+
+    def on_asked(
+        self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float
+    ) -> None:
+        self.memory.asked(node, job, tasks, now)
+
+    def on_finished(self, node: NodeName, job: PlacedJob, took_s: float, now: float) -> None:
+        self.memory.finished(node, job)
+
+    def on_node_lost(self, node: NodeName, now: float) -> None:
+        self.memory.lost(node)
+
+
+# --- late binding --------------------------------------------------------------------------------
+
+
+class AdaptiveRatio(Remembering):
+    """Late binding with a probe ratio that adapts to load: 1.1 reservations per idle node needed.
+
+    Tarcil's idea (Delimitrou et al., SoCC 2015) with what schedulers see anyway: how soon nodes
+    ask. The job's own probe ratio is not used.
+    """
+
+    HEADROOM: Final = 1.1
+    LEAST, MOST = 1.1, 6.0
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        wanted = self.HEADROOM / max(self.memory.idle.value, 0.01)
+        ratio = min(max(wanted, self.LEAST), self.MOST)
+        return self.memory.open(job, late_binding_placer(job, rng, ratio))
+
+
+class KnownIdle(Remembering):
+    """Late binding on the nodes that have least of the scheduler's own work, as far as it knows.
+
+    While enough nodes are idle, a job needs hardly more reservations than tasks, and no
+    cancellations; what that saves is spent when none is idle, where more reservations help most. A
+    scheduler that places all jobs knows all; of several, each knows what it has placed itself.
+    """
+
+    HEADROOM: Final = 1.02
+    CROWDED: Final = 1.5  # reservations a task where too few nodes are idle
+
+    def __init__(self) -> None:
+        super().__init__(Memory(free_only=True))
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        if any(task.preferred_nodes for task in job.tasks):
+            return self.memory.open(job, late_binding_placer(job, rng, job.probe_ratio))
+        return self.memory.open(job, _KnownIdlePlacer(rng, self))
+
+
+class _KnownIdlePlacer(UnconstrainedPlacer):
+    """Chooses nodes by what the scheduler has on them."""
+
+    def __init__(self, rng: Random, placement: KnownIdle) -> None:
+        super().__init__(rng, placement.CROWDED)
+        self._placement = placement
+
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations:
+        usable, memory = policy.without(nodes, avoid), self._placement.memory
+        free = sum(node not in memory.load for node in usable)
+        # That a node which has nothing of ours has nothing of others, either.
+        likely = max(memory.idle.value, 0.01)
+        needed = policy.reservation_count(len(tasks), self._placement.HEADROOM / likely)
+        count = policy.reservation_count(len(tasks), self._probe_ratio)
+        if needed <= min(free, count):
+            count = needed
+        if count > len(usable):
+            return policy.spread_reservations(self._rng, usable, count)
+        return dict.fromkeys(memory.least_loaded(self._rng, usable, count), 1)
+
+
+# --- early binding -------------------------------------------------------------------------------
+
+
+class Dodoor(Remembering):
+    """Power of two choices on cached loads, which nodes tell from time to time.
+
+    After Dodoor (Dhakal et al., 2024/25): heartbeats are its batches of loads; in between a
+    scheduler counts its own tasks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[NodeName, int] = {}  # what others had there, at the last heartbeat
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        return self.memory.open(job, _DodoorPlacer(rng, job.probe_ratio, self))
+
+    def on_heartbeat(
+        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
+    ) -> None:
+        self.told[node] = load - self.memory.load.get(node, 0)
+
+    def on_node_lost(self, node: NodeName, now: float) -> None:
+        super().on_node_lost(node, now)
+        self.told.pop(node, None)
+
+
+class _DodoorPlacer(BoundPlacer):
+    def __init__(self, rng: Random, probe_ratio: float, placement: Dodoor) -> None:
+        super().__init__(rng, probe_ratio)
+        self._placement = placement
+        self._dealt: Counter[NodeName] = Counter()
+
+    def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        count = min(len(candidates), policy.reservation_count(1, self._probe_ratio))
+        node = min(self._rng.sample(candidates, count), key=self._expected)
+        self._dealt[node] += 1
+        return node
+
+    def _expected(self, node: NodeName) -> int:
+        cached = self._placement.told.get(node, 0) + self._placement.memory.load.get(node, 0)
+        return cached + self._dealt[node]
+
+
+class Prequal(Placement):
+    """Tasks go to the best of a pool of recent probes, which are sent beside jobs, not before them.
+
+    After Prequal (Wydrowski et al., NSDI 2024). Each job probes as many nodes as it has tasks, and
+    does not wait: the answers are for later jobs. A probe serves one task, and for at most a
+    second. The best is that with the shortest queue; latency, its other signal, says little of
+    nodes that run one task at a time.
+    """
+
+    POOL: Final = 16  # probes kept, or twice those of the latest job if that is more
+    AGE_S: Final = 1.0
+
+    def __init__(self) -> None:
+        self.pool: OrderedDict[NodeName, tuple[int, float]] = OrderedDict()  # load, when
+        self._room = self.POOL
+        self._now = 0.0
+
+    def on_job(self, job: PlacedJob, now: float) -> None:
+        self._now = now
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        self._room = max(self.POOL, 2 * len(job.tasks))
+        while self.pool and next(iter(self.pool.values()))[1] < self._now - self.AGE_S:
+            self.pool.popitem(last=False)
+        return _PrequalPlacer(rng, job.probe_ratio, self)
+
+    def on_load(self, node: NodeName, load: int, now: float) -> None:
+        self.pool[node] = (load, now)
+        self.pool.move_to_end(node)
+        while len(self.pool) > self._room:
+            self.pool.popitem(last=False)
+
+    def on_node_lost(self, node: NodeName, now: float) -> None:
+        self.pool.pop(node, None)
+
+
+class _PrequalPlacer(BoundPlacer):
+    waits_for_loads = False
+
+    def __init__(self, rng: Random, probe_ratio: float, placement: Prequal) -> None:
+        super().__init__(rng, probe_ratio)
+        self._placement = placement
+        self._ranked: list[NodeName] | None = None  # best last
+
+    def probes(self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName]) -> Sequence[NodeName]:
+        return self._rng.sample(nodes, min(len(nodes), len(tasks)))
+
+    def choose(self, task: TaskSpec, candidates: Sequence[NodeName]) -> NodeName:
+        pool = self._placement.pool
+        if self._ranked is None:
+            self._ranked = sorted(pool, key=lambda node: -pool[node][0])
+        usable = candidates if len(candidates) < len(pool) else dict.fromkeys(candidates)
+        while self._ranked:
+            node = self._ranked.pop()
+            if node in usable:
+                pool.pop(node, None)
+                return node
+        return self._rng.choice(candidates)
+
+
+# --- short jobs beside long ones -----------------------------------------------------------------
+
+
+class Eagle(Placement):
+    """Short jobs avoid nodes with long ones, and have nodes of their own.
+
+    After Eagle (Delgado et al., SoCC 2016) and Hawk (ATC 2015), without stealing, which nodes would
+    do. A job is long if its tasks are expected to take `LONG_TIMES` times the (geometric) mean of
+    recent jobs. Long jobs may not use the short partition, a fixed share of the nodes, and reserve
+    on those with least of the scheduler's long work. Short jobs reserve on nodes without a long
+    job, as far as is known: from the scheduler's own jobs, and from heartbeats, which tell of tasks
+    that run for long. In place of Eagle's bitmap, which nodes send with the answers to probes.
+    """
+
+    LONG_TIMES: Final = 10.0
+    TOLD_TIMES: Final = 3.0  # when a task that a heartbeat tells of is taken for a long one
+    SHORT_PARTITION: Final = 0.1
+    SMOOTHING: Final = 0.01
+
+    def __init__(self) -> None:
+        self.long = Memory()  # long jobs only
+        self._told: dict[NodeName, None] = {}  # nodes that said that a task runs for long
+        self._mean_log_s: float | None = None
+
+    def placer(self, job: PlacedJob, rng: Random) -> Placer:
+        if any(task.preferred_nodes for task in job.tasks):
+            return late_binding_placer(job, rng, job.probe_ratio)
+        if self._is_long(job):
+            return self.long.open(job, _LongPlacer(rng, job.probe_ratio, self))
+        return _ShortPlacer(rng, job.probe_ratio, self)
+
+    def _is_long(self, job: PlacedJob) -> bool:
+        """Whether a new job is long; jobs without an estimate are short."""
+        if job.options.task_s <= 0:
+            return False
+        log_s = math.log(job.options.task_s)
+        if self._mean_log_s is None:
+            self._mean_log_s = log_s
+        self._mean_log_s += self.SMOOTHING * (log_s - self._mean_log_s)
+        return job.options.task_s > self.LONG_TIMES * self._usual_s()
+
+    def _usual_s(self) -> float:
+        """The geometric mean of estimates; infinite before a job with one has come."""
+        return math.inf if self._mean_log_s is None else math.exp(self._mean_log_s)
+
+    def has_long(self, node: NodeName) -> bool:
+        """Whether a long task, or a reservation for one, is there as far as is known."""
+        return node in self.long.load or node in self._told
+
+    def for_short(self, node: NodeName) -> bool:
+        """Whether the node is of the short partition: by its name, so that schedulers agree."""
+        return zlib.crc32(node.encode()) % 1000 < 1000 * self.SHORT_PARTITION
+
+    def on_reserved(self, job: PlacedJob, reservations: Reservations, now: float) -> None:
+        self.long.reserved(job, reservations, now)
+
+    def on_asked(
+        self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float
+    ) -> None:
+        self.long.asked(node, job, tasks, now)
+
+    def on_finished(self, node: NodeName, job: PlacedJob, took_s: float, now: float) -> None:
+        self.long.finished(node, job)
+
+    def on_heartbeat(
+        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
+    ) -> None:
+        if running and max(running.values()) > self.TOLD_TIMES * self._usual_s():
+            self._told[node] = None
+        else:
+            self._told.pop(node, None)
+
+    def on_node_lost(self, node: NodeName, now: float) -> None:
+        self.long.lost(node)
+        self._told.pop(node, None)
+
+
+class _LongPlacer(UnconstrainedPlacer):
+    def __init__(self, rng: Random, probe_ratio: float, placement: Eagle) -> None:
+        super().__init__(rng, probe_ratio)
+        self._placement = placement
+
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations:
+        usable = policy.without(nodes, avoid)
+        general = [node for node in usable if not self._placement.for_short(node)] or usable
+        count = policy.reservation_count(len(tasks), self._probe_ratio)
+        if count > len(general):
+            return policy.spread_reservations(self._rng, general, count)
+        return dict.fromkeys(self._placement.long.least_loaded(self._rng, general, count), 1)
+
+
+class _ShortPlacer(UnconstrainedPlacer):
+    def __init__(self, rng: Random, probe_ratio: float, placement: Eagle) -> None:
+        super().__init__(rng, probe_ratio)
+        self._placement = placement
+
+    def _place(
+        self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
+    ) -> Reservations:
+        usable = policy.without(nodes, avoid)
+        without = [node for node in usable if not self._placement.has_long(node)] or usable
+        count = policy.reservation_count(len(tasks), self._probe_ratio)
+        return policy.spread_reservations(self._rng, without, count)

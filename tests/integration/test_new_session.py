@@ -1,0 +1,225 @@
+"""Sessions over one cluster share tables and views; settings and temporary things are their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import minishark
+from minishark.errors import (
+    ClusterError,
+    QueryCancelledError,
+    QueryError,
+    UnsupportedError,
+)
+from minishark.session.interruption import Interruption, running
+from minishark.session.session import Session
+
+_ENDLESS = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
+_NULLS = "SELECT x FROM (VALUES (1), (NULL)) AS v(x) ORDER BY x"
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Session]:
+    """The session that the others are made of."""
+    with minishark.connect(in_process=True, nodes=1) as found:
+        found.create_table("shared", pa.table({"i": range(100)}))
+        yield found
+
+
+@pytest.fixture
+def sessions(root: Session) -> Iterator[tuple[Session, Session, Session]]:
+    """The first session and two others."""
+    with root.new_session() as one, root.new_session() as other:
+        yield root, one, other
+
+
+def _rows(session: Session, sql: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in session.sql(sql).collect()]
+
+
+def test_settings_stay_in_their_session(sessions: tuple[Session, Session, Session]) -> None:
+    """SET in one session changes the answers of that session only, wherever the query runs."""
+    root, one, other = sessions
+    one.sql("SET default_null_order = 'nulls_first'")
+    assert [(None,), (1,)] == _rows(one, _NULLS)
+    for each in (root, other):
+        assert [(1,), (None,)] == _rows(each, _NULLS)
+    one.sql("SET VARIABLE limits = 7")
+    assert [(7,)] == _rows(one, "SELECT getvariable('limits')")
+    assert [(None,)] == _rows(other, "SELECT getvariable('limits')")
+    one.sql("RESET default_null_order")
+    assert [(1,), (None,)] == _rows(one, _NULLS)
+
+
+def test_a_session_begins_with_the_settings_of_the_first(root: Session) -> None:
+    """Settings of the first session hold in those made later, but not the other way round."""
+    root.sql("SET default_null_order = 'nulls_first'")
+    try:
+        with root.new_session() as later:
+            root.sql("RESET default_null_order")
+            assert [(None,), (1,)] == _rows(later, _NULLS)
+            assert [(1,), (None,)] == _rows(root, _NULLS)
+    finally:
+        root.sql("RESET default_null_order")
+
+
+def test_settings_of_all_sessions_are_refused(sessions: tuple[Session, Session, Session]) -> None:
+    """What a setting would change elsewhere is not changed silently."""
+    _, one, _ = sessions
+    with pytest.raises(UnsupportedError, match="SET GLOBAL would change"):
+        one.sql("SET GLOBAL integer_division = true")
+    with pytest.raises(QueryError, match="cannot be set locally"):
+        one.sql("SET http_proxy = 'somewhere'")
+
+
+def test_temporary_tables_hide_shared_ones(sessions: tuple[Session, Session, Session]) -> None:
+    """A temporary table of the name of a shared one is what its session sees, until it is gone."""
+    root, one, other = sessions
+    one.sql("CREATE TEMP TABLE shared AS SELECT i * 2 AS doubled FROM shared WHERE i < 3")
+    assert [(0,), (2,), (4,)] == _rows(one, "FROM shared")
+    one.sql("INSERT INTO shared VALUES (43)")
+    assert [(4, 49)] == _rows(one, "SELECT count(*), sum(doubled) FROM shared")
+    assert 4 == one.table("shared").count()
+    for each in (root, other):
+        assert [(100,)] == _rows(each, "SELECT count(*) FROM shared")
+    one.sql("DROP TABLE shared")
+    assert [(100,)] == _rows(one, "SELECT count(*) FROM shared")
+
+
+def test_temporary_views_and_macros(sessions: tuple[Session, Session, Session]) -> None:
+    """Views and macros are shared, unless they are temporary or a DataFrame's."""
+    root, one, other = sessions
+    one.sql("CREATE TEMP VIEW mine AS SELECT 1 AS q")
+    one.sql("CREATE TEMP MACRO more(x) AS x + 1")
+    one.sql("CREATE VIEW ours AS SELECT count(*) AS n FROM shared")
+    one.range(5).create_or_replace_temp_view("frames")
+    try:
+        assert [(2, 100, 5)] == _rows(
+            one, "SELECT more(q), (SELECT n FROM ours), (SELECT count(*) FROM frames) FROM mine"
+        )
+        for each in (root, other):
+            assert [(100,)] == _rows(each, "FROM ours")
+            for missing in ("FROM mine", "SELECT more(1)", "FROM frames"):
+                with pytest.raises(QueryError):
+                    each.sql(missing)
+        one.sql("DROP VIEW mine")
+        with pytest.raises(QueryError):
+            one.sql("FROM mine")
+    finally:
+        other.sql("DROP VIEW ours")
+    with pytest.raises(QueryError):
+        root.sql("FROM ours")
+
+
+def test_writes_are_seen_everywhere(sessions: tuple[Session, Session, Session]) -> None:
+    """What one session writes, the others read next, in queries, in the catalog and in schemas."""
+    root, one, other = sessions
+    one.sql("CREATE TABLE written AS SELECT i FROM shared")
+    other.sql("INSERT INTO written VALUES (-1)")
+    one.sql("UPDATE written SET i = -2 WHERE i = -1")
+    other.sql("INSERT INTO written SELECT i FROM written WHERE i < 0")
+    for each in sessions:
+        assert [(102, -2)] == _rows(each, "SELECT count(*), min(i) FROM written")
+        found = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'written'"
+        assert [(1,)] == _rows(each, found)
+    other.sql("DROP TABLE written")
+    assert "written" not in root.tables
+
+
+def test_concurrent_writers_lose_nothing(sessions: tuple[Session, Session, Session]) -> None:
+    """Sessions that write one table at the same time take turns."""
+    root, *writers = sessions
+    root.sql("CREATE TABLE counted (i INTEGER)")
+
+    def write(session: Session) -> None:
+        for i in range(20):
+            session.sql(f"INSERT INTO counted VALUES ({i})")
+            session.sql("SELECT table_name FROM information_schema.tables").collect()
+
+    threads = [threading.Thread(target=write, args=(each,)) for each in writers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(40, 380)] == _rows(root, "SELECT count(*), sum(i) FROM counted")
+    root.drop_table("counted")
+
+
+def test_schemas_prepared_statements_and_functions(
+    sessions: tuple[Session, Session, Session],
+) -> None:
+    """USE and PREPARE concern one session; Python functions are known to all."""
+    _, one, other = sessions
+    one.sql("CREATE SCHEMA apart")
+    one.sql("USE apart")
+    one.sql("CREATE TABLE here AS SELECT 5 AS z")
+    assert [(5,)] == _rows(one, "FROM here")
+    with pytest.raises(QueryError):
+        other.sql("FROM here")
+    assert [(5,)] == _rows(other, "FROM apart.here")
+    one.sql("USE memory.main")
+    one.sql("PREPARE plus AS SELECT 1 + $1")
+    assert [(3,)] == _rows(one, "EXECUTE plus(2)")
+    with pytest.raises(QueryError, match="no prepared statement"):
+        other.sql("EXECUTE plus(2)")
+    one.udf.register("next_number", lambda x: x + 1, "BIGINT")
+    assert [(42,)] == _rows(other, "SELECT next_number(41)")
+
+
+def test_stopping_one_session_leaves_the_others(root: Session) -> None:
+    """A stopped session says so; the cluster and the other sessions stay."""
+    one = root.new_session()
+    one.stop()
+    one.stop()
+    assert one.is_stopped
+    assert root.is_open
+    with pytest.raises(ClusterError, match="stopped"):
+        one.sql("SELECT 1")
+    assert [(100,)] == _rows(root, "SELECT count(*) FROM shared")
+
+
+def test_the_first_session_ends_all() -> None:
+    """Sessions end with the one that they were made of."""
+    with minishark.connect(in_process=True, nodes=1) as root:
+        one = root.new_session().new_session()
+    assert one.is_stopped
+    with pytest.raises(ClusterError, match="stopped"):
+        one.sql("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        _ENDLESS,
+        f"CREATE TEMP TABLE slow AS {_ENDLESS}",
+        f"INSERT INTO slow {_ENDLESS}",
+    ],
+)
+def test_statements_are_interrupted_from_another_thread(root: Session, sql: str) -> None:
+    """Whatever part of the engine runs a statement, another thread can end it."""
+    interruption = Interruption()
+    failed: list[BaseException] = []
+    with root.new_session() as one:
+        if sql.startswith("INSERT"):
+            one.sql("CREATE TEMP TABLE slow (i HUGEINT)")
+
+        def run() -> None:
+            try:
+                with running(interruption):
+                    one.sql(sql).collect()
+            except BaseException as error:  # noqa: BLE001 - looked at below
+                failed.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        time.sleep(0.2)
+        interruption.cancel()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert isinstance(failed[0], QueryCancelledError)
+        assert [(1,)] == _rows(one, "SELECT 1")

@@ -1,0 +1,54 @@
+"""The programs of docs/tools.md that use a served session run as they stand."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import minishark
+from minishark.session.served import Served
+from minishark.tpch.locations import sample_folder
+
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
+_ADDRESS = "grpc://127.0.0.1:31337"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """A session with the table of the examples."""
+    with minishark.connect(in_process=True, nodes=1) as session:
+        session.create_table("nation", str(sample_folder() / "nation.parquet"))
+        with session.serve(port=0) as found:
+            yield found
+
+
+def _program(heading: str) -> str:
+    _, _, text = _PAGE.read_text().partition(f"\n### {heading}\n")
+    found = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    assert _ADDRESS in found[1]
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("heading", "library", "shown"),
+    [
+        ("ADBC for Python", "adbc_driver_flightsql", "UNITED STATES"),
+        ("pandas", "pandas", ""),
+        ("polars", "polars", ""),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_programs(served: Served, heading: str, library: str, shown: str) -> None:
+    """Each prints what it reads from the server."""
+    pytest.importorskip(library)
+    program = _program(heading).replace(_ADDRESS, served.address)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(program, heading, "exec"), {})
+    assert shown in output.getvalue()
