@@ -83,7 +83,7 @@ class StoredFile(msgspec.Struct, frozen=True, array_like=True):
     path: str  # absolute, or a URI
     bytes: int
     # Equal versions have equal bytes: an ETag; for local files, size and modification time. Empty
-    # for files of object stores that nobody writes twice.
+    # for a file that is never replaced.
     version: str
 
     @property

@@ -62,6 +62,8 @@ class IcebergSource(Source):
         ref: a branch or tag.
         properties: of pyiceberg's file system, such as `s3.endpoint`; only with a path.
         name: what messages call the table; by default its identifier or path.
+        hosts_reach: whether hosts reach the files of object stores as they are set up, without
+            what the table's own file system was told.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class IcebergSource(Source):
         ref: str | None = None,
         properties: Mapping[str, str] | None = None,
         name: str = "",
+        hosts_reach: bool = False,
     ) -> None:
         library("pyiceberg.table", _EXTRA)
         if sum(each is not None for each in (snapshot_id, timestamp, ref)) > 1:
@@ -80,6 +83,7 @@ class IcebergSource(Source):
         self._table = str(table) if isinstance(table, Path) else table
         self._at = _At(snapshot_id, timestamp, ref)
         self._properties = {**_from_environment(), **(properties or {})}
+        self._hosts_reach = hosts_reach
         self.name = name or (
             self._table if isinstance(self._table, str) else ".".join(self._table.name())
         )
@@ -105,7 +109,7 @@ class IcebergSource(Source):
             raise DataError(f"Can't read the Iceberg table {self.name}: {error}") from error
         with self._lock:
             if self._last is None or self._last.version != found.version:
-                self._last = IcebergSnapshot(self.name, found)
+                self._last = IcebergSnapshot(self.name, found, hosts_reach=self._hosts_reach)
             return self._last
 
     def _loaded(self) -> Table:
@@ -122,11 +126,12 @@ class IcebergSource(Source):
 class IcebergSnapshot(Snapshot):
     """One snapshot of an Iceberg table with one of its schemas."""
 
-    def __init__(self, name: str, pinned: _Pinned) -> None:
+    def __init__(self, name: str, pinned: _Pinned, *, hosts_reach: bool = False) -> None:
         from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
 
         self._name = name
         self._pinned = pinned
+        self._hosts_reach = hosts_reach
         self.version = pinned.version
         arrow = schema_to_pyarrow(pinned.schema, include_field_ids=False)
         self._types = {
@@ -203,7 +208,9 @@ class IcebergSnapshot(Snapshot):
             return False
         # Hosts fetch files with the environment's credentials; a catalog's go with pyiceberg's.
         secret = any(_SECRETS.match(name) for name in self._pinned.io.properties)
-        return not secret or all(_is_local(each.file_path) for each in files)
+        if not secret or self._hosts_reach:
+            return True
+        return all(_is_local(each.file_path) for each in files)
 
     def _columns(self, file: DataFile) -> tuple[MappedColumn, ...] | None:
         """Where the columns are in a file; None if a constant has no SQL."""
