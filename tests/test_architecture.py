@@ -30,7 +30,6 @@ LAYERS = (
     "cluster",
     "query",
     "tables",
-    "warehouse",
     "programs",
     "dataframe",
     "functions",

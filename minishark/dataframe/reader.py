@@ -123,6 +123,60 @@ class DataFrameReader(CamelCase):
         name, schema = self._runtime.add_source(source)
         return relation_frame(self._runtime, ident(name), schema)
 
+    def iceberg(self, table: Any, **options: Any) -> DataFrame:
+        """An Iceberg table: a pyiceberg `Table`, a metadata file, or a table's folder.
+
+        Args:
+            table: the table, or its path or URI.
+            options: `snapshot_id`, `timestamp` (a datetime) or `ref` (a branch or tag) for an
+                earlier version; `properties` of pyiceberg's file system.
+
+        Raises:
+            DataError: it can't be read.
+            OptionError: pyiceberg is not installed: pip install 'minishark[iceberg]'.
+            UnsupportedError: it has something that minishark does not read, named in the message.
+        """
+        from minishark.sources.iceberg import IcebergSource  # noqa: PLC0415 - an extra
+
+        return self.source(IcebergSource(table, **options))
+
+    def delta(self, table: str | Path, **options: Any) -> DataFrame:
+        """A Delta table.
+
+        Args:
+            table: its folder, as path or URI.
+            options: `version` or `timestamp` (a datetime) for an earlier version;
+                `storage_options` of deltalake.
+
+        Raises:
+            DataError: it can't be read.
+            OptionError: deltalake is not installed: pip install 'minishark[delta]'.
+            UnsupportedError: it has something that minishark does not read, named in the message.
+        """
+        from minishark.sources.delta import DeltaSource  # noqa: PLC0415 - an extra
+
+        return self.source(DeltaSource(table, **options))
+
+    def postgres(
+        self, dsn: str | Callable[[], str], schema: str, table: str, **options: Any
+    ) -> DataFrame:
+        """A table or view of PostgreSQL.
+
+        Args:
+            dsn: a connection string, `env:NAME` for the string in a variable of the environment, or
+                a function that returns one in each task, so that no password travels.
+            schema: the schema.
+            table: the table or view.
+            options: `numeric`, `statement_timeout`, `hold`; docs/sources.md explains them.
+
+        Raises:
+            DataError: it can't be read.
+            OptionError: the driver is not installed: pip install 'minishark[postgres]'.
+        """
+        from minishark.sources.postgres import PostgresSource  # noqa: PLC0415 - an extra
+
+        return self.source(PostgresSource(dsn, schema, table, **options))
+
     def table(self, name: str) -> DataFrame:
         """A table of the session."""
         return self._table(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -23,6 +23,7 @@ from minishark.query import calibration
 from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable, SourceTables, with_splits
+from minishark.sources.contract import Snapshot
 from minishark.worker.protocol import ScalarFunction
 
 _CACHED_PLANS_MAX = 256
@@ -73,6 +74,7 @@ class QueryPlan:
     # The versions of sources that it reads, by the names of their tables in lower case.
     sources: Mapping[str, SourceTable]
     source_tables: frozenset[str]  # the tables, by name in lower case, that are splits of them
+    opened: tuple[Snapshot, ...] = ()  # versions of sources to be closed after the query
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -146,6 +148,8 @@ class QueryPlanner:
         if known is not None and found.same_as(known) and self._is_stored(known):
             return known
         plan_ = self._physical(found, sink, on_hosts=on_hosts)
+        if plan_.opened:
+            return plan_
         with self._lock:
             self._plans[key] = plan_
             if len(self._plans) > _CACHED_PLANS_MAX:
@@ -155,7 +159,10 @@ class QueryPlanner:
     def describe(self, sql: str, *, on_hosts: bool) -> QueryPlan:
         """A plan to be looked at, for which promised tables need not be computed."""
         found = self._logical(sql, over_files=True)
-        return self._physical(found, None, on_hosts=on_hosts, counts_all=True)
+        plan = self._physical(found, None, on_hosts=on_hosts, counts_all=True)
+        for snapshot in plan.opened:  # nobody will read it
+            snapshot.close()
+        return plan
 
     def _logical(self, sql: str, *, over_files: bool) -> LogicalQuery:
         found = self._over_sources(sql)
@@ -245,6 +252,7 @@ class QueryPlanner:
             planned=found.plan,
             sources=found.sources,
             source_tables=frozenset(sources),
+            opened=_opened(sources.values(), found.sources.values()),
         )
 
     # Whether a plan still holds
@@ -286,3 +294,12 @@ def _read_by(bound: BoundStatement, plan: LogicalPlan) -> tuple[str, ...]:
     operator = plan.operator
     whole = operator.tables if isinstance(operator, Statement) else ()
     return (*bound.tables, *plan.tables, *whole)
+
+
+def _opened(
+    tables: Iterable[SourceTable], originals: Iterable[SourceTable]
+) -> tuple[Snapshot, ...]:
+    """The versions that were opened for a plan."""
+    known = {id(table.snapshot) for table in originals}
+    found = {id(table.snapshot): table.snapshot for table in tables}
+    return tuple(snapshot for key, snapshot in found.items() if key not in known)

@@ -104,6 +104,11 @@ class SourceTable:
     source: Source
     snapshot: Snapshot
 
+    def opened(self) -> SourceTable:
+        """The table for one query."""
+        opened = self.snapshot.opened()
+        return self if opened is self.snapshot else replace(self, snapshot=opened)
+
     @property
     def statistics(self) -> TableStatistics:
         """Those of the snapshot; guesses where it has none."""
@@ -461,16 +466,17 @@ class SourceRows:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         table = self._tables.get(self._table.name) or self._table
+        table = table.opened()
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
         reads = {"rows": tuple(partition.read for partition in found.partitions)}
         scans = Scans(reads=reads, hold=self._tables.held)
-        batches = self._batches(scans)
+        batches = self._batches(scans, table.snapshot)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 
-    def _batches(self, scans: Scans) -> Iterator[pa.RecordBatch]:
-        with _lossless() as connection, scans.open():
+    def _batches(self, scans: Scans, opened: Snapshot) -> Iterator[pa.RecordBatch]:
+        with contextlib.closing(opened), _lossless() as connection, scans.open():
             for name, stream in scans.streams.items():
                 connection.register(name, stream)
             reader = connection.sql(f"FROM {scans.relations['rows']}").to_arrow_reader()
@@ -512,13 +518,15 @@ def with_splits(
     """
     if isinstance(plan.operator, Statement):
         named = [name for name in plan.operator.tables if name.lower() in sources]
-        tables = [_table(sources[name.lower()], Pushed(), name, options)[0] for name in named]
-        return plan, tables, {name.lower(): sources[name.lower()] for name in named}
+        own = {name.lower(): sources[name.lower()].opened() for name in named}
+        tables = [_table(own[name.lower()], Pushed(), name, options)[0] for name in named]
+        return plan, tables, own
     titles = {name: table.source.name for name, table in sources.items()}
     for rule, own in enabled(Phase.SOURCES, options):
         plan = rule.apply(plan, titles, own)
     chosen: dict[tuple[str, Pushed], tuple[Table, SourceScan]] = {}
     versions: dict[str, SourceTable] = {}
+    opened: dict[str, SourceTable] = {}  # one for all scans of a source: they see one moment
 
     def read(scan: Scan) -> Scan:
         source = sources.get(scan.table.lower())
@@ -527,6 +535,9 @@ def with_splits(
         hint = scan.hints.source or SourceScan(source.source.name, Pushed())
         key = (scan.table.lower(), hint.pushed)
         if key not in chosen:
+            if key[0] not in opened:
+                opened[key[0]] = source.opened()
+            source = opened[key[0]]
             others = sum(name == key[0] for name, _ in chosen)
             name = f"{source.name} ({others + 1})" if others else source.name
             table, count = _table(source, hint.pushed, name, options)

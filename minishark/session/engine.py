@@ -608,8 +608,12 @@ class _Query(Generic[Result]):
                 adaptation=adaptation,
                 observer=self.observer,
             )
-            run.run()
-            result = self.sink.finish(run)
+            try:
+                run.run()
+                result = self.sink.finish(run)
+            finally:
+                for snapshot in plan.opened:
+                    snapshot.close()
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
         metrics = self._metrics(run.metrics(), warnings)

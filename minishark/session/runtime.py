@@ -92,7 +92,7 @@ class Runtime:
 
     def open_warehouse(self, where: Any) -> None:
         """Let statements see a warehouse; `where` is as in `connect`."""
-        from minishark.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+        from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
 
         catalog = open_catalog(where)
         from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra

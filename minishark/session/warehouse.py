@@ -25,12 +25,12 @@ from minishark.session.file_writer import counted
 from minishark.session.named_tables import HIDDEN, NamedTables
 from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables
 from minishark.session.warehouse_writes import WarehouseWrites
-from minishark.warehouse import ddl, dml
-from minishark.warehouse.catalog import MAIN, NAME, TableName
-from minishark.warehouse.commits import committing
-from minishark.warehouse.names import NAMES, parts, renamed_anywhere
-from minishark.warehouse.types import duckdb_schema
-from minishark.warehouse.vacuum import vacuum
+from minishark.tables.warehouse import ddl, dml
+from minishark.tables.warehouse.catalog import MAIN, NAME, TableName
+from minishark.tables.warehouse.commits import committing
+from minishark.tables.warehouse.names import NAMES, parts, renamed_anywhere
+from minishark.tables.warehouse.types import duckdb_schema
+from minishark.tables.warehouse.vacuum import vacuum
 
 _FIRST = re.compile(r"\s*(\w+)")
 _VIEW = re.compile(

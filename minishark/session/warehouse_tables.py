@@ -17,9 +17,9 @@ from minishark.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
-from minishark.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
-from minishark.warehouse.names import NAMES, At, parts, renamed, renamed_anywhere
-from minishark.warehouse.source import WarehouseSource
+from minishark.tables.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
+from minishark.tables.warehouse.names import NAMES, At, parts, renamed, renamed_anywhere
+from minishark.tables.warehouse.source import WarehouseSource
 
 NOT_OURS = ("memory", "temp", "system")
 """Databases that are not the warehouse."""

@@ -24,19 +24,19 @@ from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.warehouse_tables import Transaction, WarehouseTables
 from minishark.tables.store import table_schema
-from minishark.warehouse import ddl, dml
-from minishark.warehouse.catalog import TableName, WarehouseCatalog
-from minishark.warehouse.commits import append, committing, replace, replace_schema
-from minishark.warehouse.sink import WriteTable, WrittenRows
-from minishark.warehouse.source import (
+from minishark.tables.warehouse import ddl, dml
+from minishark.tables.warehouse.catalog import TableName, WarehouseCatalog
+from minishark.tables.warehouse.commits import append, committing, replace, replace_schema
+from minishark.tables.warehouse.sink import WriteTable, WrittenRows
+from minishark.tables.warehouse.source import (
     FixedSource,
     LocatedRows,
     WarehouseSource,
     as_it_is,
     remove_files,
 )
-from minishark.warehouse.types import duckdb_schema, iceberg_schema
-from minishark.warehouse.writer import WriteRows
+from minishark.tables.warehouse.types import duckdb_schema, iceberg_schema
+from minishark.tables.warehouse.writer import WriteRows
 
 SEVERAL = (
     "A transaction changes one table of the warehouse: {} can't be part of this one, which has "

@@ -117,6 +117,20 @@ class Snapshot(ABC):
             tasks: how many tasks may read at a time; about so many parts or more are useful.
         """
 
+    def opened(self) -> Snapshot:
+        """The version for one query, whose splits can be read until it is closed or forgotten.
+
+        Most versions can be read at any time, and are returned as they are. A database that keeps
+        old rows for open transactions only begins one here.
+
+        Raises:
+            DataError: the version can't be read any more.
+        """
+        return self
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to do
+        """The query that opened the version has ended."""
+
 
 class Source(ABC):
     """Rows that are stored outside of the cluster.

@@ -230,13 +230,15 @@ class DeltaSnapshot(Snapshot):
         if name not in self._partitioned:
             # Files that are read by id may have any names.
             named = (physical,) if number is None else None
-            return MappedColumn(name, type_, stored=(physical,), field_id=number, named=named)
+            return MappedColumn(
+                name=name, type=type_, stored=(physical,), field_id=number, named=named
+            )
         # The log's value counts, even if a file has the column.
         value = file.get(f"partition.{self._key(file, name)}")
         sql = constant(value, self._types[name])
         if sql is None:
             raise UnsupportedError(f"{self._name} is partitioned by {name}, which is {type_}.")
-        return MappedColumn(name, type_, constant=sql, named=())
+        return MappedColumn(name=name, type=type_, constant=sql, named=())
 
     def _column_statistics(self, name: str) -> ColumnStatistics:
         bounds = [self._bounds(file, name) for file in self._files]
@@ -303,9 +305,8 @@ def _physical_columns(table: DeltaTable) -> dict[str, tuple[str, int | None]]:
         metadata = each.get("metadata") or {}
         physical = metadata.get("delta.columnMapping.physicalName", each["name"])
         number = metadata.get("delta.columnMapping.id")
-        by_id = mode == "id" and number is not None
         named = each["name"] if mode == "none" else physical
-        found[each["name"]] = (named, int(number) if by_id else None)
+        found[each["name"]] = (named, int(number) if mode == "id" and number is not None else None)
     return found
 
 

@@ -213,8 +213,8 @@ class IcebergSnapshot(Snapshot):
             names = self._pinned.mapped_names.get(field_.field_id, ())
             columns.append(
                 MappedColumn(
-                    column.name,
-                    column.type,
+                    name=column.name,
+                    type=column.type,
                     stored=names,
                     field_id=field_.field_id,
                     constant=sql,
@@ -307,29 +307,26 @@ def _is_safe_for_floats(predicate: Predicate) -> bool:
     return predicate.comparison in safe and all(value == value for value in predicate.values)  # noqa: PLR0124 - NaN is not itself
 
 
-def _expression(predicate: Predicate, name: Any) -> BooleanExpression:
+def _expression(predicate: Predicate, name: str) -> BooleanExpression:
     from pyiceberg import expressions  # noqa: PLC0415
 
-    values = predicate.values
-    match predicate.comparison:
-        case Comparison.EQUAL:
-            return expressions.EqualTo(name, values[0])
-        case Comparison.NOT_EQUAL:
-            return expressions.NotEqualTo(name, values[0])
-        case Comparison.LESS:
-            return expressions.LessThan(name, values[0])
-        case Comparison.LESS_OR_EQUAL:
-            return expressions.LessThanOrEqual(name, values[0])
-        case Comparison.GREATER:
-            return expressions.GreaterThan(name, values[0])
-        case Comparison.GREATER_OR_EQUAL:
-            return expressions.GreaterThanOrEqual(name, values[0])
-        case Comparison.IN:
-            return expressions.In(name, set(values))
-        case Comparison.IS_NULL:
-            return expressions.IsNull(name)
-        case Comparison.IS_NOT_NULL:
-            return expressions.NotNull(name)
+    kinds: Any = expressions  # whose annotations know keywords only
+    if predicate.comparison in (Comparison.IS_NULL, Comparison.IS_NOT_NULL):
+        is_null = predicate.comparison is Comparison.IS_NULL
+        unary: BooleanExpression = kinds.IsNull(name) if is_null else kinds.NotNull(name)
+        return unary
+    kind = {
+        Comparison.EQUAL: kinds.EqualTo,
+        Comparison.NOT_EQUAL: kinds.NotEqualTo,
+        Comparison.LESS: kinds.LessThan,
+        Comparison.LESS_OR_EQUAL: kinds.LessThanOrEqual,
+        Comparison.GREATER: kinds.GreaterThan,
+        Comparison.GREATER_OR_EQUAL: kinds.GreaterThanOrEqual,
+        Comparison.IN: kinds.In,
+    }[predicate.comparison]
+    is_in = predicate.comparison is Comparison.IN
+    made: BooleanExpression = kind(name, set(predicate.values) if is_in else predicate.values[0])
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _PARTS_PER_TASK = 4  # more parts are grouped, so that the plan stays short
 _TIME_ZONE = " WITH TIME ZONE"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MappedColumn:
     """A column of the table, and where it is in a file."""
 

@@ -111,7 +111,7 @@ class PostgresSource(Source):
 
 
 class PostgresSnapshot(Snapshot):
-    """A table as it is when it is first read: all splits give the rows of that moment."""
+    """A table as it is when it is opened: all splits give the rows of that moment."""
 
     def __init__(
         self,
@@ -121,10 +121,11 @@ class PostgresSnapshot(Snapshot):
         statistics: TableStatistics,
         hold: float,
     ) -> None:
+        self.statistics: TableStatistics = statistics
         self._server, self._table, self._hold = server, table, hold
+        self._moment = moment
         self.version = f"{table.relation.oid}/{table.relation.file}/{moment}"
         self.schema: Schema = tuple(Column(each.name, each.type) for each in table.columns)
-        self.statistics = statistics
         self._lock = threading.Lock()
         self._holder: Holder | None = None
 
@@ -146,7 +147,7 @@ class PostgresSnapshot(Snapshot):
             pieces = 1  # the server stops by itself
         ends = [blocks * (number + 1) // pieces for number in range(pieces - 1)]
         exported = self._exported()
-        size = self.statistics.bytes if self.statistics is not None else 0
+        size = self.statistics.bytes
         return [
             PostgresSplit(
                 self._server,
@@ -157,6 +158,12 @@ class PostgresSnapshot(Snapshot):
             )
             for first, last in zip([0, *ends], [*ends, None], strict=True)
         ]
+
+    def opened(self) -> PostgresSnapshot:
+        """The same, with a transaction of its own from the first splits on."""
+        return PostgresSnapshot(
+            self._server, self._table, self._moment, self.statistics, self._hold
+        )
 
     def close(self) -> None:
         """End the transaction that keeps the rows; `splits` begins another."""
@@ -229,7 +236,7 @@ class _Range:
         return " AND ".join(bounds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Relation:
     oid: int
     kind: str  # pg_class.relkind
@@ -322,13 +329,13 @@ def _relation(connection: Connection, schema: str, table: str, name: str) -> _Re
     if kind not in ("r", "m", "p", "v", "f"):
         raise DataError(f"{name} is no table or view.")
     return _Relation(
-        oid,
-        kind,
-        file,
-        -(-largest // _BLOCK_BYTES),
-        size,
-        -1 if least is None or least < 0 else rows,
-        has_blocks,
+        oid=oid,
+        kind=kind,
+        file=file,
+        blocks=-(-largest // _BLOCK_BYTES),
+        bytes=size,
+        rows=-1 if least is None or least < 0 else rows,
+        has_blocks=has_blocks,
     )
 
 

@@ -53,12 +53,12 @@ class Server:
         return Connected(self)
 
     def connect(self) -> Connection:
-        from adbc_driver_postgresql import dbapi  # noqa: PLC0415 - an optional dependency
+        from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
 
         dsn = self._dsn if isinstance(self._dsn, str) else complete(self._dsn())
         assert isinstance(dsn, str), "the function has been called"
         try:
-            connection = dbapi.connect(dsn, autocommit=True)
+            connection: Connection = dbapi.connect(dsn, autocommit=True)
         except dbapi.Error as error:
             raise self.told(error, dsn) from None  # the cause may quote the string
         try:
@@ -111,10 +111,11 @@ class Holder:
             limit = f"SET idle_in_transaction_session_timeout = {int(seconds * 1000)}"
             fetched(connection, limit)
             fetched(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            ((self.snapshot,),) = fetched(connection, "SELECT pg_export_snapshot()")
+            ((snapshot,),) = fetched(connection, "SELECT pg_export_snapshot()")
         except Exception as error:
             _close(connection)
             raise server.told(error) from error
+        self.snapshot: str = snapshot
         self._connection = connection
         self.close = weakref.finalize(self, _close, connection)
 

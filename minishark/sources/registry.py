@@ -8,13 +8,31 @@ raise OptionError for arguments that they do not take.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from minishark.sources.contract import Source
 from minishark.sources.files import FileSource
 from minishark.sources.formats import Reach
 
 ScanFunction: TypeAlias = Callable[..., Source]
+
+
+def _iceberg(_: Reach, table: str, **options: Any) -> Source:
+    from minishark.sources.iceberg import IcebergSource  # noqa: PLC0415 - an extra
+
+    return IcebergSource(table, **options)
+
+
+def _delta(_: Reach, table: str, **options: Any) -> Source:
+    from minishark.sources.delta import DeltaSource  # noqa: PLC0415 - an extra
+
+    return DeltaSource(table, **options)
+
+
+def _postgres(_: Reach, dsn: str, schema: str, table: str, **options: Any) -> Source:
+    from minishark.sources.postgres import PostgresSource  # noqa: PLC0415 - an extra
+
+    return PostgresSource(dsn, schema, table, **options)
 
 
 def _read_arrow(reach: Reach, *patterns: str, **options: object) -> Source:
@@ -27,5 +45,10 @@ def _read_arrow(reach: Reach, *patterns: str, **options: object) -> Source:
     )
 
 
-SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {"read_arrow": _read_arrow}
+SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {
+    "read_arrow": _read_arrow,
+    "iceberg_scan": _iceberg,
+    "delta_scan": _delta,
+    "postgres_scan": _postgres,
+}
 """By name, in lower case."""

@@ -34,7 +34,7 @@ from minishark.query.recorder import task_metrics
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
-from minishark.sources.contract import Source
+from minishark.sources.contract import Snapshot, Source
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 from minishark.sources.storage_options import Storage
 from minishark.worker.protocol import (
@@ -69,6 +69,7 @@ class TableSource:
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
     origin: Origin | None = None  # what the table can be loaded from again
+    opened: Snapshot | None = None  # keeps the rows of `reads` readable
 
     def payloads(self) -> list[TaskPayload]:
         """One task per piece."""

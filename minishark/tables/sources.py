@@ -36,7 +36,7 @@ def split_source(source: Source, pieces: int) -> tuple[TableSource, SourceSize]:
     Raises:
         DataError: it can't be read.
     """
-    table = SourceTable("", source, source.resolve())
+    table = SourceTable("", source, source.resolve()).opened()
     snapshot = table.snapshot
     found = table.table(Pushed(), snapshot.splits(Pushed(), pieces), "", pieces)
     known = snapshot.statistics
@@ -47,6 +47,7 @@ def split_source(source: Source, pieces: int) -> tuple[TableSource, SourceSize]:
         schema=snapshot.schema,
         reads=tuple(partition.read for partition in found.partitions),
         origin=Origin(source, snapshot.version),
+        opened=snapshot,
     )
     return loaded, size
 

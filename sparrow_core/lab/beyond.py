@@ -1,4 +1,4 @@
-"""Beyond the papers: shortest remaining work, soft constraints, adaptive probe ratio."""
+"""Beyond the papers: shortest remaining work, and soft constraints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
-from sparrow_core.lab.findings import Finding, Reading, percent_under, times, value
+from sparrow_core.lab.findings import Finding, Reading, times, value
 from sparrow_core.lab.parameters import (
     Count,
     Loads,
@@ -23,17 +23,14 @@ from sparrow_core.lab.parameters import (
     Some,
     check_policies,
 )
-from sparrow_core.lab.placements import NAMES
-from sparrow_core.lab.rows import Point, Response, response
+from sparrow_core.lab.rows import Response, response
 from sparrow_core.lab.streams import START_S, Stream, response_times, run_for
-from sparrow_core.policy import sampling as policy
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
-from sparrow_core.sim.vector import VectorCluster, distinct
-from sparrow_core.sim.workload import Arrival, CentralQueue
+from sparrow_core.sim.workload import Arrival
 
 # --- sticky probing with shortest remaining work first -----------------------------------------
 
@@ -68,9 +65,10 @@ def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequen
             streams, nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed,
             until_s=3 * parameters.seconds, counted_from_s=parameters.seconds / 5, advance=part,
         )  # fmt: skip
-        for stream, own in zip(streams, times, strict=True):
+        for stream, (own, others) in zip(streams, times, strict=True):
             if own:
-                yield response(stream.user, _POLICY_NAMES[queue], load, own)
+                name = _POLICY_NAMES.get(queue, queue)
+                yield response(stream.user, name, load, own, unfinished=others)
 
     return over_cases(product(parameters.policies, parameters.loads), measure, advance)
 
@@ -173,102 +171,8 @@ def _reading_jobs(
     return arrivals
 
 
-# --- a probe ratio that adapts -----------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adaptive:
-    """Jobs of exponential tasks; each scheduler adapts the probe ratio to the load that it sees."""
-
-    nodes: int = 10_000  # of one slot each
-    tasks: int = 500
-    task_s: float = 0.1
-    schedulers: int = 10  # each knows only what its own reservations found
-    # Idle slots per task that reservations should find, which takes `headroom / (1 - load)`
-    # reservations.
-    headroom: float = 1.1
-    ratios: tuple[float, float] = (1.1, 6.0)  # minimum and maximum
-    smoothing: float = 0.2  # weight of the latest job in a scheduler's estimate of the load
-    fixed: float = 2.0  # probe ratio to compare with
-    loads: tuple[float, ...] = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    jobs: int = 4000  # measured per point, after `warm_up` others
-    warm_up: int = 2000
-
-
-def adaptive_ratio(parameters: Adaptive, seed: int, advance: Advance) -> Sequence[Point]:
-    """Response times and reservations per task, with fixed and adaptive probe ratio."""
-
-    def measure(series: str, load: float, part: Advance) -> Iterator[Point]:
-        times_s, ratio = _adapting(parameters, load, seed, adapts=series == "adaptive")
-        yield from _percentiles(series, load, times_s)
-        yield Point(panel="reservations a task", series=series, x=load, y=ratio)
-        part(1.0)
-
-    series = (f"d = {parameters.fixed:g}", "adaptive")
-    rows = over_cases(product(series, parameters.loads), measure, advance)
-    for load in parameters.loads:
-        rows += _percentiles(NAMES["central"], load, _omniscient(parameters, load, seed))
-    return rows
-
-
-def _percentiles(series: str, load: float, times_s: Sequence[float]) -> list[Point]:
-    median, p95 = (1000 * float(np.percentile(times_s, percent)) for percent in (50, 95))
-    return [
-        Point(panel="median response (ms)", series=series, x=load, y=median),
-        Point(panel="95th percentile (ms)", series=series, x=load, y=p95),
-    ]
-
-
-def _jobs(parameters: Adaptive, load: float, seed: int) -> tuple[list[float], np.random.Generator]:
-    rng = np.random.default_rng(seed)
-    interval_s = parameters.tasks * parameters.task_s / (load * parameters.nodes)
-    total = parameters.jobs + parameters.warm_up
-    return np.cumsum(rng.exponential(interval_s, total)).tolist(), rng
-
-
-def _omniscient(parameters: Adaptive, load: float, seed: int) -> list[float]:
-    arrivals_s, rng = _jobs(parameters, load, seed)
-    queue = CentralQueue(parameters.nodes, 0.0005)
-    times_s = [
-        queue.run(at_s, rng.exponential(parameters.task_s, parameters.tasks).tolist())
-        for at_s in arrivals_s
-    ]
-    return times_s[parameters.warm_up :]
-
-
-def _adapting(
-    parameters: Adaptive, load: float, seed: int, *, adapts: bool
-) -> tuple[list[float], float]:
-    """Response times, and the mean probe ratio."""
-    arrivals_s, rng = _jobs(parameters, load, seed)
-    cluster = VectorCluster(parameters.nodes)
-    estimates = [0.5] * parameters.schedulers
-    times_s, ratios = [], []
-    for number, at_s in enumerate(arrivals_s):
-        scheduler = number % parameters.schedulers
-        ratio = parameters.fixed
-        if adapts:
-            wanted = parameters.headroom / max(1e-3, 1 - estimates[scheduler])
-            ratio = min(max(wanted, parameters.ratios[0]), parameters.ratios[1])
-        count = min(parameters.nodes, policy.reservation_count(parameters.tasks, ratio))
-        (probes,) = distinct(rng, parameters.nodes, count, 1)
-        busy = cluster.busy_share(at_s, probes)
-        estimates[scheduler] += parameters.smoothing * (busy - estimates[scheduler])
-        task_times = rng.exponential(parameters.task_s, parameters.tasks)
-        times_s.append(cluster.late_binding(at_s, probes, task_times))
-        ratios.append(ratio)
-    counted = ratios[parameters.warm_up :]
-    return times_s[parameters.warm_up :], sum(counted) / len(counted)
-
-
 def _of_jobs(kind: str, policy: str, load: float) -> Reading:
     return value(_POLICY_NAMES[policy], load, f"{kind} jobs")
-
-
-def _shorter(load: float) -> Finding:
-    panel = "median response"
-    less = percent_under(value("adaptive", load, panel), value("d = 2", load, panel))
-    return Finding(f"median with the adaptive ratio below d = 2, {load:.0%} load (%)", "", less)
 
 
 _FEW_PARTITIONS = HotPartitions(
@@ -316,21 +220,6 @@ EXPERIMENTS = (
             )
             for wait in ("50 ms", "200 ms")
             for name, field in (("median", "p50_ms"), ("95th percentile", "p95_ms"))
-        ),
-    ),
-    Experiment(
-        name="adaptive-ratio",
-        title="A probe ratio that adapts to load: 10,000 slots, jobs of 500 exponential tasks",
-        source="past the papers: Tarcil's idea with what schedulers see anyway",
-        kind="simulated",
-        parameters=Adaptive(),
-        quick=Adaptive(nodes=200, tasks=10, loads=(0.5, 0.9), jobs=60, warm_up=20),
-        run=adaptive_ratio,
-        chart=Chart(x="Load", y="", style="lines", same_y=False),
-        findings=(
-            _shorter(0.9),
-            _shorter(0.95),
-            Finding("reservations a task at 10 % load", "", value("adaptive", 0.1, "reservations")),
         ),
     ),
 )

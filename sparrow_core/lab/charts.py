@@ -64,9 +64,7 @@ def draw(chart: Chart, title: str, rows: Sequence[Row], runs: int = 1) -> Any:
             own = [row for row in drawn if row.panel == panel]
             _draw_panel(axes, chart, _wrapped(panel, _PANEL_INCHES[0]), own, names)
             _draw_marks(axes, chart, panel, rows)
-        _add_legend(figure, width)
-        if note := _note(drawn, runs):
-            figure.supxlabel(_wrapped(note, width * 1.3), fontsize=7)
+        _add_legend(figure, width, _wrapped(_note(drawn, runs), width * 1.2))
     return figure
 
 
@@ -102,8 +100,8 @@ def _note(rows: Sequence[Row], runs: int) -> str:
     return ""
 
 
-def _add_legend(figure: Any, width: float) -> None:
-    """One legend for all panels, below them."""
+def _add_legend(figure: Any, width: float, note: str) -> None:
+    """One legend for all panels, below them, and what their bars mean."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -112,10 +110,11 @@ def _add_legend(figure: Any, width: float) -> None:
     if not handles:
         return
     longest = max(map(len, handles)) + 7
-    columns = max(1, min(len(handles), int(width * 15 / longest)))
+    columns = max(1, min(len(handles), int(width * 13 / longest)))
     figure.legend(
-        handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False
-    )
+        handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False,
+        title=note, title_fontsize=7,
+    )  # fmt: skip
 
 
 def _draw_panel(

@@ -81,10 +81,16 @@ class Experiment(Generic[P]):
 
 
 def _plain(value: object) -> object:
-    """A tuple of one value as that value, others as a list in words."""
-    if not isinstance(value, tuple):
-        return value
-    return value[0] if len(value) == 1 else ", ".join(map(str, value))
+    return _Listed(value) if isinstance(value, tuple) else value
+
+
+class _Listed(tuple[object, ...]):
+    """Values that are formatted one by one."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return ", ".join(format(each, spec) for each in self)
 
 
 AnyExperiment = Experiment[Any]

@@ -403,7 +403,7 @@ EXPERIMENTS = (
         runs=8,
         quick=replace(_TINY, ratios=(1.1, 2.0), distributions=("constant",)),
         run=sweep_responses,
-        chart=Chart(x="Load (share of busy slots)"),
+        chart=Chart(x="Load (share of busy slots)", log_y=True),
         findings=(
             Finding(
                 "median with d = 1.5 over d = 2 at 80 % load (%)",

@@ -101,7 +101,11 @@ def three_users(parameters: ThreeUsers, seed: int, advance: Advance) -> Sequence
             counted_from_s=parameters.warm_up * parameters.seconds, advance=part,
         )  # fmt: skip
         panel = "demands " + ", ".join(f"{share:.0%}" for share in demands)
-        return [response(panel, f"user {n}", n, own) for n, own in enumerate(times)]
+        return [
+            response(panel, f"user {n}", n, own, unfinished=others)
+            for n, (own, others) in enumerate(times)
+            if own
+        ]
 
     return over_cases(product(parameters.demands), measure, advance)
 
@@ -134,8 +138,11 @@ def isolation(parameters: Isolation, seed: int, advance: Advance) -> Sequence[Re
             until_s=1.2 * parameters.seconds, counted_from_s=parameters.seconds / 5, advance=part,
         )  # fmt: skip
         total = 100 * (parameters.high + low)
-        pairs = zip(streams, times, strict=True)
-        return [response("", stream.user, total, own) for stream, own in pairs if own]
+        return [
+            response("", stream.user, total, own, unfinished=others)
+            for stream, (own, others) in zip(streams, times, strict=True)
+            if own
+        ]
 
     return over_cases(product(parameters.low), measure, advance)
 

@@ -62,22 +62,20 @@ def run_for(
 def response_times(
     streams: Sequence[Stream], *, nodes: int, slots: int, policy: str, seed: int,
     until_s: float, counted_from_s: float, advance: Advance,
-) -> list[list[float]]:  # fmt: skip
-    """For each stream, response times of its finished jobs, in order of arrival.
+) -> list[tuple[list[float], int]]:  # fmt: skip
+    """For each stream, response times of its jobs that ended, in order of arrival, and other jobs.
 
     Streams run until a time from the start; jobs count that arrived after `counted_from_s`.
     """
     cluster = ExpressCluster(nodes=nodes, slots=slots, policy=policy, seed=seed)
     by_stream = [stream.jobs(seed) for stream in streams]
     ended_s = run_for(cluster, [job for jobs in by_stream for job in jobs], until_s, advance)
-    return [
-        [
-            ended_s[each.job.job_id]
-            for each in jobs
-            if each.at_s >= START_S + counted_from_s and each.job.job_id in ended_s
-        ]
-        for jobs in by_stream
-    ]
+    found = []
+    for jobs in by_stream:
+        counted = [each.job.job_id for each in jobs if each.at_s >= START_S + counted_from_s]
+        times_s = [ended_s[job_id] for job_id in counted if job_id in ended_s]
+        found.append((times_s, len(counted) - len(times_s)))
+    return found
 
 
 class RunningTasks:

@@ -35,6 +35,14 @@ def summary(experiment: AnyExperiment, runs: Sequence[Sequence[Row]]) -> list[Ta
     tables = [
         _panel(experiment, panel, [row for row in rows if row.panel == panel]) for panel in panels
     ]
+    if late := [row for row in rows if isinstance(row, Response) and row.unfinished]:
+        lines = tuple(
+            (", ".join(filter(None, (row.panel, row.series))), f"{row.x:g}",
+             f"{row.unfinished:,} of {row.jobs:,}")
+            for row in late
+        )  # fmt: skip
+        title = "Jobs that had not ended when the run did, and are in no figure"
+        tables.append(Table(title, ("", experiment.chart.x, "jobs"), lines))
     if findings := available(experiment.findings, runs):
         tables.append(Table(experiment.source, ("figure", "paper", "here"), tuple(findings)))
     return tables

@@ -31,6 +31,7 @@ from sparrow_core.protocol.messages import (
     RunTasks,
     StartJob,
     SubmitJob,
+    TakenOver,
     TaskResults,
     TasksEnded,
 )
@@ -44,6 +45,7 @@ EVENTS = {
     "arrived": "a scheduler got a job; `constraints`: task -> the nodes where it may run",
     "scheduler_launch_enqueue_task": "a scheduler sent `count` reservations to a node",
     "scheduler_assigned_task": "a scheduler bound a task to a node that had asked",
+    "scheduler_adopted_task": "a node told a scheduler to which a job moved that it has a task",
     "scheduler_get_task_no_task": "a scheduler had no task for a node that had asked",
     "scheduler_launch_cancellation": "a scheduler withdrew a job's reservations from a node",
     "scheduler_job_ended": "a scheduler ended a job; `text`: why it aborted it, if so",
@@ -111,6 +113,9 @@ class Audit:
                     yield new("client_task_result", job, *run, run_s=each.run_s)
             case SubmitJob():
                 yield _arrived(new, msg)
+            case TakenOver(job_id=job):
+                for key in msg.running:
+                    yield new("scheduler_adopted_task", job, msg.node, key.task_id, key.attempt)
             case EndJob(job_id=job) if not node:
                 yield new("scheduler_job_ended", job)
             case RegisterNode():

@@ -195,6 +195,7 @@ _STEPS = {
     "node_monitor_get_task_launch": "{0.node} has a free slot and asks for {0.count}",
     "scheduler_get_task_no_task": "{0.by} has nothing (more) for {0.node}",
     "scheduler_assigned_task": "{0.by} gives the task to {0.node}, attempt {0.attempt}",
+    "scheduler_adopted_task": "{0.node} has it already: {0.by} adopts it",
     "node_monitor_task_launch": "{0.node} starts it on {0.text}",
     "scheduler_launch_cancellation": "{0.by} withdraws the reservations on {0.node}",
 }

@@ -185,11 +185,6 @@ class VectorCluster:
             waiting = np.delete(waiting, np.sort(first))
         return last_s + self._delay_s - at_s
 
-    def busy_share(self, at_s: float, probes: Indexes) -> float:
-        """The share of probed nodes that are busy when the reservations arrive."""
-        reached_at = at_s + 2 * self._delay_s
-        return float((self._free[probes, 0] > reached_at).mean())
-
     def loads(self, at_s: float, probes: Indexes) -> Indexes:
         """The answers of probed nodes: queue lengths, or minus free slots."""
         assert self._ring is not None, "made without memory"

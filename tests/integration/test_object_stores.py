@@ -28,6 +28,7 @@ from minishark.sources.filesystems import (
     stat_file,
     write_file,
 )
+from minishark.worker.protocol import CopyTarget
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,8 @@ def test_what_is_not_there_is_named(server: S3Server, bucket: str) -> None:
 
 def test_access_tells_prefixes_only() -> None:
     access = StoreAccess({"s3://a": {"secret_access_key": SECRET}, "": {"region": "x"}})
-    assert SECRET not in f"{access} {access!r} {[access]}"
+    target = CopyTarget("s3://a/b", "", ".csv", access)
+    assert SECRET not in f"{access} {access!r} {[access]} {target}"
     assert "x" == access.of("s3://b/c")["region"]
     assert SECRET == access.of("s3://a/c")["secret_access_key"]
 

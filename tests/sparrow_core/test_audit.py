@@ -18,9 +18,13 @@ from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.world import World
 
 
-def simulated(tasks: int, *preferred: str, jobs: int = 1) -> list[AuditEvent]:
-    """The log of some jobs on three nodes of two slots in the simulator."""
-    cluster = SimulatedCluster(World(7), nodes=3, slots=2)
+def simulated(
+    tasks: int, *preferred: str, jobs: int = 1, dies_at_s: float | None = None
+) -> list[AuditEvent]:
+    """The log of some jobs on three nodes of two slots; perhaps one of two schedulers dies."""
+    cluster = SimulatedCluster(World(7), nodes=3, slots=2, schedulers=1 if dies_at_s is None else 2)
+    if dies_at_s is not None:  # jobs take turns, beginning with the second
+        cluster.world.call(dies_at_s, lambda: cluster.world.kill("s1"))
     events: list[AuditEvent] = []
     cluster.world.taps.append(Audit(events.append))
     cluster.world.run(2.0)
@@ -43,9 +47,17 @@ def simulated(tasks: int, *preferred: str, jobs: int = 1) -> list[AuditEvent]:
 
 def test_every_event_has_a_meaning_and_happens() -> None:
     """The log has the events that are documented, and no other."""
-    seen = {event.event for event in simulated(10)}
+    seen = {event.event for event in (*simulated(10), *simulated(6, dies_at_s=2.3))}
     assert set() == seen - EVENTS.keys()
     assert {"scheduler_get_task_no_task", "node_monitor_get_task_no_task"} >= EVENTS.keys() - seen
+
+
+def test_adopted_tasks_are_told_of() -> None:
+    """The scheduler died while they ran: each ran once, and why there, is still to be seen."""
+    events = simulated(6, dies_at_s=2.3)
+    assert (6, 0) == ((found := report(events)).run_ms.count, found.lost)
+    lines = why_here(events, "job0", 0)
+    assert any("has it already: scheduler adopts it" in line for line in lines), lines
 
 
 def test_the_report_adds_up() -> None:

@@ -9,7 +9,8 @@ import pytest
 from sparrow_core.lab.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
-from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.policy.placement import PLACEMENTS, make_placement
+from sparrow_core.policy.placer import Watcher
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
@@ -102,6 +103,16 @@ class Configuration(NamedTuple):
     jobs: list[Arrival]
 
 
+# Placements that remember see more here than schedulers do: each task's end, at once.
+STATELESS = tuple(
+    name
+    for name in PLACEMENTS
+    if all(
+        getattr(type(make_placement(name)), hook) is getattr(Watcher, hook)
+        for hook in vars(Watcher)
+        if hook.startswith("on_")
+    )
+)
 # "no_queue" hands tasks to executors that queue them, which this simulator leaves out.
 SIMULATED = tuple(name for name in DISCIPLINES if name != "no_queue")
 
@@ -111,7 +122,7 @@ def random_configuration(seed: int) -> Configuration:
     rng = Random(seed)
     nodes, slots = rng.choice((1, 2, 3, 5, 8, 13, 20)), rng.choice((1, 1, 2, 3, 5))
     names = [NodeName(f"n{number}") for number in range(nodes)]
-    placement = tuple(PLACEMENTS)[seed % len(PLACEMENTS)]
+    placement = STATELESS[seed % len(STATELESS)]
     replicas, wait_s = min(nodes, rng.choice((0, 0, 1, 3))), rng.choice((None, 0.0, 0.03))
     means = rng.choice(((0.05, 0.2), (0.002, 0.004)))
     ratio, most = rng.choice((1.0, 1.2, 2.0, 3.0)), rng.choice((3, 9, 25))
@@ -168,7 +179,7 @@ def check_configurations(seeds: Iterable[int]) -> None:
 
 
 # In these, nodes are cancelled or ask at one instant, and their order matters.
-ORDER_MATTERS = (105, 110, 205, 480, 680)
+ORDER_MATTERS = (192, 480, 498)
 
 
 def test_random_configurations_are_those_of_the_machines() -> None:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
 import statistics
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from sparrow_core.lab import beyond, charts, findings, on_paper, placements
@@ -16,6 +18,7 @@ from sparrow_core.lab.emulation import EmulatedCluster, run_queries
 from sparrow_core.lab.experiment import AnyExperiment
 from sparrow_core.lab.findings import Finding
 from sparrow_core.lab.on_paper import IdleTime, ZeroWait, agreement
+from sparrow_core.lab.parameters import checked
 from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
 from sparrow_core.lab.recorded import TpchPlan, TpchUsers, shipped_recording
 from sparrow_core.lab.reports import write_report
@@ -32,10 +35,11 @@ from sparrow_core.lab.table import EXPERIMENTS
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.specs import JobSpec
+from sparrow_core.sim.analysis import relaxation_time
 from sparrow_core.sim.cluster import duration_of, payload_of
 from sparrow_core.sim.express import ExpressCluster
 
-REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "adaptive-ratio")
+REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "past-sparrow")
 
 
 def nothing(_: float) -> None:
@@ -200,13 +204,117 @@ def test_tasks_take_longer_away_from_home() -> None:
     assert [0.5, 0.5] == [duration_of(payload), duration_of(payload_of(0.5), "n2")]
 
 
-def test_an_adaptive_ratio_sends_fewer_reservations_at_low_load() -> None:
-    """And more at high load, where they help."""
-    parameters = replace(EXPERIMENTS["adaptive-ratio"].quick, loads=(0.2, 0.9))
-    rows = beyond.adaptive_ratio(parameters, 1, nothing)
-    sent = [r.y for r in rows if (r.panel, r.series) == ("reservations a task", "adaptive")]
-    assert sent[0] < 1.6
-    assert sent[1] > 2.0
+def test_runs_are_as_long_as_queues_remember() -> None:
+    """Longest under random placement at high load, and never beyond the limit."""
+    sweep = placements.Sweep()
+    random, late, central = (
+        sweep.run_length(name, 0.9, 2.0) for name in ("random", "sparrow", "central")
+    )
+    assert random > late > central
+    assert random[1] > 10_000
+    assert (sweep.jobs_max, sweep.jobs_max * 2 // 3) >= sweep.run_length("random", 0.99, 2.0)
+    assert 380 == pytest.approx(relaxation_time("random", 0.9, 1, 10_000, 2.0), rel=0.01)
+
+
+def test_random_placement_settles_at_its_closed_form() -> None:
+    """At 70 % load, within 4 %; a job's tasks that meet in a queue make it a little faster."""
+    sweep = placements.Sweep(
+        slots_in_all=2000, tasks=20, loads=(0.7,), placements=("random",), closed_form=True
+    )
+    simulated, formula = placements.sweep_responses(sweep, 1, nothing)
+    assert isinstance(simulated, Response)
+    assert isinstance(formula, Response)
+    assert formula.p50_ms == pytest.approx(simulated.p50_ms, rel=0.04)
+
+
+def test_jobs_that_did_not_end_are_counted() -> None:
+    """Beyond capacity, low priority waits: those jobs are in no figure, and the summary says so."""
+    experiment = EXPERIMENTS["isolation"]
+    rows = quick_rows(experiment)
+    late = [row for row in rows if isinstance(row, Response) and row.unfinished]
+    assert ["low priority"] == [row.series for row in late]
+    *_, told = (table for table in summary(experiment, [rows]) if "not ended" in table.title)
+    assert f"{late[0].unfinished} of {late[0].jobs}" == told.lines[0][2]
+
+
+def test_titles_and_notes_are_those_of_the_run() -> None:
+    """A title names what was simulated, and the note below says what bars mean."""
+    experiment = EXPERIMENTS["probe-ratio"]
+    title = experiment.titled(replace(experiment.parameters, task_ms=20.0, slots=(4, 8)))
+    assert "400 slots, 4, 8 a node" in title
+    assert "20 ms" in title
+    rows = [at("", "a", x, 100.0) for x in (0.5, 0.9)]
+    figure = charts.draw(experiment.chart, title, rows, 3)
+    (legend,) = figure.legends
+    assert "medians" in legend.get_title().get_text()
+    assert ["a"] == [text.get_text() for text in legend.get_texts()]
+
+
+def test_the_papers_values_are_drawn_in() -> None:
+    """Into the panels that they are of, where the rows allow it."""
+    experiment = EXPERIMENTS["probe-ratio-10k"]
+    omniscient = placements.NAMES["central"]
+    rows = [
+        at(panel, omniscient, 0.95, 100.0)
+        for panel in ("without cancellation", "with cancellation")
+    ]
+    first, second = charts.draw(experiment.chart, "", rows).axes
+    marks = [line for line in first.lines if line.get_label().startswith("paper")]
+    assert [133.0] == [line.get_ydata()[0] for line in marks]
+    assert not [line for line in second.lines if line.get_label().startswith("paper")]
+
+
+def test_things_are_not_joined_by_lines() -> None:
+    """Users and queries are named on the axis."""
+    experiment = EXPERIMENTS["three-users"]
+    rows = [at("", "a", x, 100.0) for x in (0.0, 1.0, 2.0)]
+    (axes,) = charts.draw(experiment.chart, "", rows).axes
+    assert ["user 0", "user 1", "user 2"] == [text.get_text() for text in axes.get_xticklabels()]
+    assert "None" == axes.lines[0].get_linestyle()
+
+
+BAD = (0, -1, 1.5, [], [0.0], [1.5], ["foo"], "foo", {"a": 1}, True)
+
+
+@pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items()])
+def test_values_that_make_no_sense_are_refused_with_a_sentence(name: str) -> None:
+    """ValueError that names the parameter, or values that the experiment takes."""
+    kind = EXPERIMENTS[name].parameters
+    values = msgspec.to_builtins(kind)
+    sentences = []
+    for parameter, bad in product(values, BAD):
+        with contextlib.suppress(ValueError):
+            checked(type(kind), {**values, parameter: bad})
+            continue
+        with pytest.raises(ValueError, match=": ") as refused:
+            checked(type(kind), {**values, parameter: bad})
+        sentences.append(str(refused.value))
+    assert not [each for each in sentences if "$" in each]
+    assert len(sentences) >= 4 * len(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("techniques", {"distributions": ["foo"]}, "'foo' is none of exponential"),
+        ("techniques", {"placements": ["fastest"]}, "'fastest' is none of central"),
+        ("probe-ratio", {"jobs": 0}, "jobs = 0: expected int >= 1"),
+        ("probe-ratio", {"loads": [0.0]}, "expected float > 0.0"),
+        ("probe-ratio", {"loads": [1.5]}, "expected float < 1.0"),
+        ("probe-ratio", {"ratios": [0.5]}, "expected float >= 1.0"),
+        ("isolation", {"nodes": 0}, "nodes = 0"),
+        ("sticky-srpt", {"policies": ["lifo"]}, "policy 'lifo' is none of"),
+        ("soft-constraints", {"replicas": 500}, "at most one on each of 100 nodes"),
+        ("past-sparrow", {"placements": ["best"]}, "nor central"),
+    ],
+)
+def test_refusals_say_what_would_be_right(
+    name: str, change: dict[str, object], message: str
+) -> None:
+    """The value, and what is wanted in its place."""
+    kind = EXPERIMENTS[name].parameters
+    with pytest.raises(ValueError, match=message):
+        checked(type(kind), {**msgspec.to_builtins(kind), **change})
 
 
 # --- rows ------------------------------------------------------------------------------------

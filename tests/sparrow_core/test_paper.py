@@ -26,6 +26,7 @@ from sparrow_core.protocol.messages import (
     TasksEnded,
 )
 from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.sim import vector
 from sparrow_core.sim.analysis import (
     late_binding_idle_share,
     mean_response,
@@ -179,11 +180,14 @@ def test_each_step_of_sparrow_helps() -> None:
 
 @pytest.mark.slow
 def test_late_binding_halves_constant_jobs() -> None:
-    """TR Fig. 6: with tasks of equal length sampling without late binding is far worse."""
+    """TR Fig. 6: with tasks of equal length sampling without late binding is far worse.
+
+    Twice as slow in the paper, at 10,000 nodes; on 300, as here, batch sampling is closer.
+    """
     ms = medians_ms(0.8, "constant")
     assert ms["random"] > 2 * ms["per_task"]
     assert ms["per_task"] > 1.3 * ms["batch"]
-    assert ms["batch"] > 1.2 * ms["sparrow"]
+    assert ms["batch"] > 1.4 * ms["sparrow"]
 
 
 @pytest.mark.slow
@@ -196,12 +200,24 @@ def test_late_binding_is_robust_to_heavy_tails() -> None:
 
 @pytest.mark.slow
 def test_more_slots_a_node_help() -> None:
-    """TR Fig. 7: four slots a node instead of one make responses much faster at high load."""
+    """TR Fig. 7: four slots a node instead of one lower the median at 95 % load.
+
+    With exponential tasks, as in the figure; the report has over 20 %, simulations here and
+    elsewhere about 14 (docs/experiments.md).
+    """
     one, four = (
-        median_ms(Workload(load=0.95, jobs=80, tasks=50, distribution="constant"), nodes, slots)
-        for nodes, slots in ((300, 1), (75, 4))
-    )
-    assert one > 1.2 * four
+        statistics.fmean(
+            statistics.median(
+                vector.response_times_s(
+                    Workload(load=0.95, jobs=2000, tasks=50),
+                    nodes=nodes, slots=slots, seed=seed, cancellation=False,
+                )[500:]
+            )
+            for seed in range(6)
+        )
+        for nodes, slots in ((1000, 1), (250, 4))
+    )  # fmt: skip
+    assert 0.80 < four / one < 0.92
 
 
 def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:

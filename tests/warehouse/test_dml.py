@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Column
-from minishark.warehouse import dml
-from minishark.warehouse.writer import CHANGED
+from minishark.tables.warehouse import dml
+from minishark.tables.warehouse.writer import CHANGED
 
 _TARGET = dml.Target("t", (Column("id", "INTEGER"), Column("v", "VARCHAR")))
 _ROWS = st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["a", "b", None])), max_size=12)

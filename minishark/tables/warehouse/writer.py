@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import pickle
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,8 +24,53 @@ from minishark.errors import DataError, ResourceError, TaskFailedError
 CHANGED = "_minishark_changed"
 """A BOOLEAN column after the table's own: which rows a statement counts. It is not stored."""
 
-WRITTEN = (("file", "BLOB"), ("rows", "BIGINT"), ("changed", "BIGINT"))
+WRITTEN = (("file", "BLOB"), ("changed", "BIGINT"))
 """What `WriteRows` returns: a row for each file, and one without a file for rows to be counted."""
+
+
+class DataFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A data file as its task describes it to the front end; numbers of columns are field ids."""
+
+    path: str
+    size: int  # in bytes
+    partition: tuple[bytes | None, ...]  # the values in Iceberg's single-value serialization
+    # What Iceberg keeps of a file besides: its rows, and counts and bounds of its columns.
+    record_count: int
+    column_sizes: dict[int, int]
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    nan_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+    split_offsets: list[int]
+
+    def described(self, schema: Any, spec: Any) -> Any:
+        """The file as pyiceberg describes it, given the table's columns and partitions."""
+        from pyiceberg import manifest  # noqa: PLC0415 - an extra
+        from pyiceberg.conversions import from_bytes  # noqa: PLC0415
+        from pyiceberg.typedef import Record  # noqa: PLC0415
+
+        types = [field.field_type for field in spec.partition_type(schema).fields]
+        values = [
+            None if value is None else from_bytes(type_, value)
+            for type_, value in zip(types, self.partition, strict=True)
+        ]
+        statistics = msgspec.structs.asdict(self)
+        for own in ("path", "size", "partition"):
+            del statistics[own]
+        return manifest.DataFile.from_args(
+            content=manifest.DataFileContent.DATA,
+            file_path=self.path,
+            file_format=manifest.FileFormat.PARQUET,
+            partition=Record(*values),
+            file_size_in_bytes=self.size,
+            sort_order_id=None,
+            spec_id=spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics,
+        )
+
 
 # DuckDB's own size: a unit of its parallel scans, and small enough for bounds to exclude some.
 _ROW_GROUP_ROWS = 122_880
@@ -54,12 +99,10 @@ class WriteRows:
             for chunk in _chunks(rows):
                 writing.write(chunk)
             files = writing.finished()
-        described = [(pickle.dumps(file), file.record_count, 0) for file in files]
-        described.append((None, 0, writing.changed))  # type: ignore[arg-type]
-        columns = zip(*described, strict=True)
-        types = (pa.binary(), pa.int64(), pa.int64())
-        arrays = [pa.array(c, type_) for c, type_ in zip(columns, types, strict=True)]
-        return (pa.table(arrays, [name for name, _ in WRITTEN]),)
+        described = [msgspec.msgpack.encode(file) for file in files]
+        columns = {"file": [*described, None], "changed": [*[0] * len(files), writing.changed]}
+        types = pa.schema([("file", pa.binary()), ("changed", pa.int64())])
+        return (pa.table(columns, types),)
 
 
 def _chunks(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -92,7 +135,7 @@ class _Writing:
         self.arrow = schema_to_pyarrow(self.schema)
         self.changed = 0
         self._open: dict[tuple[Any, ...], _File] = {}
-        self._files: list[Any] = []
+        self._files: list[DataFile] = []
         size = target.properties.get("write.target-file-size-bytes")
         self._most_bytes = int(size) if size else _FILE_BYTES
 
@@ -104,7 +147,7 @@ class _Writing:
         if self.spec.is_unpartitioned():
             self._write((), rows)
             return
-        from minishark.warehouse.partitions import divided  # noqa: PLC0415 - needs the extra
+        from minishark.tables.warehouse.partitions import divided  # noqa: PLC0415 - needs the extra
 
         for key, part in divided(rows, self.spec, self.schema):
             self._write(key, part)
@@ -124,8 +167,18 @@ class _Writing:
         self._files.append(self._open[key].finished())
         del self._open[key]
 
-    def finished(self) -> list[Any]:
-        """The complete files, as pyiceberg describes them."""
+    def serialized(self, key: tuple[Any, ...]) -> tuple[bytes | None, ...]:
+        """The values of a partition."""
+        from pyiceberg.conversions import to_bytes  # noqa: PLC0415
+
+        types = [field.field_type for field in self.spec.partition_type(self.schema).fields]
+        return tuple(
+            None if value is None else to_bytes(type_, value)  # type: ignore[arg-type]
+            for type_, value in zip(types, key, strict=True)
+        )
+
+    def finished(self) -> list[DataFile]:
+        """The complete files."""
         for key in [*self._open]:
             self._close(key)
         return self._files
@@ -139,7 +192,7 @@ class _Writing:
         if kind is not None:
             for described in self._files:
                 with contextlib.suppress(Exception):
-                    self.io.delete(described.file_path)
+                    self.io.delete(described.path)
 
 
 class _File:
@@ -150,10 +203,10 @@ class _File:
 
         target = writing.target
         self._writing = writing
-        self._partition = Record(*key)
+        self._key = key
         folder = target.location
         if key:
-            folder += f"/{writing.spec.partition_to_path(self._partition, writing.schema)}"
+            folder += f"/{writing.spec.partition_to_path(Record(*key), writing.schema)}"
         self.path = f"{folder}/{target.write_id}-{uuid.uuid4().hex[:12]}.parquet"
         codec = target.properties.get("write.parquet.compression-codec", "zstd")
         level = target.properties.get("write.parquet.compression-level")
@@ -180,14 +233,13 @@ class _File:
         with _naming(self.path):
             self._writer.write_table(rows, row_group_size=self._group_rows)
 
-    def finished(self) -> Any:
-        """Close the file; pyiceberg's description of it, with bounds and counts."""
+    def finished(self) -> DataFile:
+        """Close the file; its description, with bounds and counts."""
         from pyiceberg.io.pyarrow import (  # noqa: PLC0415
             compute_statistics_plan,
             data_file_statistics_from_parquet_metadata,
             parquet_path_to_id_mapping,
         )
-        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat  # noqa: PLC0415
 
         assert self._writer is not None, "it is open"
         with _naming(self.path):
@@ -200,16 +252,10 @@ class _File:
             stats_columns=compute_statistics_plan(schema, self._writing.target.properties),
             parquet_column_mapping=parquet_path_to_id_mapping(schema),
         )
-        return DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=self.path,
-            file_format=FileFormat.PARQUET,
-            partition=self._partition,
-            file_size_in_bytes=size,
-            sort_order_id=None,
-            spec_id=self._writing.spec.spec_id,
-            equality_ids=None,
-            key_metadata=None,
+        return DataFile(
+            path=self.path,
+            size=size,
+            partition=self._writing.serialized(self._key),
             **statistics.to_serialized_dict(),
         )
 

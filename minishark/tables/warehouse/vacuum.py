@@ -15,7 +15,7 @@ from typing import Any
 from pyarrow.fs import FileSelector, FileSystem
 
 from minishark.errors import DataError
-from minishark.warehouse.catalog import ORPHAN_AGE_S
+from minishark.tables.warehouse.catalog import ORPHAN_AGE_S
 
 _SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 _AGE = "history.expire.max-snapshot-age-ms"

@@ -19,7 +19,7 @@ import duckdb
 from minishark.compiler.sql.tokens import sql_tokens
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Schema, quote
-from minishark.warehouse.writer import CHANGED
+from minishark.tables.warehouse.writer import CHANGED
 
 FILE, ROW = "_minishark_file", "_minishark_row"
 _ACTION, _MATCHED, _MARK = "_minishark_action", "_minishark_matched", "_minishark_mark"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
+import msgspec
 import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.query.run import QueryRun
 from minishark.query.sinks import Output, Sink
-from minishark.warehouse.writer import WRITTEN, WriteRows
+from minishark.tables.warehouse.writer import WRITTEN, DataFile, WriteRows
 from minishark.worker.protocol import OutputKind, TaskFunction
 
 
@@ -46,13 +48,17 @@ class WriteTable(Sink[WrittenRows]):
         return Output(kind=OutputKind.RESULT, columns=columns, function=function, lossless=True)
 
     def finish(self, run: QueryRun) -> WrittenRows:
-        return _written([run.result()])
+        return self._written(run.result())
 
     def accept(self, rows: pa.Table) -> WrittenRows:
-        return _written(list(self.write(rows.to_reader())))
+        return self._written(pa.concat_tables(self.write(rows.to_reader())))
 
-
-def _written(answers: list[pa.Table]) -> WrittenRows:
-    table = pa.concat_tables(answers)
-    files = [pickle.loads(file) for file in table.column("file").to_pylist() if file is not None]
-    return WrittenRows(tuple(files), sum(table.column("changed").to_pylist()))
+    def _written(self, answer: pa.Table) -> WrittenRows:
+        schema = Schema.model_validate_json(self.write.schema)
+        spec = PartitionSpec.model_validate_json(self.write.spec)
+        files = [
+            msgspec.msgpack.decode(file, type=DataFile).described(schema, spec)
+            for file in answer.column("file").to_pylist()
+            if file is not None
+        ]
+        return WrittenRows(tuple(files), sum(answer.column("changed").to_pylist()))

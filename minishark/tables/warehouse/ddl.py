@@ -17,8 +17,8 @@ import duckdb
 
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Column, Schema, quote
-from minishark.warehouse.dml import Text, unquoted
-from minishark.warehouse.types import iceberg_type
+from minishark.tables.warehouse.dml import Text, unquoted
+from minishark.tables.warehouse.types import iceberg_type
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
 _STRING = re.compile(r"'((?:[^']|'')*)'")

@@ -18,7 +18,7 @@ from minishark.expressions import Column, quote_text
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.iceberg import IcebergFile, IcebergSnapshot, IcebergSource
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
-from minishark.warehouse.dml import FILE, ROW
+from minishark.tables.warehouse.dml import FILE, ROW
 
 _numbers = itertools.count()
 
@@ -93,8 +93,8 @@ class LocatedRows(Snapshot):
 
 def _places(path: str) -> tuple[MappedColumn, MappedColumn]:
     return (
-        MappedColumn(FILE, "VARCHAR", constant=quote_text(path)),
-        MappedColumn(ROW, "BIGINT", is_row_number=True),
+        MappedColumn(name=FILE, type="VARCHAR", constant=quote_text(path), named=()),
+        MappedColumn(name=ROW, type="BIGINT", is_row_number=True),
     )
 
 
