@@ -36,8 +36,8 @@ Examples:
     metavar="HOST:PORT",
     default=f"127.0.0.1:{_PORT}",
     show_default=True,
-    help="Where to listen for Flight SQL; port 0 for any that is free. Other machines reach a server only with "
-    "--certificate, and --token-file or --password-file.",
+    help="Where to listen for Flight SQL; port 0 for any that is free. Other machines reach a "
+    "server only with --certificate, and --token-file or --password-file.",
 )
 @click.option(
     "--data",
