@@ -119,9 +119,9 @@ def test_the_synthetic_trace_has_the_shape_of_googles(tmp_path: Path) -> None:
 
 def test_a_trace_is_replayed_by_class(tmp_path: Path) -> None:
     """Short and long jobs apart, under each placement and discipline; Eagle's help short ones."""
-    write_hawk(tmp_path / "trace", hawk_shaped(1200, 3))
+    write_hawk(tmp_path / "trace", hawk_shaped(500, 3))
     parameters = Replay(
-        trace=str(tmp_path / "trace"), nodes=500, schedulers=1, loads=(0.9,),
+        trace=str(tmp_path / "trace"), nodes=300, schedulers=1, loads=(0.9,),
         placements=("central", "sparrow", "eagle"), policies=("fifo", "srpt"),
     )  # fmt: skip
     rows = replayed(parameters, 1, nothing)
