@@ -128,8 +128,8 @@ class WarehouseTables:
         version = f"{name}@{number if moment is None else moment.isoformat()}"
         if version not in sources:
             source = WarehouseSource(
-                version,
-                lambda: self.catalog.load(name),
+                name=version,
+                current=lambda: self.catalog.load(name),
                 snapshot_id=number,
                 timestamp=moment,
                 hosts_reach=self.catalog.hosts_reach,
@@ -139,13 +139,17 @@ class WarehouseTables:
 
     def _source(self, name: TableName) -> WarehouseSource:
         reach = self.catalog.hosts_reach
-        return WarehouseSource(str(name), lambda: self.catalog.load(name), hosts_reach=reach)
+        return WarehouseSource(
+            name=str(name), current=lambda: self.catalog.load(name), hosts_reach=reach
+        )
 
     def _staged(self, open_: Transaction, name: TableName) -> str:
         """A name for the table as this session's transaction has left it, which others lack."""
         if not open_.source:
             reach = self.catalog.hosts_reach
-            source = WarehouseSource(str(name), lambda: self.current(name), hosts_reach=reach)
+            source = WarehouseSource(
+                name=str(name), current=lambda: self.current(name), hosts_reach=reach
+            )
             open_.source = self.engine.planner.sources.add_unnamed(source).name
         return open_.source
 

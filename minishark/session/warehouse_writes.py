@@ -291,7 +291,9 @@ class WarehouseWrites:
     ) -> Iterator[tuple[str, Callable[[frozenset[str]], Any]]]:
         """A relation of a table's rows with their places, and one of some of its files."""
         reach = self.catalog.hosts_reach
-        snapshot = WarehouseSource(str(name), lambda: table, hosts_reach=reach).resolve()
+        snapshot = WarehouseSource(
+            name=str(name), current=lambda: table, hosts_reach=reach
+        ).resolve()
 
         @contextlib.contextmanager
         def of(files: frozenset[str] | None) -> Iterator[str]:

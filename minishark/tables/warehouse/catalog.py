@@ -47,7 +47,7 @@ class TableName:
         return f"{NAME}.{self.schema}.{self.table}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WarehouseCatalog:
     """Schemas and tables of a warehouse; safe to use from several threads."""
 
@@ -324,7 +324,7 @@ def _opened(where: str, properties: Mapping[str, str]) -> WarehouseCatalog:
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
 
     with _reached(where):
-        return WarehouseCatalog(where, load_catalog(NAME, **properties))
+        return WarehouseCatalog(where=where, catalog=load_catalog(NAME, **properties))
 
 
 @contextlib.contextmanager

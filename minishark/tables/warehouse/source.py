@@ -31,7 +31,7 @@ def as_it_is(table: Any) -> StaticTable:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WarehouseSource(Source):
     """The current rows of a table, or those of an earlier version."""
 
