@@ -8,6 +8,7 @@ reads, one file a task. Equality deletes are refused.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,10 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 _EXTRA = "iceberg"
-_SECRETS = re.compile(r"key|secret|token|credential|password|sas|connection-string", re.IGNORECASE)
+_SECRETS = re.compile(
+    r"(s3|gcs|adls|hf|client)\..*(key|secret|token|credential|password|sas|connection-string)",
+    re.IGNORECASE,
+)
 _VERSION = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 
 
@@ -58,6 +62,8 @@ class IcebergSource(Source):
         ref: a branch or tag.
         properties: of pyiceberg's file system, such as `s3.endpoint`; only with a path.
         name: what messages call the table; by default its identifier or path.
+        hosts_reach: whether hosts reach the files of object stores as they are set up, without
+            what the table's own file system was told.
     """
 
     def __init__(
@@ -69,13 +75,15 @@ class IcebergSource(Source):
         ref: str | None = None,
         properties: Mapping[str, str] | None = None,
         name: str = "",
+        hosts_reach: bool = False,
     ) -> None:
         library("pyiceberg.table", _EXTRA)
         if sum(each is not None for each in (snapshot_id, timestamp, ref)) > 1:
             raise DataError("Name one of snapshot_id, timestamp and ref.")
         self._table = str(table) if isinstance(table, Path) else table
         self._at = _At(snapshot_id, timestamp, ref)
-        self._properties = dict(properties or {})
+        self._properties = {**_from_environment(), **(properties or {})}
+        self._hosts_reach = hosts_reach
         self.name = name or (
             self._table if isinstance(self._table, str) else ".".join(self._table.name())
         )
@@ -101,7 +109,7 @@ class IcebergSource(Source):
             raise DataError(f"Can't read the Iceberg table {self.name}: {error}") from error
         with self._lock:
             if self._last is None or self._last.version != found.version:
-                self._last = IcebergSnapshot(self.name, found)
+                self._last = IcebergSnapshot(self.name, found, hosts_reach=self._hosts_reach)
             return self._last
 
     def _loaded(self) -> Table:
@@ -118,11 +126,12 @@ class IcebergSource(Source):
 class IcebergSnapshot(Snapshot):
     """One snapshot of an Iceberg table with one of its schemas."""
 
-    def __init__(self, name: str, pinned: _Pinned) -> None:
+    def __init__(self, name: str, pinned: _Pinned, *, hosts_reach: bool = False) -> None:
         from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
 
         self._name = name
         self._pinned = pinned
+        self._hosts_reach = hosts_reach
         self.version = pinned.version
         arrow = schema_to_pyarrow(pinned.schema, include_field_ids=False)
         self._types = {
@@ -198,8 +207,10 @@ class IcebergSnapshot(Snapshot):
         if self._pinned.has_changed_nested_fields or has_reserved_name(self.schema):
             return False
         # Hosts fetch files with the environment's credentials; a catalog's go with pyiceberg's.
-        secret = any(_SECRETS.search(name) for name in self._pinned.io.properties)
-        return not secret or all(_is_local(each.file_path) for each in files)
+        secret = any(_SECRETS.match(name) for name in self._pinned.io.properties)
+        if not secret or self._hosts_reach:
+            return True
+        return all(_is_local(each.file_path) for each in files)
 
     def _columns(self, file: DataFile) -> tuple[MappedColumn, ...] | None:
         """Where the columns are in a file; None if a constant has no SQL."""
@@ -429,6 +440,12 @@ def _pinned(table: Table, at: _At, name: str) -> _Pinned:
     number = None if snapshot is None else snapshot.snapshot_id
     version = f"{metadata.table_uuid}/{number}/{schema_id}"
     return _Pinned(metadata, table.io, number, version)
+
+
+def _from_environment() -> dict[str, str]:
+    """What pyiceberg does not read there itself, other than `sources.filesystems`."""
+    known = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
+    return {key: os.environ[name] for key, name in known.items() if name in os.environ}
 
 
 def _metadata_location(table: str, properties: Mapping[str, str]) -> str:

@@ -291,6 +291,11 @@ def test_transactions(session: Session) -> None:
             session.sql(sql)
     with pytest.raises(QueryError, match="already"):
         session.sql("BEGIN")
+    with session.new_session() as other:
+        assert _rows(other, "FROM s.t") == [(1,)]
+        other.sql("BEGIN; INSERT INTO s.u VALUES (2)")
+        assert _rows(other, "SELECT count(*) FROM s.u") == [(2,)]
+        other.sql("ROLLBACK")
     session.sql("ROLLBACK")
     assert _rows(session, "FROM s.t") == [(1,)]
     session.sql("BEGIN; DELETE FROM s.t; INSERT INTO s.t VALUES (3); COMMIT")

@@ -28,6 +28,8 @@ NAME = "warehouse"
 MAIN = "main"
 """The schema of tables that are named without one."""
 
+_FILE_PREFIXES = ("s3.", "adls.", "gcs.", "hf.")  # of PyIceberg's properties of files
+
 ORPHAN_AGE_S = 24 * 3600
 """Files that no table uses are removed from this age on: younger ones may be about to be used."""
 
@@ -45,13 +47,15 @@ class TableName:
         return f"{NAME}.{self.schema}.{self.table}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WarehouseCatalog:
     """Schemas and tables of a warehouse; safe to use from several threads."""
 
     where: str  # what messages call it; without credentials
     catalog: Any  # PyIceberg's
     folder: str = ""  # the URI of the warehouse's folder, if the catalog is embedded there
+    # Whether hosts reach the tables' files as the session's storage options say.
+    hosts_reach: bool = True
     _tables: dict[TableName, Any] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -201,9 +205,10 @@ class WarehouseCatalog:
     def new_location(self, name: TableName) -> str | None:
         """Where a new table's files go; None for where the catalog says."""
         # Never the folder of another table: one that was dropped or renamed may be in use.
-        if not self.folder:
+        root = self.folder or self.catalog.properties.get("warehouse", "")
+        if self.catalog.properties.get("type") == "rest" or "://" not in root:
             return None
-        return f"{self.folder}/{name.schema}/{name.table}-{secrets.token_hex(4)}"
+        return f"{root.rstrip('/')}/{name.schema}/{name.table}-{secrets.token_hex(4)}"
 
     def new_table(
         self, name: TableName, schema: Any, spec: Any, properties: Mapping[str, str]
@@ -253,8 +258,26 @@ class WarehouseCatalog:
             self.catalog.close()
 
 
-def open_catalog(where: Where) -> WarehouseCatalog:
+_FILE_PROPERTIES = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+    "aws_endpoint": "s3.endpoint",
+    "aws_endpoint_url": "s3.endpoint",
+    "azure_storage_account_name": "adls.account-name",
+    "azure_storage_account_key": "adls.account-key",
+    "azure_storage_sas_token": "adls.sas-token",
+}
+"""Storage options, as `connect` takes them, by their names in PyIceberg."""
+
+
+def open_catalog(where: Where, storage: Mapping[str, str]) -> WarehouseCatalog:
     """The catalog of a warehouse, which is made if `where` is a new folder.
+
+    Args:
+        where: the warehouse, as `connect` takes it.
+        storage: the storage options of its files.
 
     Raises:
         OptionError: `where` is no warehouse, or PyIceberg is missing.
@@ -264,10 +287,13 @@ def open_catalog(where: Where) -> WarehouseCatalog:
         library(module, "iceberg")
     if isinstance(where, Mapping):
         named = where.get("uri", where.get("type", "warehouse"))
-        return _opened(str(named).rpartition("@")[2], dict(where))
+        known = {_FILE_PROPERTIES[n]: t for n, t in storage.items() if n in _FILE_PROPERTIES}
+        found = _opened(str(named).rpartition("@")[2], {**known, **where})
+        found.hosts_reach = not any(name.startswith(_FILE_PREFIXES) for name in where)
+        return found
     text = str(where)
     if text.startswith(("http://", "https://")):
-        return _opened(text.rpartition("@")[2], {"type": "rest", "uri": text})
+        return open_catalog({"type": "rest", "uri": text}, storage)
     if "://" in text and not text.startswith("file://"):
         raise OptionError(
             f"A warehouse at {text.partition('://')[0]}:// needs a catalog elsewhere: pass "
@@ -298,7 +324,7 @@ def _opened(where: str, properties: Mapping[str, str]) -> WarehouseCatalog:
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
 
     with _reached(where):
-        return WarehouseCatalog(where, load_catalog(NAME, **properties))
+        return WarehouseCatalog(where=where, catalog=load_catalog(NAME, **properties))
 
 
 @contextlib.contextmanager
