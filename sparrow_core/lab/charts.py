@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sparrow_core.lab.experiment import CannotRun, Chart
+from sparrow_core.lab.experiment import Chart, ExperimentError
 from sparrow_core.lab.rows import Point, Response, Row
 
 _PANEL_INCHES = (4.2, 3.2)
@@ -35,9 +35,9 @@ _FEW = 15  # lines with at most this many points have markers
 
 
 def require_matplotlib() -> None:
-    """Raise CannotRun if it is not installed: before an experiment runs, not after it."""
+    """Raise ExperimentError if it is not installed: before an experiment runs, not after it."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise CannotRun("plots need matplotlib: pip install 'minishark[bench]'")
+        raise ExperimentError("plots need matplotlib: pip install 'minishark[bench]'")
 
 
 def draw(chart: Chart, title: str, rows: Sequence[Row], runs: int = 1) -> Any:

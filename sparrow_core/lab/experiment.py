@@ -11,7 +11,7 @@ from sparrow_core.lab.rows import Row
 from sparrow_core.protocol.errors import SparrowError
 
 
-class CannotRun(SparrowError):
+class ExperimentError(SparrowError):
     """An experiment can't be run or reported as it was asked for; says why."""
 
 

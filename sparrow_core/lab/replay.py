@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparrow_core.lab.experiment import Advance, CannotRun, Chart, Experiment, over_cases
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, ExperimentError, over_cases
 from sparrow_core.lab.findings import Finding, times, value
 from sparrow_core.lab.parameters import (
     Count,
@@ -70,7 +70,7 @@ class Replay:
             raise ValueError("jobs: how many is a synthetic trace to have?")
 
     def read(self, seed: int) -> list[TracedJob]:
-        """The jobs; CannotRun if the file can't be read."""
+        """The jobs; ExperimentError if the file can't be read."""
         if not self.trace:
             return hawk_shaped(self.jobs, seed)
         return read_trace(Path(self.trace), self.format, self.columns, jobs_max=self.jobs)
@@ -80,7 +80,7 @@ def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
     """Response times of short and of long jobs, and messages."""
     jobs = parameters.read(seed)
     if len(jobs) < 2:
-        raise CannotRun("a trace of one job says nothing of queues: at least two are needed")
+        raise ExperimentError("a trace of one job says nothing of queues: at least two are needed")
     expected = [max(job.expected_s, _SHORTEST_S) for job in jobs]
     cutoff_s = parameters.cutoff_s or _LONG_TIMES * statistics.geometric_mean(expected)
     first = int(parameters.warm_up * len(jobs))
@@ -115,7 +115,7 @@ def _own_load(jobs: Sequence[TracedJob], slots: int) -> float:
     """The share of slots that would be busy at the times of the trace."""
     span_s = jobs[-1].at_s * len(jobs) / (len(jobs) - 1)
     if not span_s:
-        raise CannotRun("all jobs of the trace come at once: there is no load to speak of")
+        raise ExperimentError("all jobs of the trace come at once: there is no load to speak of")
     return sum(job.work_s for job in jobs) / (span_s * slots)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparrow_core.lab.charts import draw, save
-from sparrow_core.lab.experiment import AnyExperiment, CannotRun
+from sparrow_core.lab.experiment import AnyExperiment, ExperimentError
 from sparrow_core.lab.rows import Row, across
 
 _PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
@@ -45,7 +45,7 @@ def write_report(
         for file in files[2:]:
             save(figure, file)
     except OSError as error:
-        raise CannotRun(f"cannot write to {folder}: {error}") from error
+        raise ExperimentError(f"cannot write to {folder}: {error}") from error
     return files
 
 
