@@ -51,10 +51,12 @@ def write_report(
 
 def _write_rows(file: Path, rows: Sequence[Row]) -> None:
     with file.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.writer(out)
-        writer.writerow(field.name for field in dataclasses.fields(rows[0]))
+        # Rows of both kinds may stand in one file, with empty cells for what a kind has not.
+        names = dict.fromkeys(field.name for row in rows for field in dataclasses.fields(row))
+        writer = csv.DictWriter(out, names)
+        writer.writeheader()
         for row in rows:
-            writer.writerow(map(_cell, dataclasses.astuple(row)))
+            writer.writerow({name: _cell(each) for name, each in vars(row).items()})
 
 
 def _cell(value: Any) -> Any:
