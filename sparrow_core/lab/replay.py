@@ -163,7 +163,7 @@ def _against(kind: str, load: float, field_name: str = "p50_ms") -> tuple[Findin
 EXPERIMENTS = (
     Experiment(
         name="replay",
-        title="A trace replayed (nodes: {nodes:,}, slots of each: {slots}, schedulers: {schedulers})",
+        title="A trace (nodes: {nodes:,}, slots of each: {slots}, schedulers: {schedulers})",
         source="Hawk, figure 5, and Eagle, figure 6, in kind: their traces, or a file of yours",
         kind="simulated",
         parameters=Replay(),
