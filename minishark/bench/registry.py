@@ -19,7 +19,7 @@ from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
 from sparrow_core.lab import table
 from sparrow_core.lab.charts import require_matplotlib
-from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.experiment import AnyExperiment, ExperimentError
 from sparrow_core.lab.parameters import checked
 from sparrow_core.lab.reports import PlotFormat, write_report
 from sparrow_core.lab.summary import Table, summary
@@ -87,11 +87,14 @@ def run_experiment(
     """
     require_matplotlib()  # before the work, not after it
     runs = 1 if experiment.verdict else runs
-    found = [
-        experiment.run(parameters, each, lambda share: advance(share / runs))
-        for each in range(seed, seed + runs)
-    ]
-    files = write_report(experiment, parameters, seed, found, folder, plots)
+    try:
+        found = [
+            experiment.run(parameters, each, lambda share: advance(share / runs))
+            for each in range(seed, seed + runs)
+        ]
+        files = write_report(experiment, parameters, seed, found, folder, plots)
+    except ExperimentError as error:  # a trace that can't be read, a folder that can't be written
+        raise OptionError(f"{experiment.name}: {error}.") from error
     if experiment.verdict is None:
         return Report(summary(experiment, found), files)
     verdict = experiment.verdict(found[0])

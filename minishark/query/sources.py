@@ -544,11 +544,14 @@ def with_splits(
             others = sum(name == key[0] for name, _ in chosen)
             name = f"{source.name} ({others + 1})" if others else source.name
             table, count = _table(source, hint.pushed, name, options)
-            total = None
+            hint = replace(hint, splits=count)
             if counts_all:
                 every = Pushed(columns=hint.pushed.columns)
-                total = len(source.snapshot.splits(every, options.partitions))
-            chosen[key] = (table, replace(hint, splits=count, all_splits=total))
+                splits = source.snapshot.splits(every, options.partitions)
+                size = sum(split.bytes for split in splits)
+                share = table.bytes / size if size else 1.0
+                hint = replace(hint, all_splits=len(splits), share=share)
+            chosen[key] = (table, hint)
             versions[name.lower()] = source
         table, hint = chosen[key]
         return replace(scan, table=table.name, hints=replace(scan.hints, source=hint))

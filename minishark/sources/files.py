@@ -6,7 +6,6 @@ Keys that folders are named by are columns, and a predicate on one decides which
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import operator
 import threading
@@ -203,10 +202,10 @@ def named_files(pattern: str | Path, reach: Reach) -> FileSource:
     """
 
     def find() -> Sequence[StoredFile]:
-        files = reach.list(str(pattern))
+        is_folder = Path(pattern).is_dir()
+        files = [] if is_folder and not any(Path(pattern).iterdir()) else reach.list(str(pattern))
         known = [file for file in files if reader_of(file.path)]
-        is_folder = any(file.path != str(pattern) for file in files)
-        if not known and is_folder and not glob.has_magic(str(pattern)):
+        if is_folder and not known:
             endings = ", ".join(ENDINGS)
             raise DataError(f"There are no files in {pattern} that end in {endings}.")
         for file in known or files:

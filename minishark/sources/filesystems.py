@@ -18,10 +18,12 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from queue import Empty, SimpleQueue
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -38,6 +40,8 @@ OBJECT_STORES = {
     "abfss": "AzureStore",
 }
 """The schemes of URIs that are read, with obstore's class for each."""
+
+Result = TypeVar("Result")
 
 _WILD = re.compile(r"[*?\[]")
 _TOKEN = re.compile(r"\*|\?|\[!?[^\]]+\]|[^*?\[]+|\[")
@@ -125,7 +129,10 @@ def list_files(pattern: str | Path, access: StoreAccess = FROM_ENVIRONMENT) -> l
         DataError: there is none, or the store does not answer, or denies access.
     """
     text = str(pattern)
-    found = _list_remote(text, access) if is_remote(text) else _list_local(text)
+    if is_remote(text):
+        (found,) = at_once([partial(_list_remote, text, access)])
+    else:
+        found = _list_local(text)
     if not found:
         raise DataError(f"There is no file {pattern}.")
     return sorted(found, key=lambda file: file.path)
@@ -142,9 +149,51 @@ def stat_file(path: str, access: StoreAccess = FROM_ENVIRONMENT) -> StoredFile:
         if found is None:
             raise DataError(f"There is no file {path}.")
         return found
-    store = ObjectStore.at(path, access)
-    with store.errors(path):
-        return store.head(path)
+    (stored,) = at_once([partial(_stat_remote, path, access)])
+    return stored
+
+
+def _stat_remote(uri: str, access: StoreAccess) -> StoredFile:
+    store = ObjectStore.at(uri, access)
+    with store.errors(uri):
+        return store.head(uri)
+
+
+def at_once(calls: Sequence[Callable[[], Result]], threads: int = 1) -> list[Result]:
+    """What calls return, so many of which are made at a time; the first error ends the wait.
+
+    The threads do not keep the process from ending: Ctrl-C does not wait for a store that hangs.
+    """
+    to_do: SimpleQueue[tuple[int, Callable[[], Result]]] = SimpleQueue()
+    done: SimpleQueue[tuple[int, Result | BaseException, bool]] = SimpleQueue()
+    for item in enumerate(calls):
+        to_do.put(item)
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                number, call = to_do.get_nowait()
+            except Empty:
+                return
+            try:
+                done.put((number, call(), True))
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                done.put((number, error, False))
+
+    for _ in range(min(threads, len(calls))):
+        threading.Thread(target=work, name="minishark-store", daemon=True).start()
+    results: dict[int, Any] = {}
+    try:
+        for _ in calls:
+            number, result, is_right = done.get()
+            if not is_right:
+                assert isinstance(result, BaseException), "it was raised"
+                raise result
+            results[number] = result
+    finally:
+        stopped.set()
+    return [results[number] for number in range(len(calls))]
 
 
 def read_range(

@@ -8,6 +8,7 @@ reads, one file a task. Equality deletes are refused.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,10 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 _EXTRA = "iceberg"
-_SECRETS = re.compile(r"key|secret|token|credential|password|sas|connection-string", re.IGNORECASE)
+_SECRETS = re.compile(
+    r"(s3|gcs|adls|hf|client)\..*(key|secret|token|credential|password|sas|connection-string)",
+    re.IGNORECASE,
+)
 _VERSION = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 
 
@@ -78,7 +82,7 @@ class IcebergSource(Source):
             raise DataError("Name one of snapshot_id, timestamp and ref.")
         self._table = str(table) if isinstance(table, Path) else table
         self._at = _At(snapshot_id, timestamp, ref)
-        self._properties = dict(properties or {})
+        self._properties = {**_from_environment(), **(properties or {})}
         self._hosts_reach = hosts_reach
         self.name = name or (
             self._table if isinstance(self._table, str) else ".".join(self._table.name())
@@ -203,7 +207,7 @@ class IcebergSnapshot(Snapshot):
         if self._pinned.has_changed_nested_fields or has_reserved_name(self.schema):
             return False
         # Hosts fetch files with the environment's credentials; a catalog's go with pyiceberg's.
-        secret = any(_SECRETS.search(name) for name in self._pinned.io.properties)
+        secret = any(_SECRETS.match(name) for name in self._pinned.io.properties)
         if not secret or self._hosts_reach:
             return True
         return all(_is_local(each.file_path) for each in files)
@@ -436,6 +440,12 @@ def _pinned(table: Table, at: _At, name: str) -> _Pinned:
     number = None if snapshot is None else snapshot.snapshot_id
     version = f"{metadata.table_uuid}/{number}/{schema_id}"
     return _Pinned(metadata, table.io, number, version)
+
+
+def _from_environment() -> dict[str, str]:
+    """What pyiceberg does not read there itself, other than `sources.filesystems`."""
+    known = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
+    return {key: os.environ[name] for key, name in known.items() if name in os.environ}
 
 
 def _metadata_location(table: str, properties: Mapping[str, str]) -> str:

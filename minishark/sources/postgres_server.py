@@ -75,7 +75,7 @@ class Server:
         """What the server or the driver said, without credentials."""
         found = _SERVER_ERROR.search(str(error))
         text = (found[1] if found else str(error)).strip().rstrip(".")
-        for secret in _secrets(dsn):
+        for secret in passwords_in(dsn):
             text = text.replace(secret, "***")
         text = _SECRET.sub("password=***", text)
         hint = ""
@@ -189,8 +189,8 @@ def _quoted_parameter(value: str) -> str:
     return f"'{escaped}'"
 
 
-def _secrets(dsn: str) -> list[str]:
-    """The password as messages might quote it."""
+def passwords_in(dsn: str) -> list[str]:
+    """The passwords of a connection string, as messages might quote them."""
     user = urlsplit(dsn).netloc.rpartition("@")[0] if "://" in dsn else ""
     found = [
         user.partition(":")[2],

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from minishark.errors import OptionError
 from minishark.sources.contract import Source
 from minishark.sources.files import FileSource
 from minishark.sources.formats import Reach
@@ -31,11 +32,19 @@ def _delta(_: Reach, table: str, **options: Any) -> Source:
 
 def _postgres(_: Reach, dsn: str, schema: str, table: str, **options: Any) -> Source:
     from minishark.sources.postgres import PostgresSource  # noqa: PLC0415 - an extra
+    from minishark.sources.postgres_server import passwords_in  # noqa: PLC0415
 
+    if passwords_in(dsn):
+        raise OptionError(
+            "Events and logs show the text of queries, so it must not have a password. Put the "
+            "connection string into a variable of the environment and write "
+            "postgres_scan('env:NAME', ...), or use session.read.postgres."
+        )
     return PostgresSource(dsn, schema, table, **options)
 
 
-def _read_arrow(reach: Reach, *patterns: str, **options: object) -> Source:
+def _read_arrow(reach: Reach, files: str | list[str], **options: object) -> Source:
+    patterns = [files] if isinstance(files, str) else files
     return FileSource(
         name=f"read_arrow({', '.join(map(repr, patterns))})",
         reader="read_arrow",

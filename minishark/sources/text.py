@@ -32,6 +32,7 @@ from minishark.sources.hive import FolderKeys
 from minishark.sources.text_ranges import RANGE_BYTES, Quoting, TextRange, line_ranges
 
 _ROW_BYTES = 64  # of files whose rows nobody has counted
+_SNIFFED_FILES = 10  # as DuckDB looks at for the columns of CSV
 _SAMPLED_FILES = 32  # as DuckDB samples for the columns of JSON
 _SAMPLED_ROWS = 2_048
 _NOT_IN_PARTS = frozenset(
@@ -55,7 +56,7 @@ _TYPING = ("types", "dtypes", "column_types", "auto_type_candidates", "sample_si
 _TEMPORAL = re.compile(r"\b(?:DATE|TIME|TIMESTAMP)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """How a CSV file is written, as DuckDB finds it."""
 
@@ -121,7 +122,9 @@ class CsvFormat(FileFormat):
         current = {*files}
         self._dialects = {f: d for f, d in self._dialects.items() if f in current}
         self._ranges = {k: v for k, v in self._ranges.items() if k[0] in current}
-        with reach.held(files, ()) as paths:
+        # Of remote files, those are fetched that DuckDB looks at.
+        some = files[:_SNIFFED_FILES] if files[0].is_remote and not self._unites else files
+        with reach.held(some, ()) as paths:
             options = {**self.options, "hive_partitioning": "false", **compression(files[0].path)}
             own = columns_of(connection, call("read_csv", paths, options))
         # The first one says whether files have headers; united ones have columns of their own.
@@ -148,19 +151,21 @@ class CsvFormat(FileFormat):
         first = self._dialects[found.files[0]]
         if first is None or not _NOT_IN_PARTS.isdisjoint(self.options):
             plain = {**self.options, "hive_partitioning": "false"}
-            return whole("read_csv", plain, files, own, keys, chosen)
+            return _Reading("read_csv", plain, own, keys).whole(files, chosen)
         cuts = {file: min(-(-tasks // len(chosen)), file.bytes // RANGE_BYTES) for file in files}
         with reach.connect() as connection:
             self._sniff(connection, [file for file in files if self._is_cut(file, cuts)], reach)
         splits: list[Split] = []
         for index, file in zip(chosen, files, strict=True):
+            if not file.bytes:  # no header to be told, and no rows
+                continue
             dialect = self._dialects.get(file) if self._is_cut(file, cuts) else None
             if dialect is not None and dialect.is_divisible:
                 options, columns = self._told(dialect, found.own)
                 ranges = self._divided(file, cuts[file], dialect)
                 if ranges is not None and len(columns) == len(found.own):
-                    splits += _in_ranges(
-                        "read_csv", file, options, own, keys.of(index), ranges, dialect
+                    splits += _Reading("read_csv", options, own, keys).in_ranges(
+                        file, index, ranges, dialect
                     )
                     continue
             names = self._names(file, first, found.own)
@@ -213,59 +218,59 @@ class CsvFormat(FileFormat):
         return self._ranges[key]
 
 
-def whole(
-    reader: str,
-    options: Options,
-    files: Sequence[StoredFile],
-    own: Schema,
-    keys: FolderKeys,
-    chosen: Sequence[int],
-) -> list[Split]:
-    """All files at once; those of each folder, where folders are columns."""
-    groups: dict[tuple[str, ...], tuple[list[StoredFile], FolderKeys]] = {}
-    for index, file in zip(chosen, files, strict=True):
-        values = keys.of(index)
-        key = tuple(text for texts in values.literals.values() for text in texts)
-        groups.setdefault(key, ([], values))[0].append(file)
-    return [
-        WholeFiles(
-            stored=tuple(some),
-            reader=reader,
-            options=tuple(options.items()),
-            own=own,
-            keys=values,
-            bytes=sum(file.bytes for file in some),
-        )
-        for some, values in groups.values()
-    ]
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How files are read."""
 
+    reader: str
+    options: Options  # for the first line of a file
+    own: Schema  # the columns of the files, without those of their folders
+    keys: FolderKeys  # the columns of the folders of all files
 
-def _in_ranges(
-    reader: str,
-    file: StoredFile,
-    first_options: Options,
-    own: Schema,
-    keys: FolderKeys,
-    ranges: Sequence[tuple[int, int]],
-    dialect: Dialect | None,
-) -> list[Split]:
-    later = dict(first_options) if dialect is None else {**first_options, "header": "false"}
-    return [
-        TextRange(
-            file=file,
-            reader=reader,
-            first_options=tuple(first_options.items()),
-            options=tuple(later.items()),
-            own=own,
-            keys=keys,
-            first=first,
-            last=last,
-            quoting=None if dialect is None else dialect.quoting,
-            rows=None,
-            bytes=last - first,
-        )
-        for first, last in ranges
-    ]
+    def whole(self, files: Sequence[StoredFile], chosen: Sequence[int]) -> list[Split]:
+        """All files at once; those of each folder, where folders are columns."""
+        groups: dict[tuple[str, ...], tuple[list[StoredFile], FolderKeys]] = {}
+        for index, file in zip(chosen, files, strict=True):
+            values = self.keys.of(index)
+            key = tuple(text for texts in values.literals.values() for text in texts)
+            groups.setdefault(key, ([], values))[0].append(file)
+        return [
+            WholeFiles(
+                stored=tuple(some),
+                reader=self.reader,
+                options=tuple(self.options.items()),
+                own=self.own,
+                keys=values,
+                bytes=sum(file.bytes for file in some),
+            )
+            for some, values in groups.values()
+        ]
+
+    def in_ranges(
+        self,
+        file: StoredFile,
+        index: int,
+        ranges: Sequence[tuple[int, int]],
+        dialect: Dialect | None = None,
+    ) -> list[Split]:
+        """A file in ranges of bytes."""
+        later = self.options if dialect is None else {**self.options, "header": "false"}
+        return [
+            TextRange(
+                file=file,
+                reader=self.reader,
+                first_options=tuple(self.options.items()),
+                options=tuple(later.items()),
+                own=self.own,
+                keys=self.keys.of(index),
+                first=first,
+                last=last,
+                quoting=None if dialect is None else dialect.quoting,
+                rows=None,
+                bytes=last - first,
+            )
+            for first, last in ranges
+        ]
 
 
 def _dialect(connection: duckdb.DuckDBPyConnection, path: str, options: Options) -> Dialect | None:
@@ -315,7 +320,8 @@ class JsonFormat(FileFormat):
         self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...], reach: Reach
     ) -> Found:
         options = {**self.options, "hive_partitioning": "false"}
-        with reach.held(files, ()) as paths:
+        some = files[:_SAMPLED_FILES] if files[0].is_remote else files
+        with reach.held(some, ()) as paths:
             own = columns_of(connection, call("read_json", paths, options))
             is_typed = not _TEMPORAL.search(" ".join(column.type for column in own))
             sampled = paths[:_SAMPLED_FILES]
@@ -349,7 +355,7 @@ class JsonFormat(FileFormat):
         own = without_keys(found.own, keys)
         options = {**self.options, "hive_partitioning": "false"}
         if not self._columns.get(found.files):
-            return whole("read_json", options, files, own, keys, chosen)
+            return _Reading("read_json", options, own, keys).whole(files, chosen)
         told = {**_without_detection(options), "columns": struct_of(found.own)}
         splits: list[Split] = []
         for index, file in zip(chosen, files, strict=True):
@@ -357,9 +363,9 @@ class JsonFormat(FileFormat):
             if count > 1 and not compression(file.path) and _is_delimited(file):
                 lines = {**told, "format": "'newline_delimited'"}
                 ranges = line_ranges(file.path, count, None) or []
-                splits += _in_ranges("read_json", file, lines, own, keys.of(index), ranges, None)
+                splits += _Reading("read_json", lines, own, keys).in_ranges(file, index, ranges)
                 continue
-            splits += whole("read_json", told, [file], own, keys, [index])
+            splits += _Reading("read_json", told, own, keys).whole([file], [index])
         return splits
 
 

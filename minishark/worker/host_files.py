@@ -25,8 +25,8 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -38,6 +38,7 @@ from minishark.sources.filesystems import (
     FileReplacedError,
     StoreAccess,
     StoredFile,
+    at_once,
     read_range,
     stat_file,
 )
@@ -114,9 +115,7 @@ class HostFiles:
             entries = [_Entry(self.folder, files[i], access) for i in remote]
             for entry in entries:
                 held.enter_context(entry.held())
-            with ThreadPoolExecutor(_AT_ONCE, "minishark-fetch") as pool:
-                wanted = [parts[i] if parts else WHOLE for i in remote]
-                self._fetch(entries, wanted, pool)
+            self._fetch(entries, [parts[i] if parts else WHOLE for i in remote])
             for i, entry in zip(remote, entries, strict=True):
                 paths[i] = str(entry.data)
             yield paths
@@ -127,23 +126,21 @@ class HostFiles:
         """As `held`, for Parquet files of which only the metadata is needed."""
         return self.held(files, [FilePart(columns=())] * len(files), access)
 
-    def _fetch(
-        self, entries: Sequence[_Entry], parts: Sequence[FilePart], pool: ThreadPoolExecutor
-    ) -> None:
+    def _fetch(self, entries: Sequence[_Entry], parts: Sequence[FilePart]) -> None:
         """Fetch what is missing: first the metadata of Parquet files that are needed in part."""
         some = [entry for entry, part in zip(entries, parts, strict=True) if part != WHOLE]
-        self._get([(entry, metadata_range(entry.file.bytes)) for entry in some], pool)
+        self._get([(entry, metadata_range(entry.file.bytes)) for entry in some])
         longer = [(entry, metadata_range(entry.file.bytes, entry.tail())) for entry in some]
-        self._get(longer, pool)
+        self._get(longer)
         wanted = []
         for entry, part in zip(entries, parts, strict=True):
             if part == WHOLE:
                 wanted.append((entry, (0, entry.file.bytes)))
             else:
                 wanted += [(entry, each) for each in entry.needed(part)]
-        self._get(wanted, pool)
+        self._get(wanted)
 
-    def _get(self, wanted: Iterable[tuple[_Entry, Range]], pool: ThreadPoolExecutor) -> None:
+    def _get(self, wanted: Iterable[tuple[_Entry, Range]]) -> None:
         by_entry: dict[_Entry, list[Range]] = {}
         for entry, each in wanted:
             by_entry.setdefault(entry, []).append(each)
@@ -155,13 +152,7 @@ class HostFiles:
         if not requests:
             return
         self._make_room(sum(last - first for _, (first, last) in requests))
-        jobs = [pool.submit(self._get_one, entry, request) for entry, request in requests]
-        try:
-            for job in jobs:
-                job.result()
-        finally:
-            for job in jobs:
-                job.cancel()
+        at_once([partial(self._get_one, *each) for each in requests], _AT_ONCE)
 
     def _get_one(self, entry: _Entry, request: Range) -> None:
         if self.is_interrupted():

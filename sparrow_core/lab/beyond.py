@@ -183,10 +183,11 @@ _FEW_PARTITIONS = HotPartitions(
 EXPERIMENTS = (
     Experiment(
         name="sticky-srpt",
-        title="Sticky probing and shortest remaining work first; 100 nodes of 4 slots",
+        title="Sticky probing and shortest remaining work first: {nodes} nodes of {slots} slots",
         source="past the papers: Eagle's idea on Sparrow's machines",
         kind="simulated",
         parameters=ShortAndLong(),
+        runs=5,
         quick=ShortAndLong(nodes=10, slots=2, loads=(0.9,), seconds=3.0),
         run=sticky_srpt,
         chart=Chart(x="Load", log_y=True, same_y=False),
@@ -202,10 +203,12 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="soft-constraints",
-        title="Delay scheduling: 100 partitions, 3 replicas, some hotter; remote tasks take 1.5 x",
+        title="Delay scheduling: {partitions} partitions, {replicas} replicas, some hotter; remote "
+        "tasks take {remote_factor:g} x",
         source="past the papers: sketched in Sparrow, section 8",
         kind="simulated",
         parameters=HotPartitions(),
+        runs=5,
         quick=_FEW_PARTITIONS,
         run=soft_constraints,
         chart=Chart(x="Load", log_y=True),

@@ -189,7 +189,8 @@ _TINY_USERS = TpchUsers(
 EXPERIMENTS = (
     Experiment(
         name="emulated-delay",
-        title="Simulated and emulated: 100 nodes of 4 slots, jobs of ten 100 ms tasks",
+        title="Simulated and emulated: {nodes} nodes of {slots} slots, jobs of {tasks} tasks of "
+        "{task_ms:g} ms",
         source="Batch Sampling, figure 9",
         kind="emulated",
         parameters=Sleeping(),
@@ -207,7 +208,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="breakdown",
-        title="Where the time of a task goes: 100 nodes of 4 slots at 80 % load",
+        title="Where the time of a task goes: {nodes} nodes of {slots} slots at {loads:.0%} load",
         source="Sparrow, figure 9",
         kind="emulated",
         parameters=Sleeping(loads=(0.8,)),
@@ -221,7 +222,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="emulated-tpch",
-        title="TPC-H stages of 10 users on 100 nodes, with recorded task times",
+        title="TPC-H stages of {users} users on {nodes} nodes, with recorded task times",
         source="Batch Sampling, figures 10 and 11; Sparrow, figure 8",
         kind="emulated",
         parameters=TpchUsers(),

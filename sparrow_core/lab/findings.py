@@ -70,6 +70,10 @@ def value(series: str, x: float, panel: str = "", field: str = "p50_ms") -> Read
     return read
 
 
+def constant(number: float) -> Reading:
+    return lambda _: number
+
+
 def times(more: Reading, less: Reading) -> Reading:
     return lambda rows: more(rows) / less(rows)
 

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
-from sparrow_core.lab.findings import Finding, mean_between, percent_over, quantile, value
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, Mark, over_cases
+from sparrow_core.lab.findings import Finding, constant, mean_between, percent_over, quantile, value
 from sparrow_core.lab.parameters import Count, Load, NotNegative, Positive, Some
 from sparrow_core.lab.rows import Point, Response, distribution, response
 from sparrow_core.lab.streams import START_S, RunningTasks, Stream, response_times, run_for
@@ -197,7 +197,7 @@ def failover(parameters: Failover, seed: int, advance: Advance) -> Sequence[Poin
 EXPERIMENTS = (
     Experiment(
         name="fair-share",
-        title="Running tasks of two users with equal shares; 400 slots, d = 2",
+        title="Running tasks of two users with equal shares: {nodes} nodes of {slots} slots",
         source="Sparrow, figure 11",
         kind="simulated",
         parameters=FairShare(),
@@ -219,13 +219,26 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="three-users",
-        title="Response times of three users with a third of 400 slots each",
+        title="Response times of three users with equal shares: {nodes} nodes of {slots} slots",
         source="Batch Sampling, figure 12 and table 4",
         kind="simulated",
         parameters=ThreeUsers(),
+        runs=5,
         quick=ThreeUsers(10, 2, seconds=1.0),
         run=three_users,
-        chart=Chart(x="", category="user {:g}", log_y=True),
+        chart=Chart(
+            x="",
+            category="user {:g}",
+            log_y=True,
+            marks=tuple(
+                Mark(user, constant(median_ms), "paper", f"demands {demands}")
+                for demands, paper in (
+                    ("25%, 25%, 50%", (166.5, 167.5)),
+                    ("25%, 25%, 25%", (106.0, 106.0, 106.0)),
+                )
+                for user, median_ms in enumerate(paper)
+            ),
+        ),
         findings=(
             Finding(
                 "median below one's share (ms)",
@@ -241,10 +254,12 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="isolation",
-        title="Response times by priority; the high one wants 25 % of the cluster",
+        title="Response times by priority: {nodes} nodes of {slots} slots; the high one wants "
+        "{high:.0%}",
         source="Sparrow, table 3",
         kind="simulated",
         parameters=Isolation(),
+        runs=5,
         quick=Isolation(nodes=10, slots=2, low=(0.0, 1.5), seconds=1.0),
         run=isolation,
         chart=Chart(x="Demand of both (% of the cluster)", log_y=True),

@@ -222,6 +222,7 @@ class Scheduler:
         self._rng = rng
         self._config = config or SchedulerConfig()
         self._placements = placements or Placements()
+        self._watching = self._placements.watching  # a plain list: it is asked with each message
         self._ledger = Ledger()  # nodes, open jobs, and who should hold what
         self._parked: dict[JobId, tuple[SubmitJob, float]] = {}  # with the deadline
         self._probing: dict[JobId, _Admitted] = {}
@@ -321,7 +322,7 @@ class Scheduler:
             self._placements.of(msg.placement)  # from its first job on, it is told of all
         except InvalidJob as error:
             return self._refuse(msg, "invalid", str(error), now)
-        for placement in self._placements:
+        for placement in self._watching:
             placement.on_job(msg, now)
         out: list[Envelope] = []
         if not self._accept_due:
@@ -421,7 +422,7 @@ class Scheduler:
         return [Envelope(self._ledger.nodes[node].address, probe) for node in admitted.awaited]
 
     def _on_node_load(self, msg: NodeLoad, now: float) -> list[Envelope]:
-        for placement in self._placements:
+        for placement in self._watching:
             placement.on_load(msg.node, msg.load, now)
         probing = self._probing.get(msg.job_id)
         if probing is None:
@@ -512,7 +513,8 @@ class Scheduler:
         job = self._ledger.jobs.get(msg.job_id)
         if job is not None:
             return self._adopt_late(job, msg, now)
-        return [] if self._has(msg.job_id) else [Envelope(node.address, EndJob(msg.job_id))]
+        over = self._is_over(msg.job_id, now)  # not if it has moved on
+        return [Envelope(node.address, EndJob(msg.job_id))] if over else []
 
     def _open_if_known(self, taking: _TakingOver, now: float) -> list[Envelope]:
         if taking.awaited or now < self._settled_at():
@@ -603,7 +605,7 @@ class Scheduler:
                 job.trail.add(now, name, "reserved", count)
             msg = Reserve(job.job_id, self.address, count, claim)
             out.append(Envelope(self._ledger.nodes[name].address, msg))
-        for placement in self._placements if out else ():
+        for placement in self._watching if out else ():
             placement.on_reserved(job.submit, reservations, now)
         return out
 
@@ -762,7 +764,7 @@ class Scheduler:
             return []  # CancelReservations is on its way and answers this request, too
         tasks = job.placer.take(msg.node, msg.count)
         assert len(tasks) <= msg.count, "the node has no slot for more"
-        for placement in self._placements:
+        for placement in self._watching:
             placement.on_asked(msg.node, job.submit, tasks, now)
         drained = not job.placer.offers(msg.node)
         self._ledger.consume(job, msg.node, len(tasks))
@@ -830,7 +832,7 @@ class Scheduler:
                 taking.running.pop(task_id, None)
 
     def _tell_finished(self, job: Job, task_ids: Sequence[TaskId], now: float) -> None:
-        for placement in self._placements:
+        for placement in self._watching:
             for task_id in task_ids:
                 if (run := job.running.get(task_id)) is not None:
                     placement.on_finished(run.node, job.submit, now - run.at, now)
@@ -940,7 +942,7 @@ class Scheduler:
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
-        for placement in self._placements:
+        for placement in self._watching:
             placement.on_heartbeat(msg.name, sum(msg.load), _longest_by_job(msg.longest), now)
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
             out += self._offer(msg.name, now)
@@ -1030,7 +1032,7 @@ class Scheduler:
             for task_id in lost:
                 del taking.running[task_id]
             out += self._open_if_known(taking, now)
-        for placement in self._placements:
+        for placement in self._watching:
             placement.on_node_lost(name, now)
         return out
 

@@ -72,7 +72,7 @@ class Placements:
         """No placement is made yet; only these plug-ins may be, or any if None."""
         self._plug_ins = plug_ins
         self._made: dict[str, Placement] = {}
-        self._watching: list[Placement] = []
+        self.watching: list[Placement] = []  # those that are told what the scheduler sees
 
     def placer(self, name: str, job: PlacedJob, rng: Random) -> Placer:
         """The placer for a job under the placement of that name; InvalidJob if there is none."""
@@ -88,12 +88,12 @@ class Placements:
                 raise InvalidJob(text)
             placement = self._made[name] = make_placement(name)
             if _watches(placement):
-                self._watching.append(placement)
+                self.watching.append(placement)
         return placement
 
     def __iter__(self) -> Iterator[Placement]:
         """Those that are told what the scheduler sees."""
-        return iter(self._watching)
+        return iter(self.watching)
 
 
 def _watches(placement: Placement) -> bool:

@@ -26,7 +26,7 @@ from sparrow_core.protocol.types import TaskSpec
 OPEN_MAX: Final = 4096  # jobs that are remembered; those that were aborted would stay for ever
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Open:
     """A job of which something may still be on nodes."""
 
@@ -78,7 +78,7 @@ class Memory:
 
     def open(self, job: PlacedJob, placer: Placer) -> Placer:
         """Remember the job from now on; returns its placer."""
-        self._open[job.job_id] = _Open(placer)
+        self._open[job.job_id] = _Open(placer=placer)
         while len(self._open) > OPEN_MAX:
             _, oldest = self._open.popitem(last=False)
             self._release(oldest)

@@ -44,6 +44,35 @@ def test_an_experiment_writes_three_files(
     assert "<svg" in files[2].read_text()
 
 
+def test_several_runs_are_reported_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With their intervals, and plots in several formats."""
+    options = ["--quick", "--set", "loads=[0.6]", "--runs", "3", "--out", str(tmp_path)]
+    formats = ["--format", "svg", "--format", "pdf"]
+    assert 0 == run(["bench", "probe-ratio", *options, *formats])
+    assert "±" in capsys.readouterr().out
+    assert (tmp_path / "probe-ratio.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "probe-ratio.svg").exists()
+    assert 3 == json.loads((tmp_path / "probe-ratio.json").read_text())["runs"]
+    with (tmp_path / "probe-ratio.csv").open(encoding="utf-8") as lines:
+        assert all(float(row["p50_ci_ms"]) >= 0 for row in csv.DictReader(lines))
+
+
+def test_a_trace_is_replayed_from_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is an argument; what is wrong with it is told by line."""
+    trace = tmp_path / "jobs.tr"
+    trace.write_text("".join(f"{number} 2 10 8 12\n" for number in range(40)))
+    options = ["--set", "nodes=50", "--set", 'placements=["sparrow"]', "--runs", "1"]
+    assert 0 == run(["bench", "replay", str(trace), *options, "--out", str(tmp_path / "out")])
+    assert "short jobs" in capsys.readouterr().out
+    trace.write_text("1 2 3\n")
+    assert 2 == run(["bench", "replay", str(trace), *options, "--out", str(tmp_path / "out")])
+    assert "line 1 of" in capsys.readouterr().err
+
+
 def test_a_smoke_test_leaves_no_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +93,8 @@ def test_a_smoke_test_leaves_no_files(
         (["probe-ratio", "--set", "loads=oops"], "is no value for loads"),
         (["probe-ratio", "--set", 'loads="much"'], "can't run with that"),
         (["all", "--set", "jobs=1"], "goes with one experiment"),
+        (["probe-ratio", "--set", "jobs=0"], "jobs = 0: expected int >= 1"),
+        (["probe-ratio", "file"], "Only `replay` takes a file"),
     ],
 )
 def test_mistakes_are_told(

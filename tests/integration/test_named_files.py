@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import minishark
-from minishark.errors import ExecutionError, QueryError
+from minishark.errors import DataError, ExecutionError, QueryError
 from minishark.query.run import QueryRun
 from minishark.session.session import Session
 
@@ -162,6 +162,44 @@ def test_columns_that_change_while_a_query_runs(
     assert [dict.fromkeys(columns, "new")] == rows(f"FROM '{file}'")
     with pytest.raises(ExecutionError, match="was planned with i, s"):
         rows(f"FROM read_parquet('{file}', file_row_number = false)")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_files_that_go_or_come_back_while_a_query_runs(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A removed file is named; one that is replaced again and again is, too; never a mixture."""
+    files = [tmp_path / f"{name}.{ending}" for name in "ab"]
+
+    def write(file: Path, value: int) -> None:
+        file.unlink(missing_ok=True)
+        duckdb.execute(f"COPY (SELECT {value} AS v FROM range(5)) TO '{file}'")
+
+    for file in files:
+        write(file, 1)
+    frame = session.sql(f"SELECT sum(v)::INTEGER AS s FROM '{tmp_path}/*.{ending}'")
+    run = QueryRun.run
+    values = iter(range(2, 10))
+
+    def replaced_first(query: QueryRun) -> None:
+        write(files[1], next(values))
+        run(query)
+
+    def removed_first(query: QueryRun) -> None:
+        files[1].unlink(missing_ok=True)
+        run(query)
+
+    assert [{"s": 10}] == frame.to_arrow().to_pylist()
+    with monkeypatch.context() as patch:
+        patch.setattr(QueryRun, "run", replaced_first)
+        with pytest.raises(DataError, match=f"b.{ending}"):
+            frame.to_arrow()
+    write(files[1], 3)
+    assert [{"s": 20}] == frame.to_arrow().to_pylist()
+    with monkeypatch.context() as patch:
+        patch.setattr(QueryRun, "run", removed_first)
+        assert [{"s": 5}] == frame.to_arrow().to_pylist(), "what is there when it is planned again"
+    assert [{"s": 5}] == frame.to_arrow().to_pylist()
 
 
 def test_a_broken_file_fails_its_query_only(session: Session, tmp_path: Path) -> None:

@@ -431,6 +431,7 @@ _KILLS = 100
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_hundred_deaths(own: Session) -> None:
     """Each costs at most a snapshot's interval and seconds."""
     driver = slow_sum(0.004, 250)

@@ -215,6 +215,7 @@ def test_views_partitioned_and_inherited_tables(server: Server) -> None:
         PostgresSource(server.dsn, "public", "nothing").resolve()
 
 
+@pytest.mark.slow
 def test_all_splits_see_one_moment_while_others_write(server: Server) -> None:
     """Money moves all the time, and none of it gets lost or doubled."""
     server.run("pgbench", "-i", "-s", "2", "-q").wait(60)

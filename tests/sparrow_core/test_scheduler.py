@@ -919,3 +919,10 @@ def test_jobs_end_whose_tasks_wait_at_a_node_without_executors() -> None:
 
     assert [[]] * 8 == [aborted(2.0 * number) for number in range(8)]
     assert ["no executor has come up for 15 s; a-e0: SIGKILL"] == aborted(16.0)
+
+
+def test_a_job_that_moves_on_while_nodes_are_asked_goes_on() -> None:
+    """Their answers are about a submission that has been replaced in its turn."""
+    scheduler, _ = taking_over(taken("a", 0))
+    scheduler(EndJob(JOB, moved=True), LATER)
+    assert [] == scheduler(taken("b", 1), LATER)

@@ -232,14 +232,14 @@ def planned(
     *calls: AggregateCall,
     groups: tuple[Expression, ...] = BY_KEY,
     rows: int = 5000,
-    relation: str = "",
+    read: bytes = b"",
     below: bool = False,
     partial: bool = False,
     groups_min: float = 500,
 ) -> GroupRuns | None:
     """What the scan below an aggregate is told."""
     partition = Partition(
-        index=0, file="tables/t/0", locations=("n",), rows=rows, bytes=rows * 16, relation=relation
+        index=0, file="tables/t/0", locations=("n",), rows=rows, bytes=rows * 16, read=read
     )
     catalog = Catalog()
     catalog.add(
@@ -310,5 +310,5 @@ def test_other_groups_are_not_looked_for() -> None:
     assert planned(SUM, groups=(Literal("1", "BIGINT", 1),)) is None
     assert planned(SUM, rows=1999) is None
     assert planned(SUM, groups_min=1001) is None
-    assert planned(SUM, relation="read_parquet('x')") is None
+    assert planned(SUM, read=b"splits") is None
     assert planned(SUM, below=True) is None

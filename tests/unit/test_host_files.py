@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -248,3 +249,26 @@ def test_what_was_not_fetched_can_not_be_read(tmp_path: Path, compression: str) 
         for name in "ihsklb":
             with pytest.raises(duckdb.Error):
                 connection.sql(f"SELECT bit_xor(hash({name})) FROM '{path}'").fetchall()
+
+
+def test_calls_are_made_at_once_and_answered_in_order() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def call(number: int) -> int:
+        both.wait()
+        return number
+
+    assert list(range(6)) == filesystems.at_once([partial(call, i) for i in range(6)], 2)
+    assert [] == filesystems.at_once([])
+
+
+def test_the_first_error_does_not_wait_for_other_calls() -> None:
+    going_on = threading.Event()
+
+    def fail() -> None:
+        message = "it failed"
+        raise DataError(message)
+
+    with pytest.raises(DataError, match="it failed"):
+        filesystems.at_once([going_on.wait, fail, fail], 2)
+    going_on.set()

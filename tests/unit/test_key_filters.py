@@ -18,7 +18,7 @@ SCHEMA = (Column("k", "BIGINT"), Column("v", "BIGINT"))
 KEYS = ColumnStatistics(0.0, MILLION, "1", str(MILLION))
 
 
-def table(name: str, rows: int, key: ColumnStatistics = KEYS, relation: str = "") -> Table:
+def table(name: str, rows: int, key: ColumnStatistics = KEYS, read: bytes = b"") -> Table:
     """A table of two columns, of which the first has keys."""
     partition = Partition(
         index=0,
@@ -26,7 +26,7 @@ def table(name: str, rows: int, key: ColumnStatistics = KEYS, relation: str = ""
         locations=("n",),
         rows=rows,
         bytes=rows * 16,
-        relation=relation,
+        read=read,
     )
     statistics = TableStatistics(rows, rows * 16, (key, KEYS))
     return Table(
@@ -34,10 +34,10 @@ def table(name: str, rows: int, key: ColumnStatistics = KEYS, relation: str = ""
     )
 
 
-def catalog(large: int, key: ColumnStatistics = KEYS, relation: str = "") -> Catalog:
+def catalog(large: int, key: ColumnStatistics = KEYS, read: bytes = b"") -> Catalog:
     """A large table and a smaller one."""
     found = Catalog()
-    found.add(table("large", large, key, relation))
+    found.add(table("large", large, key, read))
     found.add(table("small", MILLION))
     return found
 
@@ -122,7 +122,7 @@ def test_keys_that_can_not_be_marked(key: ColumnStatistics) -> None:
 def test_files_and_exchanges_are_left_alone() -> None:
     """DuckDB reads files itself; rows of other stages are there already."""
     plan = joined(scan("large", 9e7), filtered(scan("small", MILLION), 1000.0))
-    files = catalog(90 * MILLION, relation="read_parquet('x')")
+    files = catalog(90 * MILLION, read=b"splits")
     assert plan is with_key_filters(plan, files, SemiJoinFilterOptions())
     keys = plan.children[1]
     gathered = PhysicalPlan(Gather(), (keys,), keys.schema, Single(), keys.rows)

@@ -49,7 +49,8 @@ def read(source: Source, tasks: int = 1) -> list[tuple[object, ...]]:
     found = []
     for split in snapshot.splits(Pushed(), tasks):
         read_ = SplitRead(snapshot.schema, (split,), Pushed()).pickled()
-        with Scans({"rows": (read_,)}).open() as scans, duckdb.connect() as connection:
+        scans = Scans(reads={"rows": (read_,)}, hold=OwnReach().held)
+        with scans.open(), duckdb.connect() as connection:
             for name, stream in scans.streams.items():
                 connection.register(name, stream)
             found += connection.execute(f"FROM {scans.relations['rows']}").fetchall()
