@@ -81,6 +81,9 @@ def _conversion(stored: pa.DataType, wanted: pa.DataType) -> _Convert | None:
     if pa.types.is_dictionary(stored) and stored.value_type == wanted:
         return _decoded
     if isinstance(stored, pa.Bool8Type) and pa.types.is_boolean(wanted):
+        return _truth
+    is_short = pa.types.is_decimal32(stored) or pa.types.is_decimal64(stored)
+    if is_short and wanted == pa.decimal128(stored.precision, stored.scale):
         return partial(_cast, to=wanted)
     return None
 
@@ -93,8 +96,12 @@ def _decoded(values: pa.Array) -> pa.Array:
     return values.dictionary_decode()
 
 
+def _truth(values: pa.Array) -> pa.Array:
+    return values.storage.cast(pa.bool_())
+
+
 def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
-    return values.storage.cast(to)
+    return values.cast(to)
 
 
 def _drained(
