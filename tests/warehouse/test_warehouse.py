@@ -258,6 +258,7 @@ def test_refusals(session: Session, sql: str, error: type[Exception], what: str)
     assert _rows(session, "FROM s.t") == []
 
 
+@pytest.mark.slow
 def test_failed_writes_leave_no_files(session: Session, folder: Path) -> None:
     session.sql("CREATE TABLE s.t (a INTEGER NOT NULL)")
     for sql in (
@@ -352,6 +353,7 @@ def test_writers_at_the_same_time(
             session.sql("INSERT INTO s.t VALUES (1)")
 
 
+@pytest.mark.slow
 def test_threads_append(session: Session) -> None:
     session.sql("CREATE TABLE s.t (a INTEGER)")
     failed: list[BaseException] = []
