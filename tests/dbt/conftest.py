@@ -15,7 +15,7 @@ if find_spec("dbt") is not None and find_spec("dbt.tests") is not None:
     from dbt.tests.fixtures.project import *  # noqa: F403 - the fixtures of dbt's suite
 
     # Where an installed minishark has it.
-    import minishark.adapters.dbt.plugin as plugin
+    from minishark.adapters.dbt import plugin
 
     sys.modules["dbt.adapters.minishark"] = plugin
 

@@ -217,7 +217,7 @@ class MinisharkConnections(SQLConnectionManager):
 
     @classmethod
     def get_response(cls, cursor: Any) -> AdapterResponse:
-        """What dbt logs of a statement: the rows that it changed or answered, where they are known."""
+        """What dbt logs of a statement: the rows that it changed or answered, where known."""
         rows = cursor.rowcount
         if rows is None or rows < 0:
             return AdapterResponse(_message="OK")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dbt.adapters.base import available
+from dbt.adapters.base import BaseRelation, Column
 from dbt.adapters.base.impl import ConstraintSupport
 from dbt.adapters.capability import Capability, CapabilityDict, CapabilitySupport, Support
 from dbt.adapters.sql import SQLAdapter
 from dbt_common.contracts.constraints import ConstraintType
+from dbt_common.contracts.metadata import CatalogTable, ColumnMetadata, TableMetadata
+from dbt_common.exceptions import DbtRuntimeError
 
 from minishark.adapters.dbt.connections import MinisharkConnections
 
@@ -18,10 +21,33 @@ if TYPE_CHECKING:
 _ENFORCED = ConstraintSupport.ENFORCED
 
 
+@dataclass
+class MinisharkColumn(Column):
+    """A column with DuckDB's name of its type, which has no length to be expanded."""
+
+    @property
+    def data_type(self) -> str:
+        """DuckDB's name of the type."""
+        return self.dtype
+
+    def can_expand_to(self, other_column: Column) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MinisharkRelation(BaseRelation):
+    """A table or view; where dbt limits it to some rows, it needs no alias."""
+
+    require_alias: bool = False
+
+
 class MinisharkAdapter(SQLAdapter):
     """dbt's adapter: DuckDB's dialect, each statement committed at once."""
 
     ConnectionManager = MinisharkConnections
+    Column = MinisharkColumn
+    Relation = MinisharkRelation
 
     CONSTRAINT_SUPPORT: ClassVar[dict[ConstraintType, ConstraintSupport]] = {
         ConstraintType.check: _ENFORCED,
@@ -40,12 +66,20 @@ class MinisharkAdapter(SQLAdapter):
         return "now()"
 
     @classmethod
-    def convert_datetime_type(cls, agate_table: agate.Table, col_idx: int) -> str:
+    def convert_datetime_type(
+        cls,
+        agate_table: agate.Table,  # noqa: ARG003 - as dbt calls it
+        col_idx: int,  # noqa: ARG003 - as dbt calls it
+    ) -> str:
         """The type of a seed's column of dates with a time."""
         return "timestamp"
 
     @classmethod
-    def convert_integer_type(cls, agate_table: agate.Table, col_idx: int) -> str:
+    def convert_integer_type(
+        cls,
+        agate_table: agate.Table,  # noqa: ARG003 - as dbt calls it
+        col_idx: int,  # noqa: ARG003 - as dbt calls it
+    ) -> str:
         """The type of a seed's column of whole numbers."""
         return "bigint"
 
@@ -62,7 +96,43 @@ class MinisharkAdapter(SQLAdapter):
         """The strategies of incremental models."""
         return ["append", "delete+insert", "merge"]
 
-    @available
-    def seed_values(self, row: Any) -> list[Any]:
-        """A row of a seed as parameters; DuckDB reads times from text."""
-        return [str(value) if hasattr(value, "isoformat") else value for value in row]
+    def get_columns_in_relation(self, relation: BaseRelation) -> list[Column]:
+        """The columns of a table or view; none if it does not exist."""
+        try:
+            columns: list[Column] = super().get_columns_in_relation(relation)
+        except DbtRuntimeError as error:
+            if "does not exist" in str(error):
+                return []
+            raise
+        return columns
+
+    def get_catalog_for_single_relation(self, relation: BaseRelation) -> CatalogTable | None:
+        """What the documentation shows of a table or view; None if it does not exist."""
+        schema = relation.information_schema()
+        rows = self.execute_macro(
+            "get_catalog_relations",
+            kwargs={"information_schema": schema, "relations": [relation]},
+        ).rows
+        if not rows:
+            return None
+        first = rows[0]
+        return CatalogTable(
+            metadata=TableMetadata(
+                type=first["table_type"],
+                schema=first["table_schema"],
+                name=first["table_name"],
+                database=first["table_database"],
+                comment=first["table_comment"],
+                owner=first["table_owner"],
+            ),
+            columns={
+                row["column_name"]: ColumnMetadata(
+                    type=row["column_type"],
+                    index=int(row["column_index"]),
+                    name=row["column_name"],
+                    comment=row["column_comment"],
+                )
+                for row in rows
+            },
+            stats={},
+        )
