@@ -9,9 +9,8 @@ The servers and the client are in this process, and take turns:
   a server that does nothing but send an Arrow table of these rows, which shows what the client and
   the loopback take.
 * A large result that is computed: a filter, and one more column.
-* The time from a client's cancelling a statement that would run for hours to its error.
-
-See tests/integration/test_flight.py for what is left of cancelled statements: nothing.
+* The time from a client's cancelling a statement that would run for hours to its error, and until
+  no task runs any more; and from the death of a client's TCP connection until no task runs.
 """
 
 from __future__ import annotations

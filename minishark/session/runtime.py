@@ -110,6 +110,13 @@ class Runtime:
     def is_stopped(self) -> bool:
         return self.engine.is_stopped
 
+    def stop(self) -> bool:
+        """Roll back what was not committed, and stop the engine; whether this call did it."""
+        if self.warehouse is not None and not self.is_stopped:
+            with contextlib.suppress(Exception):  # VACUUM removes files that are left
+                self.warehouse.roll_back()
+        return self.engine.stop()
+
     # Tables, in memory or in the warehouse
 
     def create_table(

@@ -214,6 +214,20 @@ class Warehouse:
 
     # What Python calls
 
+    def begin(self, *, is_lazy: bool) -> None:
+        """Begin a transaction; a lazy one lets pass what it can't hold until it has a change."""
+        self.writes.begin(is_lazy=is_lazy)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether one was begun, and has not ended."""
+        return self.tables.transaction is not None
+
+    def roll_back(self) -> None:
+        """End a transaction that nobody will commit, if there is one."""
+        if self.in_transaction:
+            self.writes.transact("ROLLBACK")
+
     @property
     def names(self) -> list[str]:
         """The tables, as SQL names them."""

@@ -35,6 +35,13 @@ class Transaction:
     iceberg: Any = None  # pyiceberg's transaction
     files: list[str] = field(default_factory=list)  # the data files that were written
     source: str = ""  # the planning database's name of the table as it is in the transaction
+    # Whether, as long as it has changed nothing, what no transaction can hold is committed at once.
+    is_lazy: bool = False
+
+    @property
+    def refuses(self) -> bool:
+        """Whether what no transaction can hold is refused now."""
+        return not self.is_lazy or self.name is not None
 
 
 @dataclass(slots=True, kw_only=True)

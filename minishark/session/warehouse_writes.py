@@ -340,13 +340,16 @@ class WarehouseWrites:
 
     # Transactions
 
+    def begin(self, *, is_lazy: bool = False) -> None:
+        if self.tables.transaction is not None:
+            raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
+        self.tables.transaction = Transaction(is_lazy=is_lazy)
+
     def transact(self, verb: str) -> pa.Table:
-        open_ = self.tables.transaction
         if verb == "BEGIN":
-            if open_ is not None:
-                raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
-            self.tables.transaction = Transaction()
+            self.begin()
             return counted(0)
+        open_ = self.tables.transaction
         if open_ is None:
             raise QueryError(f"There is no transaction to {verb.lower()}: BEGIN one.")
         self.tables.transaction = None
@@ -372,12 +375,13 @@ class WarehouseWrites:
                 io.delete(path)
 
     def refuse_in_transaction(self, what: str) -> None:
-        if self.tables.transaction is not None:
+        open_ = self.tables.transaction
+        if open_ is not None and open_.refuses:
             raise UnsupportedError(f"{what} can't be part of a transaction: COMMIT first.")
 
     def refuse_memory_write(self, statement: kinds.Write) -> None:
         open_ = self.tables.transaction
-        if open_ is not None:
+        if open_ is not None and open_.refuses:
             changed = open_.name or "nothing yet"
             target = statement.target.name if statement.target is not None else "a table in memory"
             raise UnsupportedError(SEVERAL.format(target, changed))
