@@ -265,7 +265,6 @@ class _Reading:
                 keys=self.keys.of(index),
                 first=first,
                 last=last,
-                quoting=None if dialect is None else dialect.quoting,
                 rows=None,
                 bytes=last - first,
             )
