@@ -219,6 +219,7 @@ class SourceTables:
         Raises:
             DataError: it can't be read.
         """
+        source = source.within(self.storage.access)
         table = SourceTable(name, source, source.resolve())
         with self._lock:
             self._named[name.lower()] = name
@@ -469,7 +470,8 @@ class SourceRows:
         table = table.opened()
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
         reads = {"rows": tuple(partition.read for partition in found.partitions)}
-        scans = Scans(reads=reads, hold=self._tables.held)
+        access = self._tables.storage.access()
+        scans = Scans(reads=reads, hold=self._tables.host_files.held, access=access)
         batches = self._batches(scans, table.snapshot)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)

@@ -83,7 +83,7 @@ class LocatedRows(Snapshot):
                 for part in split.file_parts
                 if self._has(part.named_in_deletes)
             ]
-            return MappedParquet(split.name, parts) if parts else None
+            return MappedParquet(split.name, parts, split.access) if parts else None
         assert isinstance(split, IcebergFile), "Iceberg has no other splits"
         return LocatedFile(split) if self._has(split.path) else None
 

@@ -12,10 +12,10 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from pyarrow.fs import FileSelector, FileSystem
+from pyarrow.fs import FileSelector
 
 from minishark.errors import DataError
-from minishark.tables.warehouse.catalog import ORPHAN_AGE_S
+from minishark.tables.warehouse.catalog import ORPHAN_AGE_S, file_system
 
 _SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
 _AGE = "history.expire.max-snapshot-age-ms"
@@ -45,7 +45,7 @@ def _remove_unused(table: Any) -> int:
     latest = time.time() - float(table.properties.get(_ORPHAN_AGE, ORPHAN_AGE_S))
     location = table.location()
     try:
-        system, folder = FileSystem.from_uri(location)
+        system, folder = file_system(location, table.io)
         found = system.get_file_info(FileSelector(folder, recursive=True))
     except (OSError, ValueError) as error:
         raise DataError(f"Can't list the files of {location}: {error}") from error
