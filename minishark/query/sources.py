@@ -543,10 +543,7 @@ def with_splits(
             others = sum(name == key[0] for name, _ in chosen)
             name = f"{source.name} ({others + 1})" if others else source.name
             table, count = _table(source, hint.pushed, name, options)
-            total = None
-            if counts_all:
-                every = Pushed(columns=hint.pushed.columns)
-                total = len(source.snapshot.splits(every, options.partitions))
+            total = source.snapshot.count(options.partitions) if counts_all else None
             chosen[key] = (table, replace(hint, splits=count, all_splits=total))
             versions[name.lower()] = source
         table, hint = chosen[key]

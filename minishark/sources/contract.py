@@ -117,6 +117,10 @@ class Snapshot(ABC):
             tasks: how many tasks may read at a time; about so many parts or more are useful.
         """
 
+    def count(self, tasks: int) -> int | None:
+        """How many parts there are in all; None if that is too expensive to tell."""
+        return len(self.splits(Pushed(), tasks))
+
     def opened(self) -> Snapshot:
         """The version for one query, whose splits can be read until it is closed or forgotten.
 
