@@ -26,18 +26,18 @@ Examples:
   minishark serve --data sales/                    tables for programs of this machine
   minishark serve --cluster default                tables of clients, in a running cluster
   minishark serve --warehouse ~/warehouse          tables that stay
-  minishark serve --listen 10.0.0.1:31337 --certificate cert.pem key.pem --token-file token
+  minishark serve --flight 10.0.0.1:31337 --certificate cert.pem key.pem --token-file token
 """
 
 
 @click.command(epilog=_EXAMPLES)
 @click.option(
-    "--listen",
+    "--flight",
     metavar="HOST:PORT",
     default=f"127.0.0.1:{_PORT}",
     show_default=True,
-    help="Where to listen; port 0 for any that is free. Other machines reach a server only with "
-    "--certificate, and --token-file or --password-file.",
+    help="Where to listen for Flight SQL; port 0 for any that is free. Other machines reach a "
+    "server only with --certificate, and --token-file or --password-file.",
 )
 @click.option(
     "--data",
@@ -85,7 +85,7 @@ Examples:
 @debug_option
 def serve(
     *,
-    listen: str,
+    flight: str,
     data: Sequence[Path],
     nodes: int,
     memory_limit: int | None,
@@ -105,7 +105,7 @@ def serve(
     from minishark.adapters.flight.access import Access, check_exposure, read_token, read_users
     from minishark.cli.data import chosen_tables, load_all
 
-    host, port = _place(listen)
+    host, port = _place(flight)
     token = None if token_file is None else read_token(token_file)
     users = {} if password_file is None else read_users(password_file)
     check_exposure(host, Access(token=token, users=users), has_tls=bool(options["certificate"]))
@@ -119,8 +119,8 @@ def serve(
             pass
 
 
-def _place(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
+def _place(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
-        raise click.BadParameter("write HOST:PORT, such as 127.0.0.1:31337.", param_hint="--listen")
+        raise click.BadParameter("write HOST:PORT, such as 127.0.0.1:31337.", param_hint="--flight")
     return host.strip("[]"), int(port)

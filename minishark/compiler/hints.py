@@ -42,6 +42,9 @@ class GroupRuns:
     sum_max: int  # an upper bound of |value| for all summed values, in units of the last digit
 
 
+_WHOLE = 0.995
+
+
 @dataclass(frozen=True, slots=True)
 class SourceScan:
     """What a scan reads of a source."""
@@ -50,6 +53,7 @@ class SourceScan:
     pushed: Pushed
     splits: int | None = None  # how many parts of it; None before they are chosen
     all_splits: int | None = None  # of how many; None where that was not asked for
+    share: float = 1.0  # of the bytes of all parts
 
     @property
     def label(self) -> str:
@@ -58,7 +62,9 @@ class SourceScan:
 
     def _count(self) -> str:
         of = "" if self.all_splits is None else f" of {self.all_splits}"
-        return f"{self.splits}{of} split{'' if (self.all_splits or self.splits) == 1 else 's'}"
+        noun = "split" if (self.all_splits or self.splits) == 1 else "splits"
+        share = f", {self.share:.0%} of the bytes," if self.share < _WHOLE else ""
+        return f"{self.splits}{of} {noun}{share}"
 
 
 @dataclass(frozen=True, slots=True)

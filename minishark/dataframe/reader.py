@@ -16,7 +16,12 @@ from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError, UnsupportedError
 from minishark.sources.contract import Source
 
-_READERS = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}
+_READERS = {
+    "parquet": "read_parquet",
+    "csv": "read_csv",
+    "json": "read_json",
+    "arrow": "read_arrow",
+}
 # DuckDB's names of PySpark's options.
 _RENAMED = {
     "delimiter": "sep",
@@ -52,7 +57,7 @@ class DataFrameReader(CamelCase):
         self._schema: SchemaLike = None
 
     def format(self, kind: str) -> DataFrameReader:
-        """The format of the files: "parquet", "csv" or "json"."""
+        """The format of the files: "parquet", "csv", "json" or "arrow"."""
         return changed(self, _kind=_known(kind))
 
     def option(self, name: str, value: Any) -> DataFrameReader:
@@ -176,6 +181,10 @@ class DataFrameReader(CamelCase):
         from minishark.sources.postgres import PostgresSource  # noqa: PLC0415 - an extra
 
         return self.source(PostgresSource(dsn, schema, table, **options))
+
+    def arrow(self, path: str | Path | list[str]) -> DataFrame:
+        """Arrow IPC files (Feather)."""
+        return self.format("arrow").load(path)
 
     def table(self, name: str) -> DataFrame:
         """A table of the session."""

@@ -38,6 +38,7 @@ from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
+from minishark.sources.mapped_parquet import MappedParquet
 from minishark.sources.parquet_parts import FilePart
 from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
 from minishark.sources.storage_options import Storage
@@ -134,6 +135,8 @@ class SourceTable:
                 rows=sum(map(self._rows, group)),
                 bytes=sum(split.bytes for split in group),
                 read=SplitRead(columns, tuple(group), pushed).pickled(),
+                reads_in_threads=self.snapshot.statistics is not None
+                and all(isinstance(split, MappedParquet) and split.is_local for split in group),
             )
             for i, group in enumerate(grouped(splits, tasks))
         )
@@ -543,8 +546,13 @@ def with_splits(
             others = sum(name == key[0] for name, _ in chosen)
             name = f"{source.name} ({others + 1})" if others else source.name
             table, count = _table(source, hint.pushed, name, options)
-            total = source.snapshot.count(options.partitions) if counts_all else None
-            chosen[key] = (table, replace(hint, splits=count, all_splits=total))
+            hint = replace(hint, splits=count)
+            splits = source.snapshot.all_splits(options.partitions) if counts_all else None
+            if splits is not None:
+                size = sum(split.bytes for split in splits)
+                share = table.bytes / size if size else 1.0
+                hint = replace(hint, all_splits=len(splits), share=share)
+            chosen[key] = (table, hint)
             versions[name.lower()] = source
         table, hint = chosen[key]
         return replace(scan, table=table.name, hints=replace(scan.hints, source=hint))

@@ -34,6 +34,7 @@ class Transaction:
     name: TableName | None = None  # the table of the warehouse that it changes
     iceberg: Any = None  # pyiceberg's transaction
     files: list[str] = field(default_factory=list)  # the data files that were written
+    source: str = ""  # the planning database's name of the table as it is in the transaction
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +116,9 @@ class WarehouseTables:
             return None
         sources = self.engine.planner.sources
         if at is None:
+            open_ = self.transaction
+            if open_ is not None and open_.name == name:
+                return self._staged(open_, name)
             if name in self.cached:
                 self.reload(name)
             elif str(name) not in sources:
@@ -123,16 +127,24 @@ class WarehouseTables:
         number, moment = self._moment(at)
         version = f"{name}@{number if moment is None else moment.isoformat()}"
         if version not in sources:
-            current = (self.root or self).current
             source = WarehouseSource(
-                version, lambda: current(name), snapshot_id=number, timestamp=moment
+                name=version,
+                current=lambda: self.catalog.load(name),
+                snapshot_id=number,
+                timestamp=moment,
             )
             sources.add(version, source)
         return version
 
     def _source(self, name: TableName) -> WarehouseSource:
-        current = (self.root or self).current  # all sessions read the source that one has named
-        return WarehouseSource(str(name), lambda: current(name))
+        return WarehouseSource(name=str(name), current=lambda: self.catalog.load(name))
+
+    def _staged(self, open_: Transaction, name: TableName) -> str:
+        """A name for the table as this session's transaction has left it, which others lack."""
+        if not open_.source:
+            source = WarehouseSource(name=str(name), current=lambda: self.current(name))
+            open_.source = self.engine.planner.sources.add_unnamed(source).name
+        return open_.source
 
     def _moment(self, at: At) -> tuple[int | None, datetime | None]:
         """The snapshot, or the point in time, that an AT clause means."""
@@ -196,7 +208,7 @@ class WarehouseTables:
             return
         with self._lock:
             try:
-                table = self.current(name)
+                table = self.catalog.load(name)
             except CatalogError:
                 self.uncache(name)
                 raise

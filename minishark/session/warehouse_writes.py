@@ -279,7 +279,7 @@ class WarehouseWrites:
             with self.engine.up_to_date():
                 written, _ = self.engine.run(self.tables.renamed(sql), WriteTable(write))
         except BaseException:
-            remove_files(write.location, write.write_id)
+            remove_files(io, write.location, write.write_id)
             raise
         if self.tables.transaction is not None:
             self.tables.transaction.files += [file.file_path for file in written.files]
@@ -290,7 +290,7 @@ class WarehouseWrites:
         self, name: TableName, table: Any
     ) -> Iterator[tuple[str, Callable[[frozenset[str]], Any]]]:
         """A relation of a table's rows with their places, and one of some of its files."""
-        snapshot = WarehouseSource(str(name), lambda: table).resolve()
+        snapshot = WarehouseSource(name=str(name), current=lambda: table).resolve()
 
         @contextlib.contextmanager
         def of(files: frozenset[str] | None) -> Iterator[str]:
@@ -339,11 +339,6 @@ class WarehouseWrites:
 
     def transact(self, verb: str) -> pa.Table:
         open_ = self.tables.transaction
-        if self.tables.root is not None:
-            raise UnsupportedError(
-                "Sessions that new_session() or a server has made commit each statement at once: "
-                "begin transactions in the session of connect(warehouse=...)."
-            )
         if verb == "BEGIN":
             if open_ is not None:
                 raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
@@ -352,6 +347,8 @@ class WarehouseWrites:
         if open_ is None:
             raise QueryError(f"There is no transaction to {verb.lower()}: BEGIN one.")
         self.tables.transaction = None
+        if open_.source:
+            self.engine.planner.sources.remove(open_.source)
         if open_.name is None:
             return counted(0)
         try:

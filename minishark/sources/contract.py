@@ -117,9 +117,9 @@ class Snapshot(ABC):
             tasks: how many tasks may read at a time; about so many parts or more are useful.
         """
 
-    def count(self, tasks: int) -> int | None:
-        """How many parts there are in all; None if that is too expensive to tell."""
-        return len(self.splits(Pushed(), tasks))
+    def all_splits(self, tasks: int) -> Sequence[Split] | None:
+        """All parts, for EXPLAIN to tell how many are left out; None if that is too expensive."""
+        return self.splits(Pushed(), tasks)
 
     def opened(self) -> Snapshot:
         """The version for one query, whose splits can be read until it is closed or forgotten.

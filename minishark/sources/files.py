@@ -61,10 +61,10 @@ class FileSnapshot(Snapshot):
         found = self.divide(chosen, tasks if limit is None else 1, own) if chosen else []
         return found if limit is None else [*_enough(found, limit)]
 
-    def count(self, tasks: int) -> int | None:
+    def all_splits(self, tasks: int) -> Sequence[Split] | None:
         # Of files in object stores nothing is fetched for that.
-        is_known = not any(file.is_remote for file in self.files)
-        return len(self.splits(Pushed(), tasks)) if is_known else None
+        is_remote = any(file.is_remote for file in self.files)
+        return None if is_remote else self.splits(Pushed(), tasks)
 
     def _may_have(self, index: int, predicates: Iterable[Predicate]) -> bool:
         """Whether rows of a file may be needed, by the values of its folders."""

@@ -83,7 +83,7 @@ class StoredFile(msgspec.Struct, frozen=True, array_like=True):
     path: str  # absolute, or a URI
     bytes: int
     # Equal versions have equal bytes: an ETag; for local files, size and modification time. Empty
-    # for files of object stores that nobody writes twice.
+    # for a file that is never replaced.
     version: str
 
     @property
@@ -417,7 +417,8 @@ class ObjectStore:
         if kind is None or not bucket:
             raise DataError(
                 f"Can't read {uri}: files are local, or begin with s3://, gs:// or az:// and the "
-                "name of a bucket or container."
+                "name of a bucket or container. Read it with another library, such as pandas, and "
+                "pass what it gives to session.create_table."
             )
         settings = access.of(uri)
         key = (scheme, bucket, *sorted(settings.items()), *_environment())

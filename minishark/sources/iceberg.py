@@ -564,11 +564,22 @@ def _column_statistics(
         return ColumnStatistics(null_fraction=fraction)
     lows = [_bound(file.lower_bounds, number, type_) for file in filled]
     highs = [_bound(file.upper_bounds, number, type_) for file in filled]
+    known = None not in lows and None not in highs
     return ColumnStatistics(
         null_fraction=fraction,
+        distinct=_distinct(rows - nulls, (min(lows), max(highs)) if known else None),
         minimum=None if None in lows else text_of(min(lows), arrow),
         maximum=None if None in highs else text_of(max(highs), arrow),
     )
+
+
+def _distinct(rows: int, bounds: tuple[Any, Any] | None) -> int:
+    """At most so many values differ, which is what DuckDB assumes of Parquet files."""
+    match bounds:
+        case int(low), int(high):  # dates and times are numbers, too
+            return max(1, min(rows, high - low + 1))
+        case _:
+            return max(1, rows)
 
 
 def _bound(bounds: Mapping[int, bytes] | None, number: int, type_: Any) -> Any:

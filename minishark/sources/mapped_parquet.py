@@ -97,6 +97,11 @@ class MappedParquet(FileSplit):
         self.rows = sum(counts) if len(counts) == len(self.file_parts) else None
         self.bytes = sum(part.range_bytes for part in self.file_parts)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether no host has to fetch a file."""
+        return not any(is_remote(part.path) for part in self.file_parts)
+
     def __repr__(self) -> str:
         return f"MappedParquet({self.name!r}, {len(self.file_parts)} files, {self.bytes} bytes)"
 

@@ -43,7 +43,8 @@ def _postgres(_: Reach, dsn: str, schema: str, table: str, **options: Any) -> So
     return PostgresSource(dsn, schema, table, **options)
 
 
-def _read_arrow(reach: Reach, *patterns: str, **options: object) -> Source:
+def _read_arrow(reach: Reach, files: str | list[str], **options: object) -> Source:
+    patterns = [files] if isinstance(files, str) else files
     return FileSource(
         name=f"read_arrow({', '.join(map(repr, patterns))})",
         reader="read_arrow",

@@ -32,6 +32,7 @@ from minishark.sources.hive import FolderKeys
 from minishark.sources.text_ranges import RANGE_BYTES, Quoting, TextRange, line_ranges
 
 _ROW_BYTES = 64  # of files whose rows nobody has counted
+_SNIFFED_FILES = 10  # as DuckDB looks at for the columns of CSV
 _SAMPLED_FILES = 32  # as DuckDB samples for the columns of JSON
 _SAMPLED_ROWS = 2_048
 _NOT_IN_PARTS = frozenset(
@@ -121,7 +122,9 @@ class CsvFormat(FileFormat):
         current = {*files}
         self._dialects = {f: d for f, d in self._dialects.items() if f in current}
         self._ranges = {k: v for k, v in self._ranges.items() if k[0] in current}
-        with reach.held(files, ()) as paths:
+        # Of remote files, those are fetched that DuckDB looks at.
+        some = files[:_SNIFFED_FILES] if files[0].is_remote and not self._unites else files
+        with reach.held(some, ()) as paths:
             options = {**self.options, "hive_partitioning": "false", **compression(files[0].path)}
             own = columns_of(connection, call("read_csv", paths, options))
         # The first one says whether files have headers; united ones have columns of their own.
@@ -161,6 +164,8 @@ class CsvFormat(FileFormat):
             self._sniff(connection, [file for file in files if self._is_cut(file, cuts)], reach)
         splits: list[Split] = []
         for index, file in zip(chosen, files, strict=True):
+            if not file.bytes:  # no header to be told, and no rows
+                continue
             dialect = self._dialects.get(file) if self._is_cut(file, cuts) else None
             if dialect is not None and dialect.is_divisible:
                 options, columns = self._told(dialect, found.own)
@@ -322,7 +327,8 @@ class JsonFormat(FileFormat):
         self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...], reach: Reach
     ) -> Found:
         options = {**self.options, "hive_partitioning": "false"}
-        with reach.held(files, ()) as paths:
+        some = files[:_SAMPLED_FILES] if files[0].is_remote else files
+        with reach.held(some, ()) as paths:
             own = columns_of(connection, call("read_json", paths, options))
             is_typed = not _TEMPORAL.search(" ".join(column.type for column in own))
             sampled = paths[:_SAMPLED_FILES]

@@ -10,9 +10,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sparrow_core.lab.experiment import Chart
+from sparrow_core.lab.experiment import Chart, ExperimentError
 from sparrow_core.lab.rows import Point, Response, Row
-from sparrow_core.protocol.errors import SparrowError
 
 _PANEL_INCHES = (4.2, 3.2)
 _COLUMNS_MAX = 3
@@ -36,9 +35,9 @@ _FEW = 15  # lines with at most this many points have markers
 
 
 def require_matplotlib() -> None:
-    """Raise SparrowError if it is not installed: before an experiment runs, not after it."""
+    """Raise ExperimentError if it is not installed: before an experiment runs, not after it."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise SparrowError("plots need matplotlib: pip install 'minishark[bench]'")
+        raise ExperimentError("plots need matplotlib: pip install 'minishark[bench]'")
 
 
 def draw(chart: Chart, title: str, rows: Sequence[Row], runs: int = 1) -> Any:

@@ -179,7 +179,7 @@ def test_tls(
 def test_serve_until_it_is_interrupted(tmp_path: Path) -> None:
     """The command says where it serves, serves what it has loaded, and ends at Ctrl-C."""
     (tmp_path / "few.csv").write_text("a\n1\n2\n")
-    command = [sys.executable, "-m", "minishark.cli", "serve", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "minishark.cli", "serve", "--flight", "127.0.0.1:0"]
     with subprocess.Popen(
         [*command, "--nodes", "1", "--data", tmp_path / "few.csv"],
         stdout=subprocess.PIPE,
@@ -204,9 +204,9 @@ def test_serve_until_it_is_interrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--listen", "0.0.0.0:0"], "needs a certificate with its key and a token"),
-        (["--listen", "nonsense"], "write HOST:PORT"),
-        (["--listen", "127.0.0.1:70000"], "write HOST:PORT"),
+        (["--flight", "0.0.0.0:0"], "needs a certificate with its key and a token"),
+        (["--flight", "nonsense"], "write HOST:PORT"),
+        (["--flight", "127.0.0.1:70000"], "write HOST:PORT"),
         (["--max-running", "0"], "0 is not in the range"),
     ],
 )

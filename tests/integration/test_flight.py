@@ -152,6 +152,21 @@ def test_large_rows_come_in_messages_that_drivers_take(cursor: Any) -> None:
     assert list(range(1000)) == sorted(rows)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 AS a, 2 AS a",
+        "SELECT n_name AS a, n_nationkey AS a, n_regionkey AS a FROM nation",
+        "SELECT n_name AS a, n_nationkey + 1 AS A, n_regionkey + 1 AS a FROM nation",
+    ],
+)
+def test_columns_of_one_name(cursor: Any, sql: str) -> None:
+    """Rows have the columns that were announced, also if several have one name."""
+    cursor.execute(sql)
+    rows = cursor.fetch_arrow_table()
+    assert {"a"} == {name.lower() for name in rows.column_names}
+
+
 def test_no_rows(cursor: Any) -> None:
     """An empty answer has its columns."""
     cursor.execute("SELECT n_name, n_nationkey FROM nation WHERE false")

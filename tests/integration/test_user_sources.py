@@ -119,7 +119,7 @@ def test_only_what_is_needed_is_read(session: Session, weather: Weather) -> None
     assert [(1, 1), (2, 2)] == rows(session, sql)
     assert {"3:month,day,rain"} == set(weather.reads())
     plan = session.sql(sql).plan_text("physical")
-    assert "from the weather, 1 of 12 splits where month = 3 AND day < 3" in plan
+    assert "from the weather, 1 of 12 splits, 8% of the bytes, where month = 3 AND day < 3" in plan
     assert [(360, 12 * 465)] == rows(session, "SELECT count(*), sum(rain) FROM weather")
     assert {each.partition(":")[2] for each in weather.reads()} == {"rain"}
     assert [(360,)] == rows(session, "SELECT count(*) FROM weather")

@@ -149,8 +149,8 @@ def medians(rows: list[Response]) -> dict[str, float]:
 def test_each_step_of_sparrow_helps_on_thousands_of_slots() -> None:
     """Sparrow, figure 3 at 90 %: random > per-task > batch > late binding, near the optimum."""
     sweep = placements.Sweep(
-        slots_in_all=1000,
-        tasks=50,
+        slots_in_all=400,
+        tasks=20,
         loads=(0.9,),
         placements=placements.FIVE,
         jobs=500,

@@ -6,6 +6,7 @@ import duckdb
 import pytest
 
 from minishark.compiler.sql.statements import (
+    CacheTable,
     CopyTo,
     CreateEnum,
     CreateTableAs,
@@ -23,6 +24,8 @@ from minishark.compiler.sql.statements import (
     SetVariable,
     Show,
     Target,
+    Transaction,
+    Vacuum,
     Write,
     parse_statements,
 )
@@ -153,10 +156,9 @@ def test_what_does_not_parse(con: duckdb.DuckDBPyConnection, text: str, message:
     [
         ("CREATE TRIGGER r AFTER INSERT ON a FOR EACH STATEMENT DELETE FROM b", "CREATE TRIGGER"),
         ("CREATE EXTERNAL RESOURCE 'a' AS b", "statements of this kind"),
-        ("BEGIN", "TRANSACTION statements: each statement is"),
         ("LOAD 'parquet'", "LOAD statements: only the extensions"),
         ("EXPORT DATABASE 'x'", "EXPORT statements: write tables with"),
-        ("VACUUM", "VACUUM statements: statistics are measured"),
+        ("VACUUM ANALYZE", "Statistics are measured when tables are written"),
         ("EXPLAIN (FORMAT json) SELECT 1", "without options"),
         ("EXPLAIN CREATE TABLE x (a INTEGER)", "shows how queries run"),
     ],
@@ -257,7 +259,56 @@ def test_targets(con: duckdb.DuckDBPyConnection, text: str, target: Target | Non
     """The table that a statement writes, where it stands at the beginning."""
     found = parsed(con, text)
     assert isinstance(found, Write)
-    assert target == found.target
+    if target is None:
+        assert found.target is None
+        return
+    assert found.target is not None
+    assert (target.name, target.is_main) == (found.target.name, found.target.is_main)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("INSERT INTO a.b.c VALUES (1)", ("a", "b", "c")),
+        ('DELETE FROM "A b".c', ("A b", "c")),
+        ("CREATE TABLE a.b (c INTEGER) PARTITIONED BY (c)", ("a", "b")),
+        ("DROP TABLE IF EXISTS a", ("a",)),
+    ],
+)
+def test_targets_with_their_whole_names(
+    con: duckdb.DuckDBPyConnection, text: str, path: tuple[str, ...]
+) -> None:
+    found = parsed(con, text)
+    assert isinstance(found, Write)
+    assert found.target is not None
+    assert path == found.target.path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("BEGIN", Transaction("BEGIN", "BEGIN")),
+        ("START TRANSACTION;", Transaction("START TRANSACTION", "BEGIN")),
+        ("END", Transaction("END", "COMMIT")),
+        ("ABORT", Transaction("ABORT", "ROLLBACK")),
+        ("VACUUM", Vacuum("VACUUM", ())),
+        ("VACUUM a.b.c", Vacuum("VACUUM a.b.c", ("a", "b", "c"))),
+        ("cache table a.b;", CacheTable("cache table a.b", ("a", "b"), True, False)),
+        (
+            'UNCACHE TABLE IF EXISTS "x y"',
+            CacheTable('UNCACHE TABLE IF EXISTS "x y"', ("x y",), False, True),
+        ),
+    ],
+)
+def test_statements_about_durable_tables(
+    con: duckdb.DuckDBPyConnection, text: str, expected: ParsedStatement
+) -> None:
+    assert parsed(con, text) == expected
+
+
+def test_what_follows_a_cached_table_is_an_error(con: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(QueryError, match="and nothing after it"):
+        parsed(con, "CACHE TABLE t; SELECT 1")
 
 
 def test_created_and_dropped_tables(con: duckdb.DuckDBPyConnection) -> None:

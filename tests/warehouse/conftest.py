@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 import minishark
 from minishark.session.session import Session
+
+# The helpers beside this file, and those of the integration tests.
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "integration"))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,8 @@ def main(folder: str, in_process: str) -> None:
         warehouse=folder, in_process=in_process == "true", nodes=2, single_task_rows=0
     ) as session:
         session.sql("CREATE TABLE IF NOT EXISTS warehouse.t (a INTEGER, b VARCHAR)")
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         while True:
             session.sql(f"INSERT INTO warehouse.t SELECT 0, uuid() FROM range({BATCH})")
             session.sql("UPDATE warehouse.t SET a = a + 1")

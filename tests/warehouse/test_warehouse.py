@@ -258,6 +258,7 @@ def test_refusals(session: Session, sql: str, error: type[Exception], what: str)
     assert _rows(session, "FROM s.t") == []
 
 
+@pytest.mark.slow
 def test_failed_writes_leave_no_files(session: Session, folder: Path) -> None:
     session.sql("CREATE TABLE s.t (a INTEGER NOT NULL)")
     for sql in (
@@ -291,6 +292,11 @@ def test_transactions(session: Session) -> None:
             session.sql(sql)
     with pytest.raises(QueryError, match="already"):
         session.sql("BEGIN")
+    with session.new_session() as other:
+        assert _rows(other, "FROM s.t") == [(1,)]
+        other.sql("BEGIN; INSERT INTO s.u VALUES (2)")
+        assert _rows(other, "SELECT count(*) FROM s.u") == [(2,)]
+        other.sql("ROLLBACK")
     session.sql("ROLLBACK")
     assert _rows(session, "FROM s.t") == [(1,)]
     session.sql("BEGIN; DELETE FROM s.t; INSERT INTO s.t VALUES (3); COMMIT")
@@ -347,6 +353,7 @@ def test_writers_at_the_same_time(
             session.sql("INSERT INTO s.t VALUES (1)")
 
 
+@pytest.mark.slow
 def test_threads_append(session: Session) -> None:
     session.sql("CREATE TABLE s.t (a INTEGER)")
     failed: list[BaseException] = []

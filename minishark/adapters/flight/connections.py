@@ -55,7 +55,7 @@ class Connection:
         self.is_known_by_peer = False
         self.used_s = time.monotonic()
         self._limits = limits
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may end a stream anywhere
         self._statements: dict[bytes, Statement] = {}
         self._prepared: dict[bytes, Prepared] = {}
         self._running: set[Interruption] = set()
@@ -181,7 +181,7 @@ class Connections:
         self._by_cookie: dict[str, Connection] = {}
         self._running = 0
         self._is_closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -259,7 +259,8 @@ class Connections:
                 if (is_idle and not connection.is_busy) or _is_gone(connection, peers, now):
                     over.append(connection)
             self._remove(over)
-        self._close(over)
+        if over:  # on a thread of its own: a statement that takes long to end holds up no other
+            threading.Thread(target=self._close, args=(over,), daemon=True).start()
 
     def remove(self, connection: Connection) -> None:
         """End a connection; the next call of its client begins another one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import threading
 import time
@@ -114,8 +115,9 @@ class Server:
                 self._calls.began.clear()
             self._stopped.wait(_LOOK_S)
             if time.monotonic() >= sweep_s:
-                if len(self.connections):
-                    self.connections.sweep(_peers(self.port))
+                with contextlib.suppress(psutil.Error, OSError):  # the next look will tell
+                    if len(self.connections):
+                        self.connections.sweep(_peers(self.port))
                 sweep_s = time.monotonic() + _SWEEP_S
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -143,7 +144,8 @@ class FlightSql(fl.FlightServerBase):
             if name == "CommandPreparedStatementQuery":
                 prepared = connection.prepared(command.prepared_statement_handle)
                 rows = statements.bound_values(prepared.parameters, reader.to_reader())
-                prepared.values = list(rows)
+                # One more than may be: the statement tells when it runs.
+                prepared.values = list(islice(rows, statements.ROWS_OF_VALUES_MAX + 1))
                 told = make(
                     "DoPutPreparedStatementResult",
                     prepared_statement_handle=command.prepared_statement_handle,

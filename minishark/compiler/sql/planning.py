@@ -363,7 +363,9 @@ class PlanningDatabase:
             if schema is None:
                 with _query_errors():
                     schema = self._con.sql(sql).limit(0).to_arrow_table().schema
-                if bound is not None:
+                if bound is not None:  # DuckDB numbers columns of one name, which rows keep
+                    named = zip(schema, bound.schema, strict=True)
+                    schema = pa.schema([field.with_name(column.name) for field, column in named])
                     _remember(self._remembered.schemas, bound, schema)
             return schema
 

@@ -36,6 +36,7 @@ NAME = "warehouse"
 MAIN = "main"
 """The schema of tables that are named without one."""
 
+
 ORPHAN_AGE_S = 24 * 3600
 """Files that no table uses are removed from this age on: younger ones may be about to be used."""
 
@@ -55,7 +56,7 @@ class TableName:
         return f"{NAME}.{self.schema}.{self.table}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WarehouseCatalog:
     """Schemas and tables of a warehouse; safe to use from several threads."""
 
@@ -191,7 +192,7 @@ class WarehouseCatalog:
     def _renew(self) -> None:
         """Have the catalog use the credentials that the session has now."""
         properties = self.catalog.properties
-        session = iceberg_properties(properties.get("warehouse", ""), self.access())
+        session = _session_properties(properties, self.access())
         with self._lock:
             if session != self._session:
                 self._session = session
@@ -232,9 +233,10 @@ class WarehouseCatalog:
     def new_location(self, name: TableName) -> str | None:
         """Where a new table's files go; None for where the catalog says."""
         # Never the folder of another table: one that was dropped or renamed may be in use.
-        if not self.folder:
+        root = self.folder or self.catalog.properties.get("warehouse", "")
+        if self.catalog.properties.get("type") == "rest" or "://" not in root:
             return None
-        return f"{self.folder}/{name.schema}/{name.table}-{secrets.token_hex(4)}"
+        return f"{root.rstrip('/')}/{name.schema}/{name.table}-{secrets.token_hex(4)}"
 
     def new_table(
         self, name: TableName, schema: Any, spec: Any, properties: Mapping[str, str]
@@ -355,11 +357,20 @@ def _opened(
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
 
     given = dict(properties)
-    session = iceberg_properties(given.get("warehouse", ""), access())
+    session = _session_properties(given, access())
     environment = from_environment() if given.get("warehouse", "").startswith(_STORED) else {}
     with _reached(where):
         catalog = load_catalog(NAME, **{**environment, **session, **given})
-    return WarehouseCatalog(where, catalog, access=access, given=given, _session=session)
+    return WarehouseCatalog(
+        where=where, catalog=catalog, access=access, given=given, _session=session
+    )
+
+
+def _session_properties(properties: Mapping[str, str], access: StoreAccess) -> dict[str, str]:
+    """The session's settings of the store that the files are in, as PyIceberg names them."""
+    folder = properties.get("warehouse", "")
+    # A catalog that is a server says where with each table.
+    return iceberg_properties(folder if "://" in folder else "s3://", access)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ def as_it_is(table: Any) -> StaticTable:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WarehouseSource(Source):
     """The current rows of a table, or those of an earlier version."""
 
@@ -137,13 +136,34 @@ class FixedSource(Source):
         return self.snapshot
 
 
-def remove_files(location: str, prefix: str) -> None:
+def remove_files(io: Any, location: str, prefix: str) -> None:
     """Remove the files below a folder whose names begin so, as far as that is possible.
 
-    Those of object stores stay until VACUUM: to list a bucket takes long.
+    Args:
+        io: pyiceberg's access to files.
+        location: the folder's URI.
+        prefix: how the names begin.
     """
-    if not location.startswith("file://"):
-        return
-    for path in Path(location.removeprefix("file://")).rglob(f"{prefix}-*.parquet"):
-        with contextlib.suppress(OSError):
-            path.unlink()
+    with contextlib.suppress(Exception):
+        for uri, _ in listed(io, location):
+            if uri.rpartition("/")[2].startswith(prefix):
+                io.delete(uri)
+
+
+def listed(io: Any, location: str) -> list[tuple[str, float]]:
+    """The files below a folder, and when they were last changed, in seconds since 1970.
+
+    Raises:
+        OSError: it can't be listed.
+    """
+    from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
+
+    scheme, host, path = io.parse_location(location, io.properties)
+    system = io.fs_by_scheme(scheme, host)
+    prefix = location.removesuffix(path)
+    selector = FileSelector(path, recursive=True, allow_not_found=True)
+    return [
+        (f"{prefix}{info.path}", info.mtime.timestamp() if info.mtime is not None else 0.0)
+        for info in system.get_file_info(selector)
+        if info.is_file
+    ]

@@ -8,16 +8,17 @@ younger ones may belong to a commit that is about to be made.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any
 
-from pyarrow.fs import FileSelector
-
 from minishark.errors import DataError
-from minishark.tables.warehouse.catalog import ORPHAN_AGE_S, file_system
+from minishark.tables.warehouse.catalog import ORPHAN_AGE_S
+from minishark.tables.warehouse.source import listed
 
 _SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
+_OWN_FOLDER = re.compile(r"-[0-9a-f]{8}/?$")  # see WarehouseCatalog.new_location
 _AGE = "history.expire.max-snapshot-age-ms"
 _ORPHAN_AGE = "minishark.vacuum.file-age-s"
 
@@ -37,7 +38,8 @@ def vacuum(table: Any) -> int:
     ):
         table.maintenance.expire_snapshots().older_than(oldest).commit()
         table = table.refresh()
-    return _remove_unused(table)
+    # Only a folder that is surely the table's own: those of other catalogs may be shared.
+    return _remove_unused(table) if _OWN_FOLDER.search(table.location()) else 0
 
 
 def _remove_unused(table: Any) -> int:
@@ -45,18 +47,14 @@ def _remove_unused(table: Any) -> int:
     latest = time.time() - float(table.properties.get(_ORPHAN_AGE, ORPHAN_AGE_S))
     location = table.location()
     try:
-        system, folder = file_system(location, table.io)
-        found = system.get_file_info(FileSelector(folder, recursive=True))
+        found = listed(table.io, location)
     except (OSError, ValueError) as error:
         raise DataError(f"Can't list the files of {location}: {error}") from error
     removed = 0
-    prefix = location.removesuffix(folder)
-    for info in found:
-        if not info.is_file or f"{prefix}{info.path}" in used or info.mtime is None:
-            continue
-        if info.mtime.timestamp() < latest:
+    for uri, changed in found:
+        if uri not in used and changed < latest:
             with contextlib.suppress(OSError):
-                system.delete_file(info.path)
+                table.io.delete(uri)
                 removed += 1
     return removed
 
