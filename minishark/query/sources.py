@@ -222,6 +222,7 @@ class SourceTables:
         Raises:
             DataError: it can't be read.
         """
+        source = source.within(self.storage.access)
         table = SourceTable(name, source, source.resolve())
         with self._lock:
             self._named[name.lower()] = name
@@ -472,7 +473,8 @@ class SourceRows:
         table = table.opened()
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
         reads = {"rows": tuple(partition.read for partition in found.partitions)}
-        scans = Scans(reads=reads, hold=self._tables.held)
+        access = self._tables.storage.access()
+        scans = Scans(reads=reads, hold=self._tables.host_files.held, access=access)
         batches = self._batches(scans, table.snapshot)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)
@@ -545,9 +547,8 @@ def with_splits(
             name = f"{source.name} ({others + 1})" if others else source.name
             table, count = _table(source, hint.pushed, name, options)
             hint = replace(hint, splits=count)
-            if counts_all:
-                every = Pushed(columns=hint.pushed.columns)
-                splits = source.snapshot.splits(every, options.partitions)
+            splits = source.snapshot.all_splits(options.partitions) if counts_all else None
+            if splits is not None:
                 size = sum(split.bytes for split in splits)
                 share = table.bytes / size if size else 1.0
                 hint = replace(hint, all_splits=len(splits), share=share)

@@ -94,7 +94,7 @@ class Runtime:
         """Let statements see a warehouse; `where` is as in `connect`."""
         from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
 
-        catalog = open_catalog(where, self.engine.storage.access().of("s3://"))
+        catalog = open_catalog(where, self.engine.storage.access)
         from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
         from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
         from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415

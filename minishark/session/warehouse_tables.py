@@ -139,24 +139,17 @@ class WarehouseTables:
                 current=lambda: self.catalog.load(name),
                 snapshot_id=number,
                 timestamp=moment,
-                hosts_reach=self.catalog.hosts_reach,
             )
             sources.add(version, source)
         return version
 
     def _source(self, name: TableName) -> WarehouseSource:
-        reach = self.catalog.hosts_reach
-        return WarehouseSource(
-            name=str(name), current=lambda: self.catalog.load(name), hosts_reach=reach
-        )
+        return WarehouseSource(name=str(name), current=lambda: self.catalog.load(name))
 
     def _staged(self, open_: Transaction, name: TableName) -> str:
         """A name for the table as this session's transaction has left it, which others lack."""
         if not open_.source:
-            reach = self.catalog.hosts_reach
-            source = WarehouseSource(
-                name=str(name), current=lambda: self.current(name), hosts_reach=reach
-            )
+            source = WarehouseSource(name=str(name), current=lambda: self.current(name))
             open_.source = self.engine.planner.sources.add_unnamed(source).name
         return open_.source
 

@@ -290,10 +290,7 @@ class WarehouseWrites:
         self, name: TableName, table: Any
     ) -> Iterator[tuple[str, Callable[[frozenset[str]], Any]]]:
         """A relation of a table's rows with their places, and one of some of its files."""
-        reach = self.catalog.hosts_reach
-        snapshot = WarehouseSource(
-            name=str(name), current=lambda: table, hosts_reach=reach
-        ).resolve()
+        snapshot = WarehouseSource(name=str(name), current=lambda: table).resolve()
 
         @contextlib.contextmanager
         def of(files: frozenset[str] | None) -> Iterator[str]:

@@ -431,7 +431,7 @@ def test_python_names_tables_likewise(session: Session) -> None:
 
 def test_where_a_warehouse_is(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="needs a catalog elsewhere"):
-        minishark.connect(in_process=True, nodes=1, warehouse="s3://bucket/folder")
+        minishark.connect(in_process=True, nodes=1, warehouse="gs://bucket/folder")
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(DataError, match=r"Can't use .*file as a warehouse"):
