@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
-from minishark.compiler.hints import SourceScan
+from minishark.compiler.hints import UNNAMED_SOURCE, SourceScan
 from minishark.compiler.logical.operators import Scan, Statement
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
@@ -45,7 +45,6 @@ from minishark.sources.storage_options import Storage
 from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
 
-PREFIX = "_source_"  # how the names of tables start that no user has named
 _FILES_MAX = 64
 _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
@@ -231,7 +230,7 @@ class SourceTables:
 
     def add_unnamed(self, source: Source) -> SourceTable:
         """Let queries read a source by a name that nobody else uses."""
-        return self.add(f"{PREFIX}{next(self._numbers)}", source)
+        return self.add(f"{UNNAMED_SOURCE}{next(self._numbers)}", source)
 
     def remote(self, files: RemoteFiles) -> str:
         """The name of a table that stands for files of object stores.
@@ -415,7 +414,7 @@ class SourceTables:
                 options=dict(options),
                 reach=self,
             )
-            table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
+            table = SourceTable(f"{UNNAMED_SOURCE}{next(self._numbers)}", source, source.resolve())
         except DataError:  # DuckDB says what it is, if the query is to read it
             return None
         with self._lock:

@@ -105,7 +105,7 @@ def test_tables_are_reached_with_the_options_of_the_session_or_their_own(
             assert len(asked) > before
             assert not server.read(".parquet")
             plan = session.sql(f"EXPLAIN {query}").collect()[0][0]
-            assert "splits where k = 3" in plan
+            assert "where k = 3" in plan
             assert SECRET not in plan
         server.fault = lambda request: EXPIRED if "delta" in request.path else None
         with pytest.raises(DataError, match=f"{bucket}/delta") as raised:
