@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import exc, types
 from sqlalchemy.engine import default, reflection
@@ -279,7 +279,10 @@ class MinisharkDialect(default.DefaultDialect):
     statement_compiler = _Compiler
     ddl_compiler = _DDLCompiler
     type_compiler_cls = _TypeCompiler
-    colspecs: ClassVar[Any] = {types.LargeBinary: _Blob, types.Uuid: _Uuid}
+    colspecs = {  # noqa: RUF012 - the base class says what it is
+        types.LargeBinary: _Blob,
+        types.Uuid: _Uuid,
+    }
 
     delete_returning = insert_returning = update_returning = True
     supports_alter = True
@@ -374,7 +377,9 @@ class MinisharkDialect(default.DefaultDialect):
         return self._names(connection, "view", f"{_WITHIN} AND NOT internal", schema)
 
     @reflection.cache
-    def get_temp_table_names(self, connection: Any, **kw: Any) -> list[str]:
+    def get_temp_table_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
         """The connection's temporary tables."""
         return self._names(connection, "table", "temporary AND :schema IS NULL", None)
 
@@ -604,8 +609,9 @@ class FlightDialect(MinisharkDialect):
         path, address = cargs
         connection = _FlightConnection(self.loaded_dbapi.connect(address, **cparams))
         if path:
-            with connection.cursor() as cursor:
-                cursor.execute(f"USE {_path(path)}")
+            cursor = connection.cursor()
+            cursor.execute(f"USE {_path(path)}")
+            cursor.close()
         return connection
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:

@@ -20,6 +20,7 @@ pytest.importorskip("dbt.tests.adapter", reason="needs dbt-core and dbt-tests-ad
 import dbt.tests.adapter as suites
 from dbt.tests.adapter.basic import expected_catalog as expected
 from dbt.tests.adapter.simple_seed import fixtures, seeds
+from dbt.tests.util import run_dbt
 from dbt_common.contracts.metadata import CatalogTable, ColumnMetadata, TableMetadata
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of dbt's own code
@@ -133,8 +134,36 @@ class ByteOrderMark:
         shutil.copy(file, Path(project.project_root) / "seeds" / "seed_bom.csv")
 
 
+class LeftViews:
+    """DuckDB's DROP TABLE ... CASCADE leaves the views that read the table."""
+
+    def test_simple_seed_full_refresh_flag(self, project: Any) -> None:
+        self._seeded_again(project, ["seed", "--full-refresh"])
+
+    def test_simple_seed_full_refresh_config(self, project: Any) -> None:
+        self._seeded_again(project, ["seed"])
+
+    def _seeded_again(self, project: Any, command: list[str]) -> None:
+        self._build_relations_for_test(project)
+        self._check_relation_end_state(run_result=run_dbt(command), project=project, exists=True)
+
+
+class LeftViewsByFlag(LeftViews):
+    """The first of the two."""
+
+    test_simple_seed_full_refresh_config = None
+
+
+class LeftViewsByConfiguration(LeftViews):
+    """The second of the two."""
+
+    test_simple_seed_full_refresh_flag = None
+
+
 # What differs for minishark.
 OWN: dict[str, type] = {
+    "TestBasicSeedTests": LeftViewsByFlag,
+    "TestSeedConfigFullRefreshOn": LeftViewsByConfiguration,
     "TestDocsGenerate": Docs,
     "TestDocsGenReferences": References,
     "TestGetCatalogForSingleRelation": OneRelation,

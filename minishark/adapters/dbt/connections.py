@@ -29,7 +29,7 @@ from minishark.session.interruption import Interruption, running
 from minishark.session.session import Session
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Credentials(BaseCredentials):
     """A target of the type `minishark` in profiles.yml.
 
@@ -148,7 +148,7 @@ class Served:
             pem = Path(credentials.certificate).expanduser().read_text(encoding="ascii")
             options["adbc.flight.sql.client_option.tls_root_certs"] = pem
         self._connection = flight_sql.connect(
-            credentials.server, db_kwargs=options, autocommit=True
+            str(credentials.server), db_kwargs=options, autocommit=True
         )
         self._cursors: list[Any] = []
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dbt.adapters.base import BaseRelation, Column
+from dbt.adapters.base import BaseRelation
+from dbt.adapters.base import Column as BaseColumn
 from dbt.adapters.base.impl import ConstraintSupport
 from dbt.adapters.capability import Capability, CapabilityDict, CapabilitySupport, Support
 from dbt.adapters.sql import SQLAdapter
@@ -22,7 +23,7 @@ _ENFORCED = ConstraintSupport.ENFORCED
 
 
 @dataclass
-class MinisharkColumn(Column):
+class MinisharkColumn(BaseColumn):
     """A column with DuckDB's name of its type, which has no length to be expanded."""
 
     @property
@@ -30,7 +31,7 @@ class MinisharkColumn(Column):
         """DuckDB's name of the type."""
         return self.dtype
 
-    def can_expand_to(self, other_column: Column) -> bool:
+    def can_expand_to(self, other_column: BaseColumn) -> bool:
         """Never."""
         return False
 
@@ -40,6 +41,12 @@ class MinisharkRelation(BaseRelation):
     """A table or view; where dbt limits it to some rows, it needs no alias."""
 
     require_alias: bool = False
+
+    def render(self) -> str:
+        """The name in SQL; of tables of the cluster `main.t`, by which they can be written to."""
+        if (self.database, self.schema) == ("memory", "main") and self.include_policy.database:
+            return self.include(database=False).render()
+        return super().render()
 
 
 class MinisharkAdapter(SQLAdapter):
@@ -96,10 +103,10 @@ class MinisharkAdapter(SQLAdapter):
         """The strategies of incremental models."""
         return ["append", "delete+insert", "merge"]
 
-    def get_columns_in_relation(self, relation: BaseRelation) -> list[Column]:
+    def get_columns_in_relation(self, relation: BaseRelation) -> list[BaseColumn]:
         """The columns of a table or view; none if it does not exist."""
         try:
-            columns: list[Column] = super().get_columns_in_relation(relation)
+            columns: list[BaseColumn] = super().get_columns_in_relation(relation)
         except DbtRuntimeError as error:
             if "does not exist" in str(error):
                 return []

@@ -19,7 +19,7 @@
     create or replace table {{ relation }} {{ get_table_columns_and_constraints() }};
     insert into {{ relation }} {{ get_select_subquery(sql) }}
   {% else %}
-    create or replace {% if temporary %}temporary {% endif %}table {{ relation }} as (
+    create or replace table {{ relation }} as (
       {{ sql }}
     )
   {% endif %}
@@ -37,9 +37,9 @@
 {%- endmacro %}
 
 {% macro minishark__make_temp_relation(base_relation, suffix) -%}
-  {{ return(base_relation.incorporate(path={
-    'database': none, 'schema': none, 'identifier': base_relation.identifier ~ suffix
-  })) }}
+  {{ return(base_relation.incorporate(
+    path={'identifier': base_relation.identifier ~ suffix}, type='table'
+  )) }}
 {%- endmacro %}
 
 {% macro minishark__drop_relation(relation) -%}
