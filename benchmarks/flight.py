@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from typing import Any
 import adbc_driver_flightsql.dbapi as flight_sql
 import duckdb
 import msgspec
+import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
 from common import write_json
@@ -94,7 +96,9 @@ class Sends(fl.FlightServerBase):
         self._table = table
 
     def get_flight_info(self, context: object, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
-        """Always the same."""
+        """Always the same; drivers ask for what a server is first, and go on without."""
+        if unpacked(descriptor.command)[0] != "CommandStatementQuery":
+            raise NotImplementedError
         endpoint = fl.FlightEndpoint(packed("TicketStatementQuery", statement_handle=b"x"), [])
         return fl.FlightInfo(self._table.schema, descriptor, [endpoint], -1, -1)
 
@@ -141,6 +145,72 @@ def _cancelled(cursor: Any) -> float:
         cursor.execute(_ENDLESS)
         cursor.fetchall()
     return (time.perf_counter() - began[0]) * 1e3
+
+
+_LOOK_S = 0.05
+_QUIET_S = 0.4
+
+
+def _until_idle() -> float:
+    """When executors, which are this process's children, used CPU time for the last time."""
+    processes = psutil.Process().children(recursive=True)
+
+    def used_s() -> float:
+        total = 0.0
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                total += sum(process.cpu_times()[:2])
+        return total
+
+    before_s, last_s = used_s(), time.perf_counter()
+    while time.perf_counter() - last_s < _QUIET_S:
+        time.sleep(_LOOK_S)
+        now_s = used_s()
+        if now_s - before_s > _LOOK_S / 4:  # heartbeats use less
+            last_s = time.perf_counter()
+        before_s = now_s
+    return last_s
+
+
+def _stopped(cursor: Any) -> float:
+    began: list[float] = []
+
+    def cancel() -> None:
+        began.append(time.perf_counter())
+        cursor.adbc_cancel()
+        began.append(_until_idle())
+
+    timer = threading.Timer(0.5, cancel)
+    timer.start()
+    with contextlib.suppress(flight_sql.Error):
+        cursor.execute(_ENDLESS)
+        cursor.fetchall()
+    timer.join()
+    return (began[1] - began[0]) * 1e3
+
+
+_CLIENT = """
+import sys, adbc_driver_flightsql.dbapi as flight_sql
+with flight_sql.connect(sys.argv[1], autocommit=True) as connection, connection.cursor() as cursor:
+    print("", flush=True)
+    cursor.execute(sys.argv[2])
+    cursor.fetchall()
+"""
+
+
+def _killed(address: str) -> Turn:
+    def turn(_: Any) -> float:
+        command = [sys.executable, "-c", _CLIENT, address, _ENDLESS]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+            assert client.stdout is not None
+            client.stdout.readline()
+            time.sleep(0.5)
+            client.kill()
+            began_s = time.perf_counter()
+            client.wait()
+            return (_until_idle() - began_s) * 1e3
+
+    return turn
 
 
 def compared(
@@ -198,6 +268,8 @@ def measure(rows: int, repetitions: int) -> Iterator[Figures]:
         yield from compared("computed rows", "MB/s", computed, cursors, 5)
         only = {MINISHARK: cursors[MINISHARK]}
         yield from compared("cancel", "ms", _cancelled, only, 5)
+        yield from compared("until idle", "ms", _stopped, only, 5)
+        yield from compared("killed client", "ms", _killed(served.address), only, 5)
 
 
 def main(arguments: Sequence[str]) -> None:
