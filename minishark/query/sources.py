@@ -12,7 +12,8 @@ import itertools
 import json
 import re
 import threading
-from collections import OrderedDict
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -184,6 +185,14 @@ class Rewritten:
     tables: tuple[SourceTable, ...]  # the tables; they may be evicted before they are used
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class HeldSource:
+    """A source without a name, for the DataFrames that hold this."""
+
+    name: str  # of its table
+    schema: Schema
+
+
 @dataclass(slots=True, kw_only=True)
 class SourceTables:
     """The tables that stand for sources; safe to use from several threads."""
@@ -198,6 +207,7 @@ class SourceTables:
     _calls: dict[_Call, str] = field(default_factory=dict)
     _remote: dict[RemoteFiles, str] = field(default_factory=dict)  # names; views may have them
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _released: deque[str] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # Sources that users name
@@ -221,12 +231,26 @@ class SourceTables:
         Raises:
             DataError: it can't be read.
         """
+        self._sweep()
         source = source.within(self.storage.access)
         table = SourceTable(name, source, source.resolve())
         with self._lock:
             self._named[name.lower()] = name
             self._put(table)
         return table
+
+    def hold(self, source: Source) -> HeldSource:
+        """Let queries read a source until the handle is gone."""
+        table = self.add_unnamed(source)
+        held = HeldSource(table.name, table.snapshot.schema)
+        # A finalizer may run anywhere, even where the lock is held.
+        weakref.finalize(held, self._released.append, table.name).atexit = False
+        return held
+
+    def _sweep(self) -> None:
+        """Remove the sources whose handles are gone."""
+        while self._released:
+            self.remove(self._released.popleft())
 
     def add_unnamed(self, source: Source) -> SourceTable:
         """Let queries read a source by a name that nobody else uses."""
@@ -299,10 +323,16 @@ class SourceTables:
             keys = [name.lower() for name in names]
             return {key: self._current[key] for key in keys if key in self._current}
 
-    def refresh(self) -> None:
-        """Look up the current version of every source that users name."""
-        for name in list(self._named):
-            self.get(name)
+    def refreshed(self, sql: str) -> bool:
+        """Look up the sources that a text names; whether the columns of one have changed."""
+        text, changed = sql.lower(), False
+        for key in list(self._named):
+            before = self._current.get(key)
+            if before is not None and key in text:
+                with contextlib.suppress(DataError):  # the statement has an error of its own
+                    now = self.get(key)
+                    changed |= now is None or now.snapshot.schema != before.snapshot.schema
+        return changed
 
     def is_current(self, table: SourceTable) -> bool:
         try:
