@@ -39,6 +39,7 @@ TEST = [
     *DELTA,
     *OBJECTS,
     *POSTGRES,
+    "pyiceberg-core>=0.10",  # by which pyiceberg writes bucket and truncate partitions
     "flask-cors>=4",  # with flask and moto, an S3 server
     "flask>=3",
     "hypothesis>=6.100",

@@ -117,11 +117,15 @@ class Snapshot(ABC):
             tasks: how many tasks may read at a time; about so many parts or more are useful.
         """
 
-    def opened(self) -> Snapshot:
+    def opened(self, others: Sequence[Snapshot] = ()) -> Snapshot:
         """The version for one query, whose splits can be read until it is closed or forgotten.
 
         Most versions can be read at any time, and are returned as they are. A database that keeps
         old rows for open transactions only begins one here.
+
+        Args:
+            others: what the query has opened already, of any source: tables of one database are
+                read as of one moment.
 
         Raises:
             DataError: the version can't be read any more.
