@@ -56,6 +56,7 @@ TEST = [
     "playwright>=1.49",
     "polars>=1",
     "prometheus-client>=0.20",
+    "pyiceberg-core>=0.10",  # by which pyiceberg writes bucket and truncate partitions
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",

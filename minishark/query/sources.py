@@ -105,9 +105,9 @@ class SourceTable:
     source: Source
     snapshot: Snapshot
 
-    def opened(self) -> SourceTable:
-        """The table for one query."""
-        opened = self.snapshot.opened()
+    def opened(self, others: Iterable[SourceTable] = ()) -> SourceTable:
+        """The table for one query, which has opened `others` already."""
+        opened = self.snapshot.opened([table.snapshot for table in others])
         return self if opened is self.snapshot else replace(self, snapshot=opened)
 
     @property
@@ -552,7 +552,9 @@ def with_splits(
     """
     if isinstance(plan.operator, Statement):
         named = [name for name in plan.operator.tables if name.lower() in sources]
-        own = {name.lower(): sources[name.lower()].opened() for name in named}
+        own: dict[str, SourceTable] = {}
+        for name in named:
+            own[name.lower()] = sources[name.lower()].opened(own.values())
         tables = [_table(own[name.lower()], Pushed(), name, options)[0] for name in named]
         return plan, tables, own
     titles = {name: table.source.name for name, table in sources.items()}
@@ -570,7 +572,7 @@ def with_splits(
         key = (scan.table.lower(), hint.pushed)
         if key not in chosen:
             if key[0] not in opened:
-                opened[key[0]] = source.opened()
+                opened[key[0]] = source.opened(opened.values())
             source = opened[key[0]]
             others = sum(name == key[0] for name, _ in chosen)
             name = f"{source.name} ({others + 1})" if others else source.name

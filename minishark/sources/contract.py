@@ -121,11 +121,15 @@ class Snapshot(ABC):
         """All parts, for EXPLAIN to tell how many are left out; None if that is too expensive."""
         return self.splits(Pushed(), tasks)
 
-    def opened(self) -> Snapshot:
+    def opened(self, others: Sequence[Snapshot] = ()) -> Snapshot:
         """The version for one query, whose splits can be read until it is closed or forgotten.
 
         Most versions can be read at any time, and are returned as they are. A database that keeps
         old rows for open transactions only begins one here.
+
+        Args:
+            others: what the query has opened already, of any source: tables of one database are
+                read as of one moment.
 
         Raises:
             DataError: the version can't be read any more.
