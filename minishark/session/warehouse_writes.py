@@ -27,7 +27,13 @@ from minishark.session.warehouse_tables import Transaction, WarehouseTables
 from minishark.tables.store import table_schema
 from minishark.tables.warehouse import ddl, dml
 from minishark.tables.warehouse.catalog import TableName, WarehouseCatalog
-from minishark.tables.warehouse.commits import append, committing, replace, replace_schema
+from minishark.tables.warehouse.commits import (
+    RETRIES,
+    append,
+    committing,
+    replace,
+    replace_schema,
+)
 from minishark.tables.warehouse.sink import WriteTable, WrittenRows
 from minishark.tables.warehouse.source import (
     FixedSource,
@@ -336,9 +342,10 @@ class WarehouseWrites:
 
     def _begun(self, name: TableName) -> Any:
         table = self.catalog.load(name)
+        properties = {**RETRIES, **table.metadata.properties}
         copy = IcebergTable(
             (name.schema, name.table),
-            table.metadata,
+            table.metadata.model_copy(update={"properties": properties}),
             table.metadata_location,
             table.io,
             table.catalog,

@@ -6,7 +6,7 @@ import random
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -397,24 +397,54 @@ def test_writers_at_the_same_time(
 
 
 @pytest.mark.slow
-def test_threads_append(session: Session) -> None:
+def test_writers_in_threads_and_sessions(session: Session, folder: Path) -> None:
+    """Appends are all kept; of two changes of the same rows, at most one is a conflict."""
     session.sql("CREATE TABLE s.t (a INTEGER)")
     failed: list[BaseException] = []
 
-    def add(number: int) -> None:
-        try:
-            for i in range(3):
-                session.sql(f"INSERT INTO s.t VALUES ({number * 10 + i})")
-        except BaseException as error:  # noqa: BLE001 - the test tells
-            failed.append(error)
+    def run(of: Session, *statements: str) -> None:
+        for sql in statements:
+            try:
+                of.sql(sql)
+            except BaseException as error:  # noqa: BLE001 - the test tells
+                failed.append(error)
 
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failed == []
-    assert _rows(session, "SELECT count(*), count(DISTINCT a) FROM s.t") == [(9, 9)]
+    def together(*runs: tuple[Session, Sequence[str]]) -> None:
+        threads = [threading.Thread(target=run, args=(of, *texts)) for of, texts in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(80)
+
+    with (
+        minishark.connect(in_process=True, nodes=1, warehouse=folder) as other,
+        session.new_session() as child,
+    ):
+        values = [[f"INSERT INTO s.t VALUES ({n * 10 + i})" for i in range(3)] for n in range(5)]
+        together(*zip((session, session, other, other, child), values, strict=True))
+        assert failed == []
+        assert _rows(session, "SELECT count(*), count(DISTINCT a) FROM s.t") == [(15, 15)]
+        before = _count(session, "SELECT sum(a)::BIGINT FROM s.t")
+        updates = [f"UPDATE s.t SET a = a + {more}" for more in (1000, 10000)]
+        together((session, updates[:1]), (other, updates[1:]))
+        assert [type(error) for error in failed] in ([], [ConflictError])
+        added = (_count(session, "SELECT sum(a)::BIGINT FROM s.t") - before) // 15
+        assert added in ((1000, 10000) if failed else (11000,))
+
+
+def test_a_session_of_its_own(session: Session) -> None:
+    """It has the same tables, and its own USE and transaction."""
+    session.sql("CREATE TABLE s.t AS SELECT 1 AS a")
+    with session.new_session() as child:
+        child.sql("USE warehouse.s; BEGIN; INSERT INTO t VALUES (2)")
+        assert (_rows(child, "FROM t ORDER BY a"), _rows(session, "FROM s.t")) == (
+            [(1,), (2,)],
+            [(1,)],
+        )
+        with pytest.raises(QueryError, match="t does not exist"):
+            session.sql("FROM t").collect()
+        child.sql("COMMIT")
+    assert _count(session, "SELECT sum(a)::BIGINT FROM s.t") == 3
 
 
 @pytest.fixture
