@@ -27,6 +27,9 @@ NOT_OURS = ("memory", "temp", "system")
 _SUMMARIZE = re.compile(rf"(\bSUMMARIZE\s+)(?!SELECT\b|FROM\b|WITH\b)({NAMES})", re.IGNORECASE)
 
 
+_REGISTERED = re.compile(rf"{NAME}\.({NAMES})(?:@|\Z)")
+
+
 @dataclass(slots=True)
 class Transaction:
     """A transaction that was begun, and what it has done so far."""
@@ -189,10 +192,10 @@ class WarehouseTables:
         """Forget the tables that others have dropped, and load changed ones again to memory."""
         sources = self.engine.planner.sources
         for registered in sources.names:
-            path = registered.partition("@")[0].split(".")
-            if path[0] != NAME or len(path) < 3:
+            found = _REGISTERED.match(registered)
+            if found is None:
                 continue
-            name = TableName(".".join(path[1:-1]), path[-1])
+            name = TableName(*parts(found[1]))
             try:
                 self.catalog.load(name)
             except CatalogError:

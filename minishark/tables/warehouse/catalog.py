@@ -8,6 +8,7 @@ opens as `SqlCatalog("warehouse", uri="sqlite:///FOLDER/catalog.sqlite")`; in a 
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from minishark.errors import CatalogError, DataError, ExecutionError, OptionError
+from minishark.expressions import quote
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,
     StoreAccess,
@@ -53,7 +55,12 @@ class TableName:
     table: str
 
     def __str__(self) -> str:
-        return f"{NAME}.{self.schema}.{self.table}"
+        # Each name means one table only, whatever dots there are in its parts.
+        parts = (
+            part if re.fullmatch(r"[^\W\d]\w*", part) else quote(part)
+            for part in (self.schema, self.table)
+        )
+        return ".".join([NAME, *parts])
 
 
 @dataclass(slots=True, kw_only=True)
