@@ -25,7 +25,7 @@ from sqlalchemy.engine import default, reflection
 from sqlalchemy.engine.url import URL
 from sqlalchemy.sql import compiler, text
 
-from minishark import dbapi
+from minishark.adapters import dbapi
 from minishark.expressions import quote
 from minishark.session.connect import connect
 from minishark.session.session import Session

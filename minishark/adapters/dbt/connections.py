@@ -22,7 +22,7 @@ from dbt.adapters.exceptions import FailedToConnectError
 from dbt.adapters.sql import SQLConnectionManager
 from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 
-from minishark import dbapi
+from minishark.adapters import dbapi
 from minishark.errors import MinisharkError
 from minishark.session.connect import connect
 from minishark.session.interruption import Interruption, running
