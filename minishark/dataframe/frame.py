@@ -26,6 +26,7 @@ from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import (
     CamelCase,
     camel_keywords,
+    ident,
     nearest,
     pyspark_method,
     spelt_otherwise,
@@ -41,6 +42,7 @@ from minishark.errors import OptionError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
+from minishark.query.sources import HeldSource
 from minishark.tables.cached import CachedRows
 from minishark.worker.functions import MapBatches, MapFrames, MapTable
 
@@ -794,6 +796,12 @@ def statement_frame(
 def relation_frame(runtime: Runtime, sql: str, schema: Schema, *, alias: str = "") -> DataFrame:
     """All rows of a relation in FROM: a table, with its name as the alias, or a table function."""
     return DataFrame(LazyQuery(runtime=runtime, select=relation(sql, schema, alias)))
+
+
+def source_frame(runtime: Runtime, held: HeldSource) -> DataFrame:
+    """The rows of a source, which is known as long as this DataFrame or what is derived from it."""
+    select = relation(ident(held.name), held.schema, held.name)
+    return DataFrame(LazyQuery(runtime=runtime, select=select, held=(held,)))
 
 
 def cached_frame(runtime: Runtime, cached: CachedRows) -> DataFrame:

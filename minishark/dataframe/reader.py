@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minishark.dataframe.dates import date_pattern
-from minishark.dataframe.frame import DataFrame, relation_frame
+from minishark.dataframe.frame import DataFrame, relation_frame, source_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, names_and_types
 from minishark.dataframe.names import CamelCase, changed, ident, nearest
@@ -125,8 +125,7 @@ class DataFrameReader(CamelCase):
         Raises:
             DataError: it can't be read.
         """
-        name, schema = self._runtime.add_source(source)
-        return relation_frame(self._runtime, ident(name), schema)
+        return source_frame(self._runtime, self._runtime.hold_source(source))
 
     def iceberg(self, table: Any, **options: Any) -> DataFrame:
         """An Iceberg table: a pyiceberg `Table`, a metadata file, or a table's folder.

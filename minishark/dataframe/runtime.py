@@ -15,6 +15,7 @@ from minishark.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
+from minishark.query.sources import HeldSource
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows
 from minishark.worker.protocol import ScalarFunction, TaskFunction
@@ -81,8 +82,8 @@ class Runtime(Protocol):
     def table_names(self) -> list[str]:
         """The names of the tables that users know."""
 
-    def add_source(self, source: Source) -> tuple[str, Schema]:
-        """Let queries read a source; the name of its table, and its columns."""
+    def hold_source(self, source: Source) -> HeldSource:
+        """Let queries read a source while somebody has the handle."""
 
     def with_calls(self, sql: str) -> str:
         """A text of SQL with tables in place of sources that DuckDB can't read."""

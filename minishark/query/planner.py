@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import duckdb
+
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
 from minishark.compiler.logical.plan import LogicalPlan, called_functions
@@ -169,10 +171,23 @@ class QueryPlanner:
         distributed = self._over_files(sql, found.bound) if over_files else None
         return distributed or found
 
+    def bind(self, sql: str, parsed: duckdb.Statement | None = None) -> BoundStatement:
+        """Resolve the names and types of a SELECT, over the sources as they are now if need be.
+
+        Raises:
+            QueryError: they can't be resolved.
+        """
+        try:
+            return self.planning.bind(sql, parsed)
+        except QueryError:
+            if not self.sources.refreshed(sql):
+                raise
+            return self.planning.bind(sql)
+
     def _over_sources(self, sql: str) -> LogicalQuery:
         """The plan over the current versions of the sources that a query names."""
         for _ in range(_CHANGES_MAX):
-            bound = self.planning.bind(sql)
+            bound = self.bind(sql)
             plan = self.planning.plan(bound)
             names = _read_by(bound, plan)
             before = self.sources.known(names)

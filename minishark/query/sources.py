@@ -12,7 +12,8 @@ import itertools
 import json
 import re
 import threading
-from collections import OrderedDict
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
-from minishark.compiler.hints import SourceScan
+from minishark.compiler.hints import UNNAMED_SOURCE, SourceScan
 from minishark.compiler.logical.operators import Scan, Statement
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
@@ -45,7 +46,6 @@ from minishark.sources.storage_options import Storage
 from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
 
-PREFIX = "_source_"  # how the names of tables start that no user has named
 _FILES_MAX = 64
 _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
@@ -105,9 +105,9 @@ class SourceTable:
     source: Source
     snapshot: Snapshot
 
-    def opened(self) -> SourceTable:
-        """The table for one query."""
-        opened = self.snapshot.opened()
+    def opened(self, others: Iterable[SourceTable] = ()) -> SourceTable:
+        """The table for one query, which has opened `others` already."""
+        opened = self.snapshot.opened([table.snapshot for table in others])
         return self if opened is self.snapshot else replace(self, snapshot=opened)
 
     @property
@@ -185,6 +185,14 @@ class Rewritten:
     tables: tuple[SourceTable, ...]  # the tables; they may be evicted before they are used
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class HeldSource:
+    """A source without a name, for the DataFrames that hold this."""
+
+    name: str  # of its table
+    schema: Schema
+
+
 @dataclass(slots=True, kw_only=True)
 class SourceTables:
     """The tables that stand for sources; safe to use from several threads."""
@@ -199,6 +207,7 @@ class SourceTables:
     _calls: dict[_Call, str] = field(default_factory=dict)
     _remote: dict[RemoteFiles, str] = field(default_factory=dict)  # names; views may have them
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _released: deque[str] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # Sources that users name
@@ -222,15 +231,30 @@ class SourceTables:
         Raises:
             DataError: it can't be read.
         """
+        self._sweep()
+        source = source.within(self.storage.access)
         table = SourceTable(name, source, source.resolve())
         with self._lock:
             self._named[name.lower()] = name
             self._put(table)
         return table
 
+    def hold(self, source: Source) -> HeldSource:
+        """Let queries read a source until the handle is gone."""
+        table = self.add_unnamed(source)
+        held = HeldSource(table.name, table.snapshot.schema)
+        # A finalizer may run anywhere, even where the lock is held.
+        weakref.finalize(held, self._released.append, table.name).atexit = False
+        return held
+
+    def _sweep(self) -> None:
+        """Remove the sources whose handles are gone."""
+        while self._released:
+            self.remove(self._released.popleft())
+
     def add_unnamed(self, source: Source) -> SourceTable:
         """Let queries read a source by a name that nobody else uses."""
-        return self.add(f"{PREFIX}{next(self._numbers)}", source)
+        return self.add(f"{UNNAMED_SOURCE}{next(self._numbers)}", source)
 
     def remote(self, files: RemoteFiles) -> str:
         """The name of a table that stands for files of object stores.
@@ -299,10 +323,16 @@ class SourceTables:
             keys = [name.lower() for name in names]
             return {key: self._current[key] for key in keys if key in self._current}
 
-    def refresh(self) -> None:
-        """Look up the current version of every source that users name."""
-        for name in list(self._named):
-            self.get(name)
+    def refreshed(self, sql: str) -> bool:
+        """Look up the sources that a text names; whether the columns of one have changed."""
+        text, changed = sql.lower(), False
+        for key in list(self._named):
+            before = self._current.get(key)
+            if before is not None and key in text:
+                with contextlib.suppress(DataError):  # the statement has an error of its own
+                    now = self.get(key)
+                    changed |= now is None or now.snapshot.schema != before.snapshot.schema
+        return changed
 
     def is_current(self, table: SourceTable) -> bool:
         try:
@@ -414,7 +444,7 @@ class SourceTables:
                 options=dict(options),
                 reach=self,
             )
-            table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
+            table = SourceTable(f"{UNNAMED_SOURCE}{next(self._numbers)}", source, source.resolve())
         except DataError:  # DuckDB says what it is, if the query is to read it
             return None
         with self._lock:
@@ -472,7 +502,8 @@ class SourceRows:
         table = table.opened()
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
         reads = {"rows": tuple(partition.read for partition in found.partitions)}
-        scans = Scans(reads=reads, hold=self._tables.held)
+        access = self._tables.storage.access()
+        scans = Scans(reads=reads, hold=self._tables.host_files.held, access=access)
         batches = self._batches(scans, table.snapshot)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)
@@ -521,7 +552,9 @@ def with_splits(
     """
     if isinstance(plan.operator, Statement):
         named = [name for name in plan.operator.tables if name.lower() in sources]
-        own = {name.lower(): sources[name.lower()].opened() for name in named}
+        own: dict[str, SourceTable] = {}
+        for name in named:
+            own[name.lower()] = sources[name.lower()].opened(own.values())
         tables = [_table(own[name.lower()], Pushed(), name, options)[0] for name in named]
         return plan, tables, own
     titles = {name: table.source.name for name, table in sources.items()}
@@ -539,15 +572,14 @@ def with_splits(
         key = (scan.table.lower(), hint.pushed)
         if key not in chosen:
             if key[0] not in opened:
-                opened[key[0]] = source.opened()
+                opened[key[0]] = source.opened(opened.values())
             source = opened[key[0]]
             others = sum(name == key[0] for name, _ in chosen)
             name = f"{source.name} ({others + 1})" if others else source.name
             table, count = _table(source, hint.pushed, name, options)
             hint = replace(hint, splits=count)
-            if counts_all:
-                every = Pushed(columns=hint.pushed.columns)
-                splits = source.snapshot.splits(every, options.partitions)
+            splits = source.snapshot.all_splits(options.partitions) if counts_all else None
+            if splits is not None:
                 size = sum(split.bytes for split in splits)
                 share = table.bytes / size if size else 1.0
                 hint = replace(hint, all_splits=len(splits), share=share)

@@ -95,7 +95,7 @@ class FileWriter:
     def _bound_or_none(self, query: str) -> Schema | None:
         """A query's columns; None if only the scratch database may know what it names."""
         try:
-            return self.engine.planning.bind(query).schema
+            return self.engine.planner.bind(query).schema
         except QueryError:
             if not self.engine.scratch.has_own:
                 raise
@@ -104,7 +104,7 @@ class FileWriter:
     def write_checkpoint(self, sql: str, path: str, *, kept: bool = False) -> str:
         """Write a query's rows to Parquet files in a new folder; a query that reads them back."""
         with self.engine.up_to_date():
-            schema = self.engine.planning.bind(sql).schema
+            schema = self.engine.planner.bind(sql).schema
             if is_remote(path):
                 raise UnsupportedError(
                     "checkpoint() writes to local folders: use COPY to write to an object store, "

@@ -36,6 +36,7 @@ from minishark.query.planner import TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
 from minishark.query.run import working_folder
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
+from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
@@ -94,7 +95,7 @@ class Runtime:
         """Let statements see a warehouse; `where` is as in `connect`."""
         from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
 
-        catalog = open_catalog(where, self.engine.storage.access().of("s3://"))
+        catalog = open_catalog(where, self.engine.storage.access)
         from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
         from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
         from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
@@ -150,7 +151,7 @@ class Runtime:
 
     def bind(self, sql: str) -> Schema:
         with self.engine.up_to_date():
-            return self.planning.bind(sql).schema
+            return self.planner.bind(sql).schema
 
     def arrow_schema(self, sql: str) -> pa.Schema:
         with self.engine.up_to_date():
@@ -195,10 +196,9 @@ class Runtime:
 
     # Named tables and views
 
-    def add_source(self, source: Source) -> tuple[str, Schema]:
+    def hold_source(self, source: Source) -> HeldSource:
         with self.engine.up_to_date():
-            table = self.engine.sources.add_unnamed(source)
-            return table.name, table.snapshot.schema
+            return self.engine.sources.hold(source)
 
     def with_calls(self, sql: str) -> str:
         return self.engine.sources.with_calls(sql)

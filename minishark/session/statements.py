@@ -138,7 +138,7 @@ class Statements:
             if runtime.scratch.is_elsewhere or self._names_temporary(sql):
                 return self._query_in_scratch(sql, explain)
             try:
-                bound = runtime.planning.bind(sql, parsed)
+                bound = runtime.planner.bind(sql, parsed)
             except QueryError as error:
                 if runtime.scratch.has_own:
                     with contextlib.suppress(QueryError, CatalogError):
@@ -210,7 +210,7 @@ class Statements:
         if runtime.scratch.is_elsewhere or self._names_temporary(query):
             return None
         try:
-            schema = runtime.planning.bind(query).schema
+            schema = runtime.planner.bind(query).schema
         except QueryError:
             return None
         if not survives_arrow(schema):
@@ -231,7 +231,7 @@ class Statements:
             if exists and not created.replaces:
                 return False
             try:
-                schema = runtime.planning.bind(created.query).schema
+                schema = runtime.planner.bind(created.query).schema
             except QueryError:  # perhaps it names what only the scratch database has
                 return False
             return survives_arrow(schema)

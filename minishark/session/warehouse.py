@@ -176,10 +176,9 @@ class Warehouse:
         first = _FIRST.match(sql)
         verb = first[1].upper() if first else ""
         if verb == "WITH":
-            change = dml.parse_change(sql)
-            name = self.tables.found(change.target)
+            name = self.tables.found(dml.parse_change(sql).target)
             if name is not None:
-                return self.writes.change(change, name)
+                return self.writes.write_to(statement, "WITH", name)
         elif statement.target is not None:
             path = statement.target.path
             if verb == "CREATE":

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 
 from minishark.expressions import Column, Schema, quote_text
-from minishark.sources.contract import Split
+from minishark.sources.contract import Predicate, Split
 from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (
     FileFormat,
@@ -144,7 +144,14 @@ class CsvFormat(FileFormat):
                 self._dialects[file] = _dialect(connection, path, self.options)
 
     def divide(
-        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+        self,
+        found: Found,
+        chosen: Sequence[int],
+        keys: FolderKeys,
+        reach: Reach,
+        *,
+        tasks: int,
+        predicates: Sequence[Predicate],
     ) -> Sequence[Split]:
         files = [found.files[i] for i in chosen]
         own = without_keys(found.own, keys)
@@ -265,7 +272,6 @@ class _Reading:
                 keys=self.keys.of(index),
                 first=first,
                 last=last,
-                quoting=None if dialect is None else dialect.quoting,
                 rows=None,
                 bytes=last - first,
             )
@@ -349,7 +355,14 @@ class JsonFormat(FileFormat):
             return False
 
     def divide(
-        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+        self,
+        found: Found,
+        chosen: Sequence[int],
+        keys: FolderKeys,
+        reach: Reach,
+        *,
+        tasks: int,
+        predicates: Sequence[Predicate],
     ) -> Sequence[Split]:
         files = [found.files[i] for i in chosen]
         own = without_keys(found.own, keys)

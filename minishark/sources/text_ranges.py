@@ -1,16 +1,18 @@
 """Ranges of lines of large text files, each of which a task reads alone.
 
-DuckDB reads whole files, so a task hands it some lines at a time as a file in memory. Lines of CSV
-end rows only outside of quotes. A file is divided where the number of quotes before is even, if all
+DuckDB reads whole files, so a task hands it its lines through a pipe. Lines of CSV end rows only
+outside of quotes. A file is divided where the number of quotes before is even, if all
 its quotes stand where quoted values begin and end; any other file is read whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import mmap
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,7 @@ from minishark.sources.formats import call
 from minishark.sources.hive import FolderKeys
 
 RANGE_BYTES = 16 << 20  # of a file that is worth a task
-_CHUNK_BYTES = 16 << 20
+_PIPE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 20
 _BATCH_ROWS = 122_880
 _NEWLINE = 10
@@ -53,7 +55,6 @@ class TextRange(Split):
     keys: FolderKeys  # the columns of its folders
     first: int  # the first byte
     last: int  # the one after the last
-    quoting: Quoting | None  # None if all newlines end rows
     rows: int | None
     bytes: int
 
@@ -65,27 +66,23 @@ class TextRange(Split):
 
     def _batches(self, columns: str) -> Iterator[pa.RecordBatch]:
         """An empty batch, which has the schema, and the rows."""
+        options = dict(self.options if self.first else self.first_options)
         with (
+            contextlib.closing(_Lines(self.file.path, self.first, self.last)) as lines,
             duckdb.connect(config={"threads": 1}) as connection,
-            Path(self.file.path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
         ):
             connection.execute("SET arrow_lossless_conversion = true")
             connection.execute("SET produce_arrow_string_view = false")
             self._check()
-            is_first = True
-            for first, last in _chunks(text, self.first, self.last, self.quoting):
-                with _memory_file(file.fileno(), first, last) as path:
-                    options = dict(self.options if first else self.first_options)
-                    relation = self.keys.select(
-                        [column.name for column in self.own], call(self.reader, [path], options)
-                    )
-                    found = connection.sql(f"SELECT {columns} FROM {relation}")
-                    reader = found.to_arrow_reader(_BATCH_ROWS)
-                    if is_first:
-                        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
-                        is_first = False
-                    yield from reader
+            relation = self.keys.select(
+                [column.name for column in self.own], call(self.reader, [lines.path], options)
+            )
+            reader = connection.sql(f"SELECT {columns} FROM {relation}").to_arrow_reader(
+                _BATCH_ROWS
+            )
+            yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+            yield from reader
+            lines.check()
             self._check()
 
     def _check(self) -> None:
@@ -93,41 +90,60 @@ class TextRange(Split):
             raise FileReplacedError(f"{self.file.path} was replaced while it was read.")
 
 
-@contextlib.contextmanager
-def _memory_file(source: int, first: int, last: int) -> Iterator[str]:
-    """A file in memory with some bytes of another."""
-    memory = os.memfd_create("minishark-lines")
-    try:
-        while first < last:
-            sent = os.sendfile(memory, source, first, last - first)
-            if not sent:
-                raise DataError("A file became shorter while it was read.")
-            first += sent
-        yield f"/proc/self/fd/{memory}"
-    finally:
-        os.close(memory)
+class _Lines:
+    """A pipe with some bytes of a file, which a thread writes as DuckDB reads them.
 
+    The kernel moves pages of the file's cache into it without a copy.
+    """
 
-def _chunks(
-    text: mmap.mmap, first: int, last: int, quoting: Quoting | None
-) -> Iterator[tuple[int, int]]:
-    """Runs of whole rows, of a size that fits into memory."""
-    while first < last:
-        end = min(last, first + _CHUNK_BYTES)
-        quotes = 0
-        counted = first
-        while end < last:
-            newline = text.find(b"\n", end)
-            end = last if newline < 0 else newline + 1
-            if quoting is None or end >= last:
-                break
-            quotes += int(np.count_nonzero(_bytes(text, counted, end) == quoting.quote))
-            counted = end
-            if quotes % 2 == 0:
-                break
-        end = min(end, last)
-        yield first, end
-        first = end
+    def __init__(self, file: str, first: int, last: int) -> None:
+        self._name = file
+        self._source = os.open(file, os.O_RDONLY)
+        self._first, self._last = first, last
+        self._failed: Exception | None = None
+        self._reading, self._writing = os.pipe()
+        with contextlib.suppress(OSError):  # the user's pipes may have as many pages as allowed
+            fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._thread = threading.Thread(target=self._write, name="minishark-lines", daemon=True)
+        self._thread.start()
+
+    @property
+    def path(self) -> str:
+        return f"/proc/self/fd/{self._reading}"
+
+    def check(self) -> None:
+        """All lines have been read.
+
+        Raises:
+            DataError: the file could not be read to the end of the lines.
+        """
+        self._thread.join()
+        if self._failed is not None:
+            raise self._failed
+
+    def _write(self) -> None:
+        place = self._first
+        try:
+            while place < self._last:
+                size = min(_PIPE_BYTES, self._last - place)
+                sent = os.sendfile(self._writing, self._source, place, size)
+                if not sent:
+                    self._failed = FileReplacedError(f"{self._name} became shorter.")
+                    return
+                place += sent
+        except OSError as error:
+            self._failed = DataError(f"Can't read {self._name}: {error}")
+        finally:
+            os.close(self._writing)
+
+    def close(self) -> None:
+        """Ends the thread, whatever was read."""
+        self._last = 0
+        while os.read(self._reading, _PIPE_BYTES):
+            pass  # it waits for room
+        self._thread.join()
+        os.close(self._reading)
+        os.close(self._source)
 
 
 def line_ranges(path: str, count: int, quoting: Quoting | None) -> list[tuple[int, int]] | None:

@@ -126,6 +126,7 @@ def _draw_panel(
         axes.set_xscale("log")
     if chart.log_y:
         axes.set_yscale("log")
+        _plain_numbers(axes.yaxis)
     if chart.category:
         places = sorted({row.x for row in rows})
         axes.set_xticks(places, [chart.category.format(x) for x in places])
@@ -144,6 +145,18 @@ def _draw_panel(
         _draw_series(axes, chart, style, own, partial(shift, number))
     if not chart.log_y:
         axes.set_ylim(bottom=0)
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Label a logarithmic axis 600 and 1,000, not with powers of ten."""
+    from matplotlib.ticker import LogFormatter  # noqa: PLC0415 - heavy, and optional
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
+    axis.set_major_formatter(Plain())
+    axis.set_minor_formatter(Plain())
 
 
 def _draw_marks(axes: Any, chart: Chart, panel: str, rows: Sequence[Row]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -15,6 +17,8 @@ from minishark.errors import CatalogError, DataError, OptionError, QueryError, U
 from minishark.expressions import Column, Schema
 from minishark.session.session import Session
 from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split
+from minishark.sources.files import named_files
+from minishark.sources.formats import OwnReach
 
 SCHEMA = (Column("month", "INTEGER"), Column("day", "INTEGER"), Column("rain", "DECIMAL(6,2)"))
 
@@ -228,3 +232,37 @@ def test_errors_are_told_as_the_source_tells_them(session: Session, weather: Wea
     with pytest.raises(CatalogError, match="'weather'"):
         session.register_source("weather", weather)
     assert [(30,)] == rows(session, "SELECT count(*) FROM weather WHERE month = 1")
+
+
+def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:
+    """A query that fails to bind over the known version is bound over the current one."""
+    folder = tmp_path / "grows"
+    folder.mkdir()
+    duckdb.execute(f"COPY (SELECT 1 AS i) TO '{folder}/a.parquet'")
+    session.register_source("grows", named_files(folder, OwnReach()))
+    try:
+        assert [(1,)] == rows(session, "SELECT i FROM grows")
+        duckdb.execute(f"COPY (SELECT 2 AS i, 'x' AS more) TO '{folder}/b.parquet'")
+        assert [(2, "x")] == rows(session, "SELECT i, more FROM grows WHERE more IS NOT NULL")
+        with pytest.raises(QueryError, match="missing"):
+            session.sql("SELECT missing FROM grows")
+    finally:
+        session.drop_table("grows")
+
+
+def test_a_source_without_a_name_goes_with_its_frames(session: Session, tmp_path: Path) -> None:
+    """The planning database has its table while a frame or view reads it."""
+    (tmp_path / "log").touch()
+    before = set(session._runtime.engine.sources.names)
+    frame = session.read.source(Weather(str(tmp_path / "log"))).filter("month = 3")
+    assert 30 == frame.count()
+    frame.create_or_replace_temp_view("march")
+    (added,) = set(session._runtime.engine.sources.names) - before
+    del frame
+    gc.collect()
+    session.read.source(Weather(str(tmp_path / "log")))
+    assert [(30,)] == rows(session, "SELECT count(*) FROM march")
+    session.sql("SELECT 1 AS i").create_or_replace_temp_view("march")
+    gc.collect()
+    session.read.source(Weather(str(tmp_path / "log")))
+    assert added not in session._runtime.engine.sources.names

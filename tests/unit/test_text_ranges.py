@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
+import threading
 from pathlib import Path
 
 import duckdb
 import pytest
 
+from minishark.errors import DataError
 from minishark.sources import text, text_ranges
 from minishark.sources.contract import Pushed
 from minishark.sources.files import named_files
@@ -19,9 +23,8 @@ COMMA = Quoting(ord('"'), ord(","))
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges, chunks and blocks of some bytes, so that small files have many."""
+    """Ranges and blocks of some bytes, so that small files have many."""
     monkeypatch.setattr(text, "RANGE_BYTES", 200)
-    monkeypatch.setattr(text_ranges, "_CHUNK_BYTES", 160)
     monkeypatch.setattr(text_ranges, "_BLOCK_BYTES", 37)
 
 
@@ -101,3 +104,28 @@ def test_columns_are_chosen(tmp_path: Path) -> None:
     tables = [split.read(Pushed(columns=("b",))).read_all() for split in splits]
     assert {("b",)} == {tuple(table.column_names) for table in tables}
     assert [f"x{i}" for i in range(200)] == [b for t in tables for b in t["b"].to_pylist()]
+
+
+def test_a_reader_that_stops_early_leaves_nothing(tmp_path: Path) -> None:
+    """The thread that writes lines ends, and its files are closed."""
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n" + "".join(f"{i},{'x' * 1000}\n" for i in range(20_000)))
+    (split, *_) = named_files(path, OwnReach()).resolve().splits(Pushed(), 2)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    batches = split.read(Pushed())
+    assert 0 < batches.read_next_batch().num_rows
+    batches.close()
+    del batches
+    gc.collect()
+    assert "minishark-lines" not in {thread.name for thread in threading.enumerate()}
+    assert before == len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_a_file_that_became_shorter_is_named(tmp_path: Path) -> None:
+    """Its rows are not taken for all of them."""
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(2000)))
+    last = named_files(path, OwnReach()).resolve().splits(Pushed(), 4)[-1]
+    os.truncate(path, 100)
+    with pytest.raises(DataError, match=r"x\.csv"):
+        last.read(Pushed()).read_all()
