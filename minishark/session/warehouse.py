@@ -101,7 +101,7 @@ class Warehouse:
         sql = statement.sql
         view = _VIEW.match(sql)
         if view is None:
-            return kinds.Definition(renamed_anywhere(sql, self.tables.registered))
+            return structs.replace(statement, sql=renamed_anywhere(sql, self.tables.registered))
         text = dml.Text(sql)
         while text.offset < view.end():
             text.at += 1
@@ -113,7 +113,8 @@ class Warehouse:
             )
         text.until("AS")
         text.skip("AS")
-        return kinds.Definition(sql[: text.offset] + self.tables.renamed(sql[text.offset :]))
+        new = sql[: text.offset] + self.tables.renamed(sql[text.offset :])
+        return structs.replace(statement, sql=new)
 
     def _command(self, statement: kinds.FrontEndCommand) -> pa.Table | kinds.ParsedStatement:
         sql = statement.sql

@@ -789,6 +789,22 @@ def _seen(reader: Any, sql: str) -> list[tuple[Any, ...]]:
     return _rows(reader, sql)
 
 
+def test_temporary_definitions_beside_a_warehouse(durable: Server) -> None:
+    """Temporary views and macros are a connection's own, also if there is a warehouse."""
+    with (
+        _connected(durable) as one,
+        _connected(durable) as other,
+        one.cursor() as first,
+        other.cursor() as second,
+    ):
+        first.execute("CREATE TEMP MACRO mine() AS 1")
+        first.execute("CREATE TEMP VIEW seen AS FROM lab.t")
+        assert [(1, 1)] == _rows(first, "SELECT mine(), a FROM seen")
+        for sql in ("SELECT mine()", "FROM seen"):
+            with pytest.raises(Exception, match="does not exist"):
+                _rows(second, sql)
+
+
 def test_transactions_that_conflict(durable: Server) -> None:
     """Of two that change the same rows, the second is told at COMMIT and has changed nothing."""
     with (
