@@ -711,6 +711,13 @@ def test_jobs_move_in_one_message() -> None:
     assert [] == node(Reserve(OTHER, S, 1), Reserve(JOB, S, 1))
 
 
+def test_no_slot_waits_for_the_old_scheduler() -> None:
+    """Its answer would not be taken, and may never come."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))] == node(TAKEN, Reserve(OTHER, S, 1))[1:]
+
+
 def test_a_job_may_move_again() -> None:
     """What began under any of its ids goes on; a question of before is too late."""
     node = Driven(e0=1)
