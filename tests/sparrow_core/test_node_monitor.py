@@ -689,6 +689,16 @@ def test_a_task_of_a_job_that_has_moved_is_given_back_to_the_new_scheduler_only(
     assert [Envelope(C, TasksWithdrawn(AGAIN, (1,)))] == node(ReturnTask(key, C, AGAIN))
 
 
+def test_a_task_that_was_given_back_before_the_job_moves_is_not_run() -> None:
+    """The client has it back, or is about to; to the new scheduler it has ended."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2))
+    node(assign(1, 0, 1, drained=True))
+    assert TasksWithdrawn(JOB, (1,)) == node(ReturnTask(TaskKey(JOB, 1, 1), C, JOB))[0].msg
+    told = TakenOver(N, (KeptJob(AGAIN, (TaskKey(JOB, 0, 1),), (1,)),))
+    assert [Envelope(S2, told)] == node(TAKEN)
+
+
 def test_jobs_move_in_one_message() -> None:
     """Each has its own answer: what runs, what has finished, or nothing."""
     node = Driven(e0=2)
@@ -699,6 +709,13 @@ def test_jobs_move_in_one_message() -> None:
     kept = (KeptJob(AGAIN, (TaskKey(JOB, 0, 1),)), KeptJob(other))
     assert Envelope(S2, TakenOver(N, kept)) == node(TakeOver(S2, moved))[0]
     assert [] == node(Reserve(OTHER, S, 1), Reserve(JOB, S, 1))
+
+
+def test_no_slot_waits_for_the_old_scheduler() -> None:
+    """Its answer would not be taken, and may never come."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))] == node(TAKEN, Reserve(OTHER, S, 1))[1:]
 
 
 def test_a_job_may_move_again() -> None:

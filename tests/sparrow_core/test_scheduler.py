@@ -789,6 +789,24 @@ def test_a_node_that_does_not_answer_is_waited_for_a_while() -> None:
     assert [] == of(AssignTasks, scheduler(get("a", 1), LATER + 1.2))
 
 
+def test_adopted_attempts_may_ask_for_the_shared_part() -> None:
+    """By the id under which they began."""
+    scheduler = Driven("a", "b")
+    scheduler(structs.replace(MOVED, shared=b"shared"), LATER)
+    for answer in (AskNodes(), taken("a", 0), taken("b", 1, 2)):
+        scheduler(answer, LATER)
+    asker = Address("a#a-e0")
+    expected = [Envelope(asker, JobShared(BEFORE, S, b"shared"))]
+    assert expected == scheduler(GetShared(BEFORE, asker), LATER)
+
+
+def test_a_scheduler_that_has_just_been_started_waits_until_nodes_have_come() -> None:
+    """It may know none of them when the first job moves to it."""
+    scheduler = Driven(settle_s=4.0)
+    timers = [each for each in scheduler(MOVED) if isinstance(each.msg, TakeOverTimer)]
+    assert [4.0] == [each.delay_s for each in timers]
+
+
 def presuming() -> Driven:
     """A scheduler that takes task 1 for running on b, which has not answered, and grace is over."""
     scheduler = Driven("a", "b")
