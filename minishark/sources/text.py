@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import duckdb
 
+from minishark.errors import DataError
 from minishark.expressions import Column, Schema, quote_text
 from minishark.sources.contract import Predicate, Split
 from minishark.sources.filesystems import StoredFile
@@ -35,6 +36,8 @@ _ROW_BYTES = 64  # of files whose rows nobody has counted
 _SNIFFED_FILES = 10  # as DuckDB looks at for the columns of CSV
 _SAMPLED_FILES = 32  # as DuckDB samples for the columns of JSON
 _SAMPLED_ROWS = 2_048
+_QUOTES = (b'"', b"'")  # those that DuckDB detects
+_SNIFFED_BYTES = 8 << 20  # of a file: more than the rows in which DuckDB looks for quotes have
 _NOT_IN_PARTS = frozenset(
     ["ignore_errors", "store_rejects", "null_padding", "filename", "rejects_table", "parallel"]
 )
@@ -129,7 +132,31 @@ class CsvFormat(FileFormat):
             own = columns_of(connection, call("read_csv", paths, options))
         # The first one says whether files have headers; united ones have columns of their own.
         self._sniff(connection, files if self._unites else files[:1], reach)
+        if len(files) > 1 and not self._unites:
+            self._check_quotes(connection, files, reach)
         return Found(files, own, sum(file.bytes for file in files) // _ROW_BYTES)
+
+    def _check_quotes(
+        self, connection: duckdb.DuckDBPyConnection, files: Sequence[StoredFile], reach: Reach
+    ) -> None:
+        """Check that all files have the quotes of the first, or none.
+
+        DuckDB reads a file like the first one if its first rows have as many columns then, quotes
+        or not; what it does with others, only it knows.
+        """
+        first = self._dialects[files[0]]
+        if first is None or "quote" in self.options or any(file.is_remote for file in files):
+            return
+        others = [quote for quote in _QUOTES if quote.decode() != first.quote]
+        doubtful = [file for file in files[1:] if _has_some(file, others)]
+        self._sniff(connection, doubtful, reach)
+        for file in doubtful:
+            dialect = self._dialects[file]
+            if dialect is None or dialect.quote not in ("", first.quote):
+                raise DataError(
+                    f"{file.path} has other quotes than {files[0].path}; the option quote says "
+                    "what is meant."
+                )
 
     @property
     def _unites(self) -> bool:
@@ -167,6 +194,8 @@ class CsvFormat(FileFormat):
             if not file.bytes:  # no header to be told, and no rows
                 continue
             dialect = self._dialects.get(file) if self._is_cut(file, cuts) else None
+            if dialect is not None and not dialect.quote and not self._unites:
+                dialect = replace(dialect, quote=first.quote, escape=first.escape)
             if dialect is not None and dialect.is_divisible:
                 options, columns = self._told(dialect, found.own)
                 ranges = self._divided(file, cuts[file], dialect)
@@ -203,6 +232,8 @@ class CsvFormat(FileFormat):
         options = {**self.options, "header": str(first.header).lower()}
         for name in ("union_by_name", *_TYPING):
             options.pop(name, None)
+        if first.quote and not self._unites:
+            options = {"quote": quote_text(first.quote), **options}
         if "columns" not in options and "all_varchar" not in options:
             options["types"] = struct_of(columns)
             if not first.header:
@@ -219,7 +250,7 @@ class CsvFormat(FileFormat):
     def _divided(
         self, file: StoredFile, count: int, dialect: Dialect
     ) -> list[tuple[int, int]] | None:
-        key = (file, count)
+        key = (file, count)  # the quotes are those of the first file or its own, always
         if key not in self._ranges:
             self._ranges[key] = line_ranges(file.path, count, dialect.quoting)
         return self._ranges[key]
@@ -307,6 +338,15 @@ def _dialect(connection: duckdb.DuckDBPyConnection, path: str, options: Options)
         timestampformat=row[8],
         names=tuple(names),
     )
+
+
+def _has_some(file: StoredFile, texts: Sequence[bytes]) -> bool:
+    """Whether a file has one of some bytes near its beginning, or can't be looked into."""
+    if compression(file.path):
+        return True
+    with Path(file.path).open("rb") as data:
+        beginning = data.read(_SNIFFED_BYTES)
+    return any(text in beginning for text in texts)
 
 
 def _named(columns: Schema, names: Sequence[str]) -> Schema:
