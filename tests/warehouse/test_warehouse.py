@@ -199,6 +199,7 @@ def test_names_that_could_mean_another_table(session: Session) -> None:
     session.sql("DROP TABLE memory.t")
 
 
+@pytest.mark.slow
 def test_conditions_that_vary_are_evaluated_once(session: Session) -> None:
     """What a statement counts is what it has done."""
     chance = random.Random(3)
