@@ -28,6 +28,23 @@ def _stopped() -> Iterator[None]:
         sys.modules["minishark.adapters.dbt.connections"].sessions.stop()
 
 
+@pytest.fixture(scope="class")
+def logs_dir(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch_class: pytest.MonkeyPatch
+) -> str:
+    """Where dbt logs; its own fixture takes a folder of the repository."""
+    folder = str(tmp_path_factory.mktemp("logs"))
+    monkeypatch_class.setenv("DBT_LOG_PATH", folder)
+    return folder
+
+
+@pytest.fixture(scope="class")
+def monkeypatch_class() -> Iterator[pytest.MonkeyPatch]:
+    """The environment of a class of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of a served session."""
