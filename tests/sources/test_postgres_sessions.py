@@ -25,7 +25,6 @@ BEGIN;
 UPDATE money SET balance = balance + :d WHERE id = :a;
 UPDATE money SET balance = balance - :d WHERE id = :b;
 INSERT INTO debts VALUES (:d);
-INSERT INTO claims VALUES (-:d);
 COMMIT;
 """
 _CONNECTIONS = (
@@ -65,16 +64,14 @@ def settled(server: Server, expected: int = 0, limit_s: float = 20) -> int:
         time.sleep(0.1)
 
 
-def test_loads_and_queries_see_one_moment_while_others_write(
+def test_loads_see_one_moment_while_others_write(
     session: minishark.Session, money: Server, tmp_path: Path
 ) -> None:
-    """Money moves all the time; no table has a part of a transfer, nor do two of one query."""
+    """Money moves all the time; no table has a part of a transfer."""
     script = tmp_path / "transfer.sql"
     script.write_text(_TRANSFER)
     writer = money.run("pgbench", "-n", "-c", "1", "-T", "120", "-f", str(script))
     try:
-        for name in ("money", "debts", "claims"):
-            session.register_source(f"pg_{name}", PostgresSource(money.dsn, "public", name))
         counts = set()
         for _ in range(3):
             session.sql("DROP TABLE IF EXISTS loaded")
@@ -82,11 +79,7 @@ def test_loads_and_queries_see_one_moment_while_others_write(
             assert (0, 200_000) == session.sql(
                 "SELECT sum(balance)::BIGINT, count(*) FROM loaded"
             ).collect()[0]
-            total, count = session.sql(
-                "SELECT sum(amount)::BIGINT, count(*) FROM (FROM pg_debts UNION ALL FROM pg_claims)"
-            ).collect()[0]
-            assert (0, 0) == (total or 0, count % 2)
-            counts.add(count)
+            counts.add(money.sql("SELECT count(*) FROM debts")[0][0])
         assert len(counts) > 1, "nobody wrote"
     finally:
         writer.kill()
