@@ -192,8 +192,8 @@ def test_so_is_one_with_ends_at_one_instant() -> None:
 
 @pytest.mark.slow
 def test_a_thousand_random_configurations_are_those_of_the_machines() -> None:
-    """Job by job, as above, but for one in a hundred, where ends of one instant are swapped."""
-    assert len(differing(range(1000, 2000))) <= 10
+    """Job by job, as above."""
+    assert [] == differing(range(1000, 2000))
 
 
 def test_who_runs_what_is_told_as_it_changes() -> None:
