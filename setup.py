@@ -10,6 +10,9 @@ RESOURCES = {
     "minishark._resources.sample": "data/sample",
 }
 
+# Where dbt looks for adapters.
+PLUGINS = {"dbt.adapters.minishark": "minishark/adapters/dbt/plugin"}
+
 TPCH = ["tpchgen-cli>=4"]
 BENCH = ["matplotlib>=3.8"]
 NOTEBOOK = ["ipython>=8"]
@@ -23,6 +26,8 @@ FLIGHT = ["protobuf>=5"]  # the messages of Flight SQL; pyarrow has the rest
 ICEBERG = ["pyiceberg[sql-sqlite]>=0.10"]  # the warehouse too, whose catalog is SQLite
 DELTA = ["deltalake>=1.2"]
 OBJECTS = ["obstore>=0.8"]
+SQLALCHEMY = ["sqlalchemy>=2.0.40"]
+DBT = ["dbt-adapters>=1.16", "dbt-common>=1.20", "dbt-core>=1.10"]
 POSTGRES = ["adbc-driver-postgresql>=1.5"]
 TEST = [
     *TPCH,
@@ -39,6 +44,7 @@ TEST = [
     *DELTA,
     *OBJECTS,
     *POSTGRES,
+    *SQLALCHEMY,
     "flask-cors>=4",  # with flask and moto, an S3 server
     "flask>=3",
     "hypothesis>=6.100",
@@ -50,6 +56,7 @@ TEST = [
     "playwright>=1.49",
     "polars>=1",
     "prometheus-client>=0.20",
+    "pyiceberg-core>=0.10",  # by which pyiceberg writes bucket and truncate partitions
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.5",
@@ -83,10 +90,12 @@ setup(
             ]
         ),
         *RESOURCES,
+        *PLUGINS,
     ],
-    package_dir=RESOURCES,
+    package_dir=RESOURCES | PLUGINS,
     package_data={
         "minishark": ["py.typed"],
+        "minishark.adapters.dbt": ["include/minishark/*.yml", "include/minishark/macros/*.sql"],
         "minishark.page": ["static/*"],
         "sparrow_core": ["py.typed"],
         "canary_core": ["py.typed"],
@@ -124,6 +133,8 @@ setup(
         "delta": DELTA,
         "objects": OBJECTS,
         "postgres": POSTGRES,
+        "sqlalchemy": SQLALCHEMY,
+        "dbt": DBT,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,
@@ -132,5 +143,9 @@ setup(
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
         "ibis.backends": ["minishark = minishark.adapters.ibis"],
+        "sqlalchemy.dialects": [
+            "minishark = minishark.adapters.sqlalchemy:MinisharkDialect",
+            "minishark.flight = minishark.adapters.sqlalchemy:FlightDialect",
+        ],
     },
 )

@@ -2,13 +2,15 @@
 
     python benchmarks/flight.py --rows 5000000 --repetitions 200 --json flight.json
 
-Both servers and the client are in this process, and take turns:
+The servers and the client are in this process, and take turns:
 
 * SELECT 42, and a lookup in a small table: median time, and CPU time of the process.
-* A large result, all columns of a table in memory, as the client reads it batch by batch.
-* The time from a client's cancelling a statement that would run for hours to its error.
-
-See tests/integration/test_flight.py for what is left of cancelled statements: nothing.
+* A large result, all columns of a table in memory, as the client reads it batch by batch; also from
+  a server that does nothing but send an Arrow table of these rows, which shows what the client and
+  the loopback take.
+* A large result that is computed: a filter, and one more column.
+* The time from a client's cancelling a statement that would run for hours to its error, and until
+  no task runs any more; and from the death of a client's TCP connection until no task runs.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -27,6 +30,7 @@ from typing import Any
 import adbc_driver_flightsql.dbapi as flight_sql
 import duckdb
 import msgspec
+import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
 from common import write_json
@@ -34,13 +38,13 @@ from common import write_json
 import minishark
 from minishark.adapters.flight.messages import packed, unpacked
 
-MINISHARK, SMALLEST = "minishark", "smallest"
+MINISHARK, SMALLEST, ARROW = "minishark", "smallest", "arrow"
 _ENDLESS = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
 _COLUMNS = 8
 
 
 class Figures(msgspec.Struct):
-    """What was measured of one server; the ratio is minishark's to the smallest server's."""
+    """What was measured of one server; the ratio is to the smallest server's."""
 
     what: str
     server: str
@@ -84,6 +88,26 @@ class Smallest(fl.FlightServerBase):
             yield fl.Result(told)
 
 
+class Sends(fl.FlightServerBase):
+    """The same Arrow table for any statement."""
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self._table = table
+
+    def get_flight_info(self, context: object, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
+        """Always the same; drivers ask for what a server is first, and go on without."""
+        if unpacked(descriptor.command)[0] != "CommandStatementQuery":
+            raise NotImplementedError
+        endpoint = fl.FlightEndpoint(packed("TicketStatementQuery", statement_handle=b"x"), [])
+        return fl.FlightInfo(self._table.schema, descriptor, [endpoint], -1, -1)
+
+    def do_get(self, context: object, ticket: fl.Ticket) -> fl.RecordBatchStream:
+        """The table, 8,192 rows at a time, which was fastest of 8,192 to 131,072."""
+        batches = self._table.to_batches(8_192)
+        return fl.RecordBatchStream(pa.RecordBatchReader.from_batches(self._table.schema, batches))
+
+
 Turn = Callable[[Any], float]
 
 
@@ -97,12 +121,15 @@ def _asked(sql: str) -> Turn:
     return turn
 
 
-def _read(cursor: Any) -> float:
-    began_s, size = time.perf_counter(), 0
-    cursor.execute("SELECT * FROM large")
-    for batch in cursor.fetch_record_batch():
-        size += batch.nbytes
-    return size / (time.perf_counter() - began_s) / 1e6
+def _read(sql: str) -> Turn:
+    def turn(cursor: Any) -> float:
+        began_s, size = time.perf_counter(), 0
+        cursor.execute(sql)
+        for batch in cursor.fetch_record_batch():
+            size += batch.nbytes
+        return size / (time.perf_counter() - began_s) / 1e6
+
+    return turn
 
 
 def _cancelled(cursor: Any) -> float:
@@ -120,10 +147,76 @@ def _cancelled(cursor: Any) -> float:
     return (time.perf_counter() - began[0]) * 1e3
 
 
+_LOOK_S = 0.05
+_QUIET_S = 0.4
+
+
+def _until_idle() -> float:
+    """When executors, which are this process's children, used CPU time for the last time."""
+    processes = psutil.Process().children(recursive=True)
+
+    def used_s() -> float:
+        total = 0.0
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                total += sum(process.cpu_times()[:2])
+        return total
+
+    before_s, last_s = used_s(), time.perf_counter()
+    while time.perf_counter() - last_s < _QUIET_S:
+        time.sleep(_LOOK_S)
+        now_s = used_s()
+        if now_s - before_s > _LOOK_S / 4:  # heartbeats use less
+            last_s = time.perf_counter()
+        before_s = now_s
+    return last_s
+
+
+def _stopped(cursor: Any) -> float:
+    began: list[float] = []
+
+    def cancel() -> None:
+        began.append(time.perf_counter())
+        cursor.adbc_cancel()
+        began.append(_until_idle())
+
+    timer = threading.Timer(0.5, cancel)
+    timer.start()
+    with contextlib.suppress(flight_sql.Error):
+        cursor.execute(_ENDLESS)
+        cursor.fetchall()
+    timer.join()
+    return (began[1] - began[0]) * 1e3
+
+
+_CLIENT = """
+import sys, adbc_driver_flightsql.dbapi as flight_sql
+with flight_sql.connect(sys.argv[1], autocommit=True) as connection, connection.cursor() as cursor:
+    print("", flush=True)
+    cursor.execute(sys.argv[2])
+    cursor.fetchall()
+"""
+
+
+def _killed(address: str) -> Turn:
+    def turn(_: Any) -> float:
+        command = [sys.executable, "-c", _CLIENT, address, _ENDLESS]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+            assert client.stdout is not None
+            client.stdout.readline()
+            time.sleep(0.5)
+            client.kill()
+            began_s = time.perf_counter()
+            client.wait()
+            return (_until_idle() - began_s) * 1e3
+
+    return turn
+
+
 def compared(
     what: str, unit: str, turn: Turn, cursors: dict[str, Any], repetitions: int
 ) -> Iterator[Figures]:
-    """Both servers in turns, after a turn that does not count."""
+    """The servers in turns, after a turn that does not count."""
     values: dict[str, list[float]] = {name: [] for name in cursors}
     cpu_s = dict.fromkeys(cursors, 0.0)
     for i in range(repetitions + 1):
@@ -135,7 +228,8 @@ def compared(
                 cpu_s[name] += time.process_time() - began_s
     medians = {name: statistics.median(found) for name, found in values.items()}
     for name, median in medians.items():
-        ratio = median / medians[SMALLEST] if name == MINISHARK and SMALLEST in medians else None
+        has_ratio = name != SMALLEST and SMALLEST in medians
+        ratio = median / medians[SMALLEST] if has_ratio else None
         yield Figures(what, name, median, unit, cpu_s[name] / repetitions, ratio)
 
 
@@ -155,17 +249,27 @@ def measure(rows: int, repetitions: int) -> Iterator[Figures]:
         session.create_table("large", large)
         session.create_table("small", small)
         served = stack.enter_context(session.serve(port=0))
-        addresses = {MINISHARK: served.address, SMALLEST: f"grpc://127.0.0.1:{smallest.port}"}
-        cursors = {}
+        sends = stack.enter_context(Sends(large))
+        addresses = {
+            MINISHARK: served.address,
+            SMALLEST: f"grpc://127.0.0.1:{smallest.port}",
+            ARROW: f"grpc://127.0.0.1:{sends.port}",
+        }
+        all_cursors = {}
         for name, address in addresses.items():
             connection = stack.enter_context(flight_sql.connect(address, autocommit=True))
-            cursors[name] = stack.enter_context(connection.cursor())
+            all_cursors[name] = stack.enter_context(connection.cursor())
+        cursors = {name: all_cursors[name] for name in (MINISHARK, SMALLEST)}
         yield from compared("SELECT 42", "ms", _asked("SELECT 42"), cursors, repetitions)
         lookup = _asked("SELECT v FROM small WHERE k = 77")
         yield from compared("lookup", "ms", lookup, cursors, max(1, repetitions // 4))
-        yield from compared("large result", "MB/s", _read, cursors, 5)
+        yield from compared("stored rows", "MB/s", _read("FROM large"), all_cursors, 5)
+        computed = _read("SELECT *, c0 + c1 AS s FROM large WHERE c2 >= 0")
+        yield from compared("computed rows", "MB/s", computed, cursors, 5)
         only = {MINISHARK: cursors[MINISHARK]}
         yield from compared("cancel", "ms", _cancelled, only, 5)
+        yield from compared("until idle", "ms", _stopped, only, 5)
+        yield from compared("killed client", "ms", _killed(served.address), only, 5)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -182,7 +286,7 @@ def main(arguments: Sequence[str]) -> None:
         figures.append(each)
         ratio = "" if each.ratio is None else f"   x {each.ratio:.2f}"
         print(
-            f"{each.what:14}{each.server:10}{each.median:10.1f} {each.unit:5}"
+            f"{each.what:15}{each.server:10}{each.median:10.1f} {each.unit:5}"
             f"{each.cpu_s * 1e3:8.1f} ms CPU{ratio}",
             flush=True,
         )

@@ -44,6 +44,9 @@ class Partition:
     rows: int
     bytes: int  # the size of one replica
     read: Pickled = b""  # for a table of a source, the splits to read; no node stores the rows
+    # Whether these are local Parquet files, which DuckDB reads with all threads, and whose rows are
+    # known: one task may read all of them.
+    reads_in_threads: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ Names that will be removed warn with MinisharkDeprecationWarning; see docs/stabi
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -35,8 +36,41 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+# Lengths are bounded so that the search takes linear time on any text.
+_VALUE = r"""''[^']{0,256}'' | '(?:[^'\\]|\\.|''){0,256}' | "[^"]{0,256}" """
+_SECRETS = re.compile(
+    rf"""
+    # scheme://user:password@host; a number that no @ follows closely is a port
+    (?P<user> ://[^\s/@'":]{{0,64}}: ) (?! \d+(?:[\s,/?'"]|$) )
+        (?: [^\s'"]{{1,128}} | [^'"\n/]{{1,128}} ) (?=@)
+    # password=..., 'aws_secret_access_key': '...', SECRET '...'
+    | (?P<key> \b\w{{0,32}}
+               (?:password|passwd|pwd|secret|token|credential|account_key|sas_key)\w{{0,32}}
+               ['"]? (?: \s{{0,8}}(?:=>|:=|=|:)\s{{0,8}} | \s{{1,8}}(?=') ) ) (?: {_VALUE} )
+    | (?P<word> \b\w{{0,32}}(?:password|passwd|pwd|secret)\w{{0,32}}\s{{0,8}}=\s{{0,8}} )
+        [^\s'"&,;()]+
+    # parameters of URLs
+    | (?P<parameter> [?&](?:sig|[\w-]{{0,32}}(?:token|signature|credential)) = ) [^\s'"&]+
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def redacted(text: str) -> str:
+    """A text that others may read: passwords, keys and tokens in it are `***`.
+
+    Found are those of URIs and connection strings, and what is assigned to a name such as
+    `password` or `aws_secret_access_key`, in SQL or Python.
+    """
+    return _SECRETS.sub(lambda found: f"{found[found.lastgroup or 0]}***", text)
+
+
 class MinisharkError(Exception):
-    """Base class of every error that minishark raises."""
+    """Base class of every error that minishark raises; their texts have no passwords."""
+
+    def __init__(self, *arguments: object) -> None:
+        shown = (redacted(each) if isinstance(each, str) else each for each in arguments)
+        super().__init__(*shown)
 
 
 class QueryError(MinisharkError):

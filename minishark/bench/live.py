@@ -22,6 +22,7 @@ from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import find_tables, load_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment
 from sparrow_core.lab.findings import Finding, over_all_x, percent
+from sparrow_core.lab.parameters import check_placements
 from sparrow_core.lab.placements import COMPARED, NAMES
 from sparrow_core.lab.rows import Response, response
 
@@ -44,6 +45,9 @@ class LivePlacement:
     placements: tuple[str, ...] = COMPARED
     rounds: int = 4
     seconds: float = 8.0
+
+    def __post_init__(self) -> None:
+        check_placements(self.placements)
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from minishark.bench.chaos import experiment as chaos
 from minishark.errors import OptionError
 from sparrow_core.lab import table
 from sparrow_core.lab.charts import require_matplotlib
-from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.experiment import AnyExperiment, ExperimentError
 from sparrow_core.lab.parameters import checked
 from sparrow_core.lab.reports import PlotFormat, write_report
 from sparrow_core.lab.summary import Table, summary
-from sparrow_core.protocol.errors import SparrowError
 
 EXPERIMENTS: dict[str, AnyExperiment] = table.EXPERIMENTS | {
     experiment.name: experiment
@@ -94,7 +93,7 @@ def run_experiment(
             for each in range(seed, seed + runs)
         ]
         files = write_report(experiment, parameters, seed, found, folder, plots)
-    except SparrowError as error:  # a trace that can't be read, a folder that can't be written
+    except ExperimentError as error:  # a trace that can't be read, a folder that can't be written
         raise OptionError(f"{experiment.name}: {error}.") from error
     if experiment.verdict is None:
         return Report(summary(experiment, found), files)

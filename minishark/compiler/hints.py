@@ -42,6 +42,9 @@ class GroupRuns:
     sum_max: int  # an upper bound of |value| for all summed values, in units of the last digit
 
 
+UNNAMED_SOURCE = "_source_"
+"""How the names of tables start that stand for sources without a name of their own."""
+
 _WHOLE = 0.995
 
 

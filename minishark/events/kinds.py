@@ -11,12 +11,14 @@ from typing import TypeAlias
 
 import msgspec
 
+from minishark.errors import redacted
 from sparrow_core import PlacementStep
 
 FORMAT = 1
 """The version of the format of files; higher ones are not read."""
 
 _SQL_CHARS = 20_000
+_SECRET_CHARS = 512  # as long as secrets and their names are, at most
 _MESSAGE_CHARS = 4_000
 
 
@@ -439,8 +441,10 @@ AnyEvent: TypeAlias = (
 
 
 def shortened(text: str, limit: int = _SQL_CHARS) -> str:
-    """A user's text, cut so that events stay small, without what UTF-8 can't encode."""
-    shown = text if len(text) <= limit else f"{text[:limit]} … ({len(text):,} characters)"
+    """A user's text for events: cut to keep them small, without secrets and lone surrogates."""
+    shown = redacted(text[: limit + _SECRET_CHARS])  # not a part of one only
+    if len(text) > limit:
+        shown = f"{shown[:limit]} … ({len(text):,} characters)"
     return shown if shown.isascii() else shown.encode("utf-8", "backslashreplace").decode()
 
 

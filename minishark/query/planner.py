@@ -242,7 +242,8 @@ class QueryPlanner:
                 tables.add(self.catalog.get(name))
         python = self.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
-        if read or on_hosts or calls_python:
+        unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
+        if unknown or on_hosts or calls_python:
             options = options.without("one_task", "coalesced_tasks")  # the cost can't be estimated
         if calls_python:
             options = options.without("collapse")  # few rows may take a function long

@@ -8,6 +8,7 @@ from statistics import median
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.stage import Stage, TableInput
+from minishark.errors import redacted
 from minishark.query.inputs import preferred_nodes
 from minishark.query.metrics import OperatorMetrics, QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan
@@ -148,11 +149,11 @@ def explain_text(plan: QueryPlan, mode: str, *, threads: int) -> str:
     """A plan as text; `mode` is "logical", "physical", "stages", "sql", or "all" but the last."""
     match mode:
         case "logical":
-            return plan_text(plan.logical)
+            return redacted(plan_text(plan.logical))
         case "physical":
-            return plan_text(plan.physical)
+            return redacted(plan_text(plan.physical))
         case "stages" | "sql":
-            return _stages_text(plan, threads=threads, sql=mode == "sql")
+            return redacted(_stages_text(plan, threads=threads, sql=mode == "sql"))
         case _:
             phases = (("Logical plan", "logical"), ("Physical plan", "physical"))
             texts = (

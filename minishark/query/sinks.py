@@ -111,6 +111,9 @@ class Sink(Generic[Result_co]):
     takes_constants = False
     """Whether rows that DuckDB has computed while planning need no task, nor its figures."""
 
+    takes_stored = False
+    """Whether columns of a stored table need no task, nor its figures."""
+
     @property
     def needs_tasks(self) -> bool:
         """Whether rows that the front end computed are of no use."""
@@ -136,6 +139,10 @@ class Sink(Generic[Result_co]):
         """The result of rows that the front end computed, unless `needs_tasks`."""
         raise NotImplementedError
 
+    def accept_stored(self, rows: pa.RecordBatchReader) -> Result_co:
+        """The result of rows that are stored, if it `takes_stored` ones."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class CollectRows(Sink[pa.Table]):
@@ -157,6 +164,7 @@ class StreamRows(Sink[pa.RecordBatchReader]):
 
     distributes_files = True
     takes_constants = True
+    takes_stored = True
     needs_tasks = False
 
     def finish(self, run: QueryRun) -> pa.RecordBatchReader:
@@ -164,6 +172,9 @@ class StreamRows(Sink[pa.RecordBatchReader]):
 
     def accept(self, rows: pa.Table) -> pa.RecordBatchReader:
         return rows.to_reader()
+
+    def accept_stored(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
-from minishark.compiler.hints import SourceScan
+from minishark.compiler.hints import UNNAMED_SOURCE, SourceScan
 from minishark.compiler.logical.operators import Scan, Statement
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
@@ -39,13 +39,13 @@ from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
+from minishark.sources.mapped_parquet import MappedParquet
 from minishark.sources.parquet_parts import FilePart
 from minishark.sources.registry import SCAN_FUNCTIONS, ScanFunction
 from minishark.sources.storage_options import Storage
 from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
 
-PREFIX = "_source_"  # how the names of tables start that no user has named
 _FILES_MAX = 64
 _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
@@ -105,9 +105,9 @@ class SourceTable:
     source: Source
     snapshot: Snapshot
 
-    def opened(self) -> SourceTable:
-        """The table for one query."""
-        opened = self.snapshot.opened()
+    def opened(self, others: Iterable[SourceTable] = ()) -> SourceTable:
+        """The table for one query, which has opened `others` already."""
+        opened = self.snapshot.opened([table.snapshot for table in others])
         return self if opened is self.snapshot else replace(self, snapshot=opened)
 
     @property
@@ -135,6 +135,8 @@ class SourceTable:
                 rows=sum(map(self._rows, group)),
                 bytes=sum(split.bytes for split in group),
                 read=SplitRead(columns, tuple(group), pushed).pickled(),
+                reads_in_threads=self.snapshot.statistics is not None
+                and all(isinstance(split, MappedParquet) and split.is_local for split in group),
             )
             for i, group in enumerate(grouped(splits, tasks))
         )
@@ -230,6 +232,7 @@ class SourceTables:
             DataError: it can't be read.
         """
         self._sweep()
+        source = source.within(self.storage.access)
         table = SourceTable(name, source, source.resolve())
         with self._lock:
             self._named[name.lower()] = name
@@ -251,7 +254,7 @@ class SourceTables:
 
     def add_unnamed(self, source: Source) -> SourceTable:
         """Let queries read a source by a name that nobody else uses."""
-        return self.add(f"{PREFIX}{next(self._numbers)}", source)
+        return self.add(f"{UNNAMED_SOURCE}{next(self._numbers)}", source)
 
     def remote(self, files: RemoteFiles) -> str:
         """The name of a table that stands for files of object stores.
@@ -441,7 +444,7 @@ class SourceTables:
                 options=dict(options),
                 reach=self,
             )
-            table = SourceTable(f"{PREFIX}{next(self._numbers)}", source, source.resolve())
+            table = SourceTable(f"{UNNAMED_SOURCE}{next(self._numbers)}", source, source.resolve())
         except DataError:  # DuckDB says what it is, if the query is to read it
             return None
         with self._lock:
@@ -499,7 +502,8 @@ class SourceRows:
         table = table.opened()
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
         reads = {"rows": tuple(partition.read for partition in found.partitions)}
-        scans = Scans(reads=reads, hold=self._tables.held)
+        access = self._tables.storage.access()
+        scans = Scans(reads=reads, hold=self._tables.host_files.held, access=access)
         batches = self._batches(scans, table.snapshot)
         first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)
@@ -548,7 +552,9 @@ def with_splits(
     """
     if isinstance(plan.operator, Statement):
         named = [name for name in plan.operator.tables if name.lower() in sources]
-        own = {name.lower(): sources[name.lower()].opened() for name in named}
+        own: dict[str, SourceTable] = {}
+        for name in named:
+            own[name.lower()] = sources[name.lower()].opened(own.values())
         tables = [_table(own[name.lower()], Pushed(), name, options)[0] for name in named]
         return plan, tables, own
     titles = {name: table.source.name for name, table in sources.items()}
@@ -566,15 +572,14 @@ def with_splits(
         key = (scan.table.lower(), hint.pushed)
         if key not in chosen:
             if key[0] not in opened:
-                opened[key[0]] = source.opened()
+                opened[key[0]] = source.opened(opened.values())
             source = opened[key[0]]
             others = sum(name == key[0] for name, _ in chosen)
             name = f"{source.name} ({others + 1})" if others else source.name
             table, count = _table(source, hint.pushed, name, options)
             hint = replace(hint, splits=count)
-            if counts_all:
-                every = Pushed(columns=hint.pushed.columns)
-                splits = source.snapshot.splits(every, options.partitions)
+            splits = source.snapshot.all_splits(options.partitions) if counts_all else None
+            if splits is not None:
                 size = sum(split.bytes for split in splits)
                 share = table.bytes / size if size else 1.0
                 hint = replace(hint, all_splits=len(splits), share=share)

@@ -115,8 +115,8 @@ def connect(
             or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
             them, called for each statement that needs a store.
         warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
-            if it is missing; the address of an Iceberg REST catalog; or the properties of a catalog
-            as PyIceberg takes them. None for none.
+            if it is missing, also of S3 ("s3://bucket/lake"); the address of an Iceberg REST
+            catalog; or the properties of a catalog as PyIceberg takes them. None for none.
         audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
             each process: when each task was placed, started and ended. `sparrow audit FOLDER`
             reports times and shares, and says why a task ran where it did. None for none.

@@ -51,6 +51,7 @@ from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import SourceRows, SourceTables
+from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
 from minishark.session.scratch_database import ScratchDatabase
 from minishark.sources.files import named_files
@@ -578,6 +579,11 @@ class _Query(Generic[Result]):
             with contextlib.suppress(QueryError):
                 rows = engine.planning.show(self.sql)
                 return self.sink.accept(rows), self._metrics((), warnings)
+        if self.sink.takes_stored and not engine.on_hosts:
+            schema = partial(engine.planning.arrow_schema, self.sql)
+            stored = stored_rows(plan, engine.cluster.store(), schema)
+            if stored is not None:
+                return self.sink.accept_stored(stored), self._metrics((), warnings)
         try:
             engine.check_slots()
         except ResourceError:

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.catalog import Table
+from minishark.compiler.hints import UNNAMED_SOURCE
 from minishark.compiler.sql.statements import Target
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
@@ -18,7 +19,6 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.partitioned import kept
 from minishark.errors import CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
-from minishark.query.sources import PREFIX
 from minishark.session.engine import Engine
 from minishark.sources.contract import Source
 from minishark.tables.cached import CACHED_PREFIX
@@ -32,7 +32,7 @@ from minishark.tables.store import (
 )
 from minishark.tables.tables import check_layout, named_columns
 
-HIDDEN = (CACHED_PREFIX, PREFIX, "warehouse.")
+HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.")
 """How the names of tables start that no user has named."""
 
 

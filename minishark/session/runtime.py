@@ -95,7 +95,7 @@ class Runtime:
         """Let statements see a warehouse; `where` is as in `connect`."""
         from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
 
-        catalog = open_catalog(where, self.engine.storage.access().of("s3://"))
+        catalog = open_catalog(where, self.engine.storage.access)
         from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
         from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
         from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
@@ -110,6 +110,13 @@ class Runtime:
     @property
     def is_stopped(self) -> bool:
         return self.engine.is_stopped
+
+    def stop(self) -> bool:
+        """Roll back what was not committed, and stop the engine; whether this call did it."""
+        if self.warehouse is not None and not self.is_stopped:
+            with contextlib.suppress(Exception):  # VACUUM removes files that are left
+                self.warehouse.roll_back()
+        return self.engine.stop()
 
     # Tables, in memory or in the warehouse
 

@@ -245,7 +245,10 @@ class ScratchDatabase:
             stoppable: a context in which it runs, which is given what interrupts it.
         """
         with self._lock, stoppable(self._con.interrupt):
-            names = self._show()
+            try:
+                names = self._show()
+            except duckdb.InterruptException as error:
+                raise _translated(error) from error
             if _ROW_NUMBERS.search(sql):
                 self._take(_mentioned(sql, names))  # views have no row ids
             return self._answer(sql) if lossless else self._handed_out(sql)

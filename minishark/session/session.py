@@ -182,6 +182,34 @@ class Session(CamelCase):
 
         return await asyncio.to_thread(self.sql, text, params)
 
+    def begin(self, *, lazily: bool = False) -> None:
+        """Begin a transaction over one table of the warehouse; COMMIT or ROLLBACK ends it.
+
+        Args:
+            lazily: whether statements that no transaction can hold, such as CREATE TABLE, are
+                committed at once as long as it has changed nothing; SQL's BEGIN refuses them.
+
+        Raises:
+            QueryError: there is one already.
+            UnsupportedError: the session has no warehouse.
+        """
+        self._runtime.engine.check_open()
+        if self._runtime.warehouse is None:
+            self.sql("BEGIN")  # says why there are none
+        else:
+            self._runtime.warehouse.begin(is_lazy=lazily)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether it has a warehouse, whose tables change in transactions."""
+        return self._runtime.warehouse is not None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction was begun that has not ended."""
+        warehouse = self._runtime.warehouse
+        return warehouse is not None and warehouse.in_transaction
+
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
 
@@ -792,7 +820,7 @@ class Session(CamelCase):
         process.
         """
         if self._root is not self:
-            self._runtime.engine.stop()
+            self._runtime.stop()
             return
         if not self.is_stopped:
             for end in tuple(self._ending):
@@ -804,7 +832,7 @@ class Session(CamelCase):
             self._watcher.stop()
             if self._page is not None:
                 self._page.stop()
-        if self._runtime.engine.stop():
+        if self._runtime.stop():
             atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:

@@ -101,7 +101,7 @@ class Warehouse:
         sql = statement.sql
         view = _VIEW.match(sql)
         if view is None:
-            return kinds.Definition(renamed_anywhere(sql, self.tables.registered))
+            return structs.replace(statement, sql=renamed_anywhere(sql, self.tables.registered))
         text = dml.Text(sql)
         while text.offset < view.end():
             text.at += 1
@@ -113,7 +113,8 @@ class Warehouse:
             )
         text.until("AS")
         text.skip("AS")
-        return kinds.Definition(sql[: text.offset] + self.tables.renamed(sql[text.offset :]))
+        new = sql[: text.offset] + self.tables.renamed(sql[text.offset :])
+        return structs.replace(statement, sql=new)
 
     def _command(self, statement: kinds.FrontEndCommand) -> pa.Table | kinds.ParsedStatement:
         sql = statement.sql
@@ -175,10 +176,9 @@ class Warehouse:
         first = _FIRST.match(sql)
         verb = first[1].upper() if first else ""
         if verb == "WITH":
-            change = dml.parse_change(sql)
-            name = self.tables.found(change.target)
+            name = self.tables.found(dml.parse_change(sql).target)
             if name is not None:
-                return self.writes.change(change, name)
+                return self.writes.write_to(statement, "WITH", name)
         elif statement.target is not None:
             path = statement.target.path
             if verb == "CREATE":
@@ -213,6 +213,20 @@ class Warehouse:
             raise
 
     # What Python calls
+
+    def begin(self, *, is_lazy: bool) -> None:
+        """Begin a transaction; a lazy one lets pass what it can't hold until it has a change."""
+        self.writes.begin(is_lazy=is_lazy)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether one was begun, and has not ended."""
+        return self.tables.transaction is not None
+
+    def roll_back(self) -> None:
+        """End a transaction that nobody will commit, if there is one."""
+        if self.in_transaction:
+            self.writes.transact("ROLLBACK")
 
     @property
     def names(self) -> list[str]:

@@ -27,6 +27,9 @@ NOT_OURS = ("memory", "temp", "system")
 _SUMMARIZE = re.compile(rf"(\bSUMMARIZE\s+)(?!SELECT\b|FROM\b|WITH\b)({NAMES})", re.IGNORECASE)
 
 
+_REGISTERED = re.compile(rf"{NAME}\.({NAMES})(?:@|\Z)")
+
+
 @dataclass(slots=True)
 class Transaction:
     """A transaction that was begun, and what it has done so far."""
@@ -35,6 +38,13 @@ class Transaction:
     iceberg: Any = None  # pyiceberg's transaction
     files: list[str] = field(default_factory=list)  # the data files that were written
     source: str = ""  # the planning database's name of the table as it is in the transaction
+    # Whether, as long as it has changed nothing, what no transaction can hold is committed at once.
+    is_lazy: bool = False
+
+    @property
+    def refuses(self) -> bool:
+        """Whether what no transaction can hold is refused now."""
+        return not self.is_lazy or self.name is not None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,24 +142,17 @@ class WarehouseTables:
                 current=lambda: self.catalog.load(name),
                 snapshot_id=number,
                 timestamp=moment,
-                hosts_reach=self.catalog.hosts_reach,
             )
             sources.add(version, source)
         return version
 
     def _source(self, name: TableName) -> WarehouseSource:
-        reach = self.catalog.hosts_reach
-        return WarehouseSource(
-            name=str(name), current=lambda: self.catalog.load(name), hosts_reach=reach
-        )
+        return WarehouseSource(name=str(name), current=lambda: self.catalog.load(name))
 
     def _staged(self, open_: Transaction, name: TableName) -> str:
         """A name for the table as this session's transaction has left it, which others lack."""
         if not open_.source:
-            reach = self.catalog.hosts_reach
-            source = WarehouseSource(
-                name=str(name), current=lambda: self.current(name), hosts_reach=reach
-            )
+            source = WarehouseSource(name=str(name), current=lambda: self.current(name))
             open_.source = self.engine.planner.sources.add_unnamed(source).name
         return open_.source
 
@@ -189,10 +192,10 @@ class WarehouseTables:
         """Forget the tables that others have dropped, and load changed ones again to memory."""
         sources = self.engine.planner.sources
         for registered in sources.names:
-            path = registered.partition("@")[0].split(".")
-            if path[0] != NAME or len(path) < 3:
+            found = _REGISTERED.match(registered)
+            if found is None:
                 continue
-            name = TableName(".".join(path[1:-1]), path[-1])
+            name = TableName(*parts(found[1]))
             try:
                 self.catalog.load(name)
             except CatalogError:

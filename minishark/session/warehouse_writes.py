@@ -11,6 +11,7 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,13 @@ from minishark.session.warehouse_tables import Transaction, WarehouseTables
 from minishark.tables.store import table_schema
 from minishark.tables.warehouse import ddl, dml
 from minishark.tables.warehouse.catalog import TableName, WarehouseCatalog
-from minishark.tables.warehouse.commits import append, committing, replace, replace_schema
+from minishark.tables.warehouse.commits import (
+    RETRIES,
+    append,
+    committing,
+    replace,
+    replace_schema,
+)
 from minishark.tables.warehouse.sink import WriteTable, WrittenRows
 from minishark.tables.warehouse.source import (
     FixedSource,
@@ -67,8 +74,9 @@ class WarehouseWrites:
             case "ALTER":
                 self._alter(sql, name)
                 return counted(0)
-            case "INSERT" | "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
-                return self.change(dml.parse_change(sql), name)
+            case "WITH" | "INSERT" | "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
+                moment = datetime.now(UTC)
+                return self.change(dml.parse_change(dml.at_moment(sql, moment)), name)
             case "COPY":
                 raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
         raise UnsupportedError(f"Tables of the warehouse have no {verb}.")
@@ -126,7 +134,6 @@ class WarehouseWrites:
 
     def _replaced(self, name: TableName, schema: Any, spec: Any, query: str) -> pa.Table:
         """CREATE OR REPLACE: a new version of a table, with other columns and rows."""
-        self.tables.forget(name)
         with self.changed(name) as transaction:
             # The old files first: how they are partitioned says something about old columns.
             replace(transaction, [*_files(self._table(name)).values()], (), _write_id())
@@ -135,6 +142,7 @@ class WarehouseWrites:
             if query:
                 written = self._written(name, transaction, _typed(query, transaction))
                 append(transaction, written.files, _write_id())
+        self.tables.forget(name)  # only now: the query may read the table that it replaces
         return counted(written.rows if written is not None else 0)
 
     # Changes of rows
@@ -167,7 +175,7 @@ class WarehouseWrites:
             table = self._table(name)
             files = _files(table)
             with self._located(name, table) as (located, of):
-                if dml.is_volatile(change.condition):
+                if self._varies(change.condition, change.using, change.ctes):
                     matching = self._rows(dml.matching_files(_all(change), located))
                     counts = {}
                     affected = dict(matching)
@@ -194,7 +202,7 @@ class WarehouseWrites:
                 target.position(column)
             with self._located(name, table) as (located, of):
                 affected = frozenset(files)
-                if not dml.is_volatile(change.condition):
+                if not self._varies(change.condition, change.source, change.ctes):
                     rows = self._rows(dml.matching_files(change, located))
                     affected = frozenset(path for path, _ in rows)
                 if not affected:
@@ -206,10 +214,11 @@ class WarehouseWrites:
                 return written.changed
 
     def _merge(self, change: dml.Merge, name: TableName) -> int:
-        if dml.is_volatile(change.source, change.condition, *(c.condition for c in change.clauses)):
+        conditions = (change.condition, *(clause.condition for clause in change.clauses))
+        if self._varies(change.source, change.ctes, *conditions):
             raise UnsupportedError(
-                "MERGE reads its source several times, so it takes no random(), uuid() or the "
-                "like in it: store the source as a table first."
+                "MERGE reads its source several times, so it takes no random(), uuid(), LIMIT or "
+                "the like there and in conditions: store the source as a table first."
             )
         change = dataclasses.replace(change, source_names=self._names(change))
         with self.changed(name) as transaction:
@@ -241,6 +250,10 @@ class WarehouseWrites:
                 else:
                     append(transaction, new, _write_id())
                 return count + added.rows
+
+    def _varies(self, *texts: str) -> bool:
+        """Whether two queries might find different rows for these parts of a statement."""
+        return any(map(self.engine.planning.varies, texts))
 
     def _table(self, name: TableName) -> Any:
         """Pyiceberg's table as it is now, which no other thread changes."""
@@ -290,10 +303,7 @@ class WarehouseWrites:
         self, name: TableName, table: Any
     ) -> Iterator[tuple[str, Callable[[frozenset[str]], Any]]]:
         """A relation of a table's rows with their places, and one of some of its files."""
-        reach = self.catalog.hosts_reach
-        snapshot = WarehouseSource(
-            name=str(name), current=lambda: table, hosts_reach=reach
-        ).resolve()
+        snapshot = WarehouseSource(name=str(name), current=lambda: table).resolve()
 
         @contextlib.contextmanager
         def of(files: frozenset[str] | None) -> Iterator[str]:
@@ -329,9 +339,10 @@ class WarehouseWrites:
 
     def _begun(self, name: TableName) -> Any:
         table = self.catalog.load(name)
+        properties = {**RETRIES, **table.metadata.properties}
         copy = IcebergTable(
             (name.schema, name.table),
-            table.metadata,
+            table.metadata.model_copy(update={"properties": properties}),
             table.metadata_location,
             table.io,
             table.catalog,
@@ -340,13 +351,16 @@ class WarehouseWrites:
 
     # Transactions
 
+    def begin(self, *, is_lazy: bool = False) -> None:
+        if self.tables.transaction is not None:
+            raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
+        self.tables.transaction = Transaction(is_lazy=is_lazy)
+
     def transact(self, verb: str) -> pa.Table:
-        open_ = self.tables.transaction
         if verb == "BEGIN":
-            if open_ is not None:
-                raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
-            self.tables.transaction = Transaction()
+            self.begin()
             return counted(0)
+        open_ = self.tables.transaction
         if open_ is None:
             raise QueryError(f"There is no transaction to {verb.lower()}: BEGIN one.")
         self.tables.transaction = None
@@ -372,12 +386,13 @@ class WarehouseWrites:
                 io.delete(path)
 
     def refuse_in_transaction(self, what: str) -> None:
-        if self.tables.transaction is not None:
+        open_ = self.tables.transaction
+        if open_ is not None and open_.refuses:
             raise UnsupportedError(f"{what} can't be part of a transaction: COMMIT first.")
 
     def refuse_memory_write(self, statement: kinds.Write) -> None:
         open_ = self.tables.transaction
-        if open_ is not None:
+        if open_ is not None and open_.refuses:
             changed = open_.name or "nothing yet"
             target = statement.target.name if statement.target is not None else "a table in memory"
             raise UnsupportedError(SEVERAL.format(target, changed))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from minishark.errors import DataError, OptionError
 from minishark.expressions import Schema
-from minishark.sources.contract import Pushed, Split
+from minishark.sources.contract import Predicate, Pushed, Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile, stat_file
 from minishark.sources.formats import FileFormat, Found, Options, Reach, columns_of, without_keys
 from minishark.sources.hive import FolderKeys
@@ -89,7 +89,14 @@ class ArrowFormat(FileFormat):
         return Found(files, own, sum(rows for _, rows in found))
 
     def divide(
-        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+        self,
+        found: Found,
+        chosen: Sequence[int],
+        keys: FolderKeys,
+        reach: Reach,
+        *,
+        tasks: int,
+        predicates: Sequence[Predicate],
     ) -> Sequence[Split]:
         most = -(-tasks // len(chosen))
         return [

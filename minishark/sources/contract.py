@@ -13,7 +13,7 @@ leave out a row that it is not sure of.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from minishark.catalog import TableStatistics
 from minishark.expressions import Schema
-from minishark.sources.filesystems import StoredFile
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, StoredFile
 from minishark.sources.parquet_parts import FilePart
 
 _SHOWN_MAX = 5
@@ -117,11 +117,19 @@ class Snapshot(ABC):
             tasks: how many tasks may read at a time; about so many parts or more are useful.
         """
 
-    def opened(self) -> Snapshot:
+    def all_splits(self, tasks: int) -> Sequence[Split] | None:
+        """All parts, for EXPLAIN to tell how many are left out; None if that is too expensive."""
+        return self.splits(Pushed(), tasks)
+
+    def opened(self, others: Sequence[Snapshot] = ()) -> Snapshot:
         """The version for one query, whose splits can be read until it is closed or forgotten.
 
         Most versions can be read at any time, and are returned as they are. A database that keeps
         old rows for open transactions only begins one here.
+
+        Args:
+            others: what the query has opened already, of any source: tables of one database are
+                read as of one moment.
 
         Raises:
             DataError: the version can't be read any more.
@@ -149,6 +157,13 @@ class Source(ABC):
             DataError: there is none, or it can't be read; the message names it.
         """
 
+    def within(self, access: Callable[[], StoreAccess]) -> Source:
+        """The source for a session, whose settings of object stores are `access()` now.
+
+        Most do not need them, and are returned as they are.
+        """
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -158,7 +173,14 @@ class Relation:
 
 
 class FileSplit(Split):
-    """A split of files that DuckDB can read itself, once they are on the executor's host."""
+    """A split of files that DuckDB can read itself, once they are on the executor's host.
+
+    Attributes:
+        access: settings of object stores that the split brings, as a catalog gave them; they count
+            before the session's.
+    """
+
+    access: StoreAccess = FROM_ENVIRONMENT
 
     @abstractmethod
     def files(self) -> Sequence[StoredFile]:

@@ -7,9 +7,9 @@ that are not known here are refused by name, as a reader that overlooks one retu
 
 from __future__ import annotations
 
+import copy
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from minishark.errors import DataError, MinisharkError, UnsupportedError
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
 from minishark.sources.bounds import Bounds, may_match
 from minishark.sources.contract import Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 from minishark.sources.mapped_parquet import (
     MappedColumn,
     MappedFile,
@@ -31,6 +32,7 @@ from minishark.sources.mapped_parquet import (
     has_reserved_name,
 )
 from minishark.sources.optional import library
+from minishark.sources.store_settings import delta_options
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -51,7 +53,6 @@ _FEATURES = frozenset(
 _READER_VERSION_MAX = 3
 _STATISTICS_UNIT = timedelta(milliseconds=1)  # times in statistics are cut off to milliseconds
 _EXACT_DIGITS = 15  # decimals in statistics may have passed through a double
-_SECRETS = re.compile(r"key|secret|token|credential|password|sas", re.IGNORECASE)
 
 
 class DeltaSource(Source):
@@ -61,8 +62,8 @@ class DeltaSource(Source):
         table: its folder, as path or URI.
         version: a version.
         timestamp: a point in time; the version that was current then.
-        storage_options: of deltalake's object store. Credentials in them are sent to executors,
-            which then read the table in one task; those of the environment are better.
+        storage_options: of the table's object store, before the session's; they are sent to
+            executors with the tasks.
     """
 
     def __init__(
@@ -79,10 +80,16 @@ class DeltaSource(Source):
         self.name = str(table)
         self._at = version if timestamp is None else timestamp
         self._options = dict(storage_options or {})
+        self._access: Callable[[], StoreAccess] = lambda: FROM_ENVIRONMENT
         self._last: DeltaSnapshot | None = None
 
     def __repr__(self) -> str:
         return f"DeltaSource({self.name!r})"
+
+    def within(self, access: Callable[[], StoreAccess]) -> DeltaSource:
+        own = copy.copy(self)
+        own._access, own._last = access, None  # noqa: SLF001 - itself
+        return own
 
     def resolve(self) -> DeltaSnapshot:
         """The log is read again.
@@ -95,13 +102,16 @@ class DeltaSource(Source):
 
         try:
             at = self._at if isinstance(self._at, int) else None
-            table = DeltaTable(self.name, version=at, storage_options=self._options or None)
+            options = delta_options(self.name, self._access(), self._options)
+            table = DeltaTable(self.name, version=at, storage_options=options or None)
             if isinstance(self._at, datetime):
                 table.load_as_version(self._at)
             version = f"{table.metadata().id}/{table.version()}"
             last = self._last
-            if last is None or last.version != version:
-                last = self._last = DeltaSnapshot(self.name, table, version, self._options)
+            if last is None or not last.is_of(version, options):
+                own = StoreAccess({self.name: self._options} if self._options else {})
+                last = DeltaSnapshot(self.name, table, version=version, options=options, access=own)
+                self._last = last
         except MinisharkError:
             raise
         except Exception as error:
@@ -113,9 +123,16 @@ class DeltaSnapshot(Snapshot):
     """One version of a Delta table."""
 
     def __init__(
-        self, name: str, table: DeltaTable, version: str, options: Mapping[str, str]
+        self,
+        name: str,
+        table: DeltaTable,
+        *,
+        version: str,
+        options: Mapping[str, str],
+        access: StoreAccess,
     ) -> None:
         self._name, self._table, self._options = name, table, dict(options)
+        self._access = access  # the table's own settings, which hosts fetch its files with
         self.version = version
         _check_protocol(name, table)
         arrow = pa.schema(table.schema().to_arrow())
@@ -128,6 +145,10 @@ class DeltaSnapshot(Snapshot):
 
     def __repr__(self) -> str:
         return f"DeltaSnapshot({self._name!r}, {self.version!r})"
+
+    def is_of(self, version: str, options: Mapping[str, str]) -> bool:
+        """Whether this is that version, reached alike: credentials may have been renewed."""
+        return self.version == version and self._options == options
 
     @cached_property
     def statistics(self) -> TableStatistics | None:  # type: ignore[override]
@@ -150,7 +171,7 @@ class DeltaSnapshot(Snapshot):
         files = [self._mapped(file) for file in self._files if self._may_match(file, pushed)]
         if not pushed.predicates:
             files = list(enough_for(pushed.limit, files))
-        return divided(self._name, files, tasks)
+        return divided(self._name, files, tasks, self._access)
 
     @cached_property
     def _files(self) -> list[dict[str, Any]]:
@@ -179,9 +200,7 @@ class DeltaSnapshot(Snapshot):
         """Whether deltalake has to read the rows itself."""
         mapped = any(name != each for name, (each, _) in self._physical.items())
         nested = any(pa.types.is_nested(type_) for type_ in self._types.values())
-        remote = urlsplit(self._table.table_uri).scheme not in ("", "file")
-        secret = remote and any(map(_SECRETS.search, self._options))
-        return (mapped and nested) or secret or has_reserved_name(self.schema)
+        return (mapped and nested) or has_reserved_name(self.schema)
 
     def _may_match(self, file: Mapping[str, Any], pushed: Pushed) -> bool:
         return all(self._may_match_one(file, each) for each in pushed.predicates)

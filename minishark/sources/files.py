@@ -49,16 +49,22 @@ class FileSnapshot(Snapshot):
     statistics: TableStatistics | None
     files: tuple[StoredFile, ...]
     keys: FolderKeys  # the columns of folders
-    # The splits of the files at these positions, at least about so many.
-    divide: Callable[[Sequence[int], int], Sequence[Split]]
+    # The splits of the files at these positions, at least about so many, for some predicates.
+    divide: Callable[[Sequence[int], int, Sequence[Predicate]], Sequence[Split]]
 
     def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
         chosen = [i for i in range(len(self.files)) if self._may_have(i, pushed.predicates)]
         # A limit needs few rows: of the first files, and not at once.
         by_folder = all(each.column in self.keys.values for each in pushed.predicates)
         limit = pushed.limit if by_folder else None
-        found = self.divide(chosen, tasks if limit is None else 1) if chosen else []
+        own = [each for each in pushed.predicates if each.column not in self.keys.values]
+        found = self.divide(chosen, tasks if limit is None else 1, own) if chosen else []
         return found if limit is None else [*_enough(found, limit)]
+
+    def all_splits(self, tasks: int) -> Sequence[Split] | None:
+        # Of files in object stores nothing is fetched for that.
+        is_remote = any(file.is_remote for file in self.files)
+        return None if is_remote else self.splits(Pushed(), tasks)
 
     def _may_have(self, index: int, predicates: Iterable[Predicate]) -> bool:
         """Whether rows of a file may be needed, by the values of its folders."""
@@ -154,9 +160,13 @@ class FileSource(Source):
         schema = keys.schema(found.own)
         size = sum(file.bytes for file in files)
 
-        def divide(chosen: Sequence[int], tasks: int) -> Sequence[Split]:
+        def divide(
+            chosen: Sequence[int], tasks: int, predicates: Sequence[Predicate]
+        ) -> Sequence[Split]:
             try:
-                return self._format.divide(found, chosen, keys, tasks, self.reach)
+                return self._format.divide(
+                    found, chosen, keys, self.reach, tasks=tasks, predicates=predicates
+                )
             except duckdb.Error as error:
                 raise DataError(f"Can't read {self.name}: {error}") from error
 

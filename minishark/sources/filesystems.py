@@ -104,6 +104,10 @@ class StoreAccess(msgspec.Struct, frozen=True, array_like=True):
         found = [prefix for prefix in self.settings if uri.startswith(prefix)]
         return self.settings[max(found, key=len)] if found else {}
 
+    def over(self, other: StoreAccess) -> StoreAccess:
+        """These settings, and for other prefixes another's."""
+        return StoreAccess({**other.settings, **self.settings}) if self.settings else other
+
     def __repr__(self) -> str:
         return f"StoreAccess({', '.join(map(repr, self.settings))})"
 
@@ -115,6 +119,12 @@ FROM_ENVIRONMENT = StoreAccess()
 
 class FileReplacedError(DataError):
     """A file is no longer the version that a query reads."""
+
+
+def plain_settings(uri: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the store of `uri`, each under its name without the store's prefix."""
+    kind = OBJECT_STORES.get(uri.partition("://")[0].lower(), "")
+    return {_plain(name, kind): text for name, text in settings.items()}
 
 
 def is_remote(path: str) -> bool:
@@ -242,6 +252,40 @@ def write_file(path: Path, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> 
 def write_data(data: bytes, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
     """As `write_file`, with bytes of this process."""
     _put(data, uri, access)
+
+
+def replace_data(
+    data: bytes, uri: str, version: str, access: StoreAccess = FROM_ENVIRONMENT
+) -> bool:
+    """As `write_data`, if the file has that version still, or, with an empty one, if there is none.
+
+    Raises:
+        DataError: the store does not answer, denies access, or has no such condition.
+    """
+    store = ObjectStore.at(uri, access)
+    exceptions = _exceptions()
+    mode = {"e_tag": version} if version else "create"
+    with store.errors(uri, "write"):
+        try:
+            store.obstore.put(store.store, store.key(uri), data, mode=mode)
+        except (exceptions.PreconditionError, exceptions.AlreadyExistsError):
+            return False
+    return True
+
+
+def read_file(uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> tuple[bytes, str] | None:
+    """The bytes of a small remote file, and its version; None if there is none.
+
+    Raises:
+        DataError: the store does not answer, or denies access.
+    """
+    store = ObjectStore.at(uri, access)
+    with store.errors(uri):
+        try:
+            answer = store.obstore.get(store.store, store.key(uri))
+            return bytes(answer.bytes()), store.stored(answer.meta).version
+        except FileNotFoundError:
+            return None
 
 
 def _put(data: Path | bytes, uri: str, access: StoreAccess) -> None:
@@ -373,7 +417,8 @@ class ObjectStore:
         if kind is None or not bucket:
             raise DataError(
                 f"Can't read {uri}: files are local, or begin with s3://, gs:// or az:// and the "
-                "name of a bucket or container."
+                "name of a bucket or container. Read it with another library, such as pandas, and "
+                "pass what it gives to session.create_table."
             )
         settings = access.of(uri)
         key = (scheme, bucket, *sorted(settings.items()), *_environment())
@@ -510,7 +555,7 @@ def _option_error(text: str) -> str:
 def _plain(name: str, kind: str) -> str:
     """The shortest of a setting's names: `aws_access_key_id` is `access_key_id`, too."""
     plain = name.lower()
-    for prefix in _PREFIXES[kind]:
+    for prefix in _PREFIXES.get(kind, ()):
         plain = plain.removeprefix(prefix)
     return "endpoint" if plain in _ENDPOINTS else plain
 

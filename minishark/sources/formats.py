@@ -13,7 +13,7 @@ import duckdb
 
 from minishark.errors import DataError
 from minishark.expressions import Column, Schema, quote, quote_text
-from minishark.sources.contract import FileSplit, Relation, Split
+from minishark.sources.contract import FileSplit, Predicate, Relation, Split
 from minishark.sources.filesystems import StoredFile, list_files
 from minishark.sources.hive import FolderKeys
 from minishark.sources.parquet_parts import FilePart
@@ -86,7 +86,14 @@ class FileFormat(ABC):
 
     @abstractmethod
     def divide(
-        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+        self,
+        found: Found,
+        chosen: Sequence[int],
+        keys: FolderKeys,
+        reach: Reach,
+        *,
+        tasks: int,
+        predicates: Sequence[Predicate],
     ) -> Sequence[Split]:
         """The splits of the files at some positions, which is at least one.
 
@@ -94,8 +101,9 @@ class FileFormat(ABC):
             found: all files.
             chosen: the positions of those that are read.
             keys: the columns of their folders.
-            tasks: about how many splits are useful.
             reach: how files are got at.
+            tasks: about how many splits are useful.
+            predicates: on columns of the files; parts without rows for them may be left out.
         """
 
 

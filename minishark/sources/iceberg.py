@@ -8,10 +8,11 @@ reads, one file a task. Equality deletes are refused.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -26,6 +27,7 @@ from minishark.errors import DataError, MinisharkError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
 from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 from minishark.sources.mapped_parquet import (
     MappedColumn,
     MappedFile,
@@ -34,6 +36,7 @@ from minishark.sources.mapped_parquet import (
     has_reserved_name,
 )
 from minishark.sources.optional import library
+from minishark.sources.store_settings import access_of_properties, iceberg_properties
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -44,10 +47,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 _EXTRA = "iceberg"
-_SECRETS = re.compile(
-    r"(s3|gcs|adls|hf|client)\..*(key|secret|token|credential|password|sas|connection-string)",
-    re.IGNORECASE,
-)
 _VERSION = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 
 
@@ -62,8 +61,6 @@ class IcebergSource(Source):
         ref: a branch or tag.
         properties: of pyiceberg's file system, such as `s3.endpoint`; only with a path.
         name: what messages call the table; by default its identifier or path.
-        hosts_reach: whether hosts reach the files of object stores as they are set up, without
-            what the table's own file system was told.
     """
 
     def __init__(
@@ -75,15 +72,14 @@ class IcebergSource(Source):
         ref: str | None = None,
         properties: Mapping[str, str] | None = None,
         name: str = "",
-        hosts_reach: bool = False,
     ) -> None:
         library("pyiceberg.table", _EXTRA)
         if sum(each is not None for each in (snapshot_id, timestamp, ref)) > 1:
             raise DataError("Name one of snapshot_id, timestamp and ref.")
         self._table = str(table) if isinstance(table, Path) else table
         self._at = _At(snapshot_id, timestamp, ref)
-        self._properties = {**_from_environment(), **(properties or {})}
-        self._hosts_reach = hosts_reach
+        self._properties = dict(properties or {})
+        self._access: Callable[[], StoreAccess] = lambda: FROM_ENVIRONMENT
         self.name = name or (
             self._table if isinstance(self._table, str) else ".".join(self._table.name())
         )
@@ -92,6 +88,11 @@ class IcebergSource(Source):
 
     def __repr__(self) -> str:
         return f"IcebergSource({self.name!r})"
+
+    def within(self, access: Callable[[], StoreAccess]) -> IcebergSource:
+        own = copy.copy(self)
+        own._access, own._last, own._lock = access, None, threading.Lock()  # noqa: SLF001 - itself
+        return own
 
     def resolve(self) -> IcebergSnapshot:
         """The table's metadata is read again; the manifests are once for each version.
@@ -108,8 +109,8 @@ class IcebergSource(Source):
         except Exception as error:
             raise DataError(f"Can't read the Iceberg table {self.name}: {error}") from error
         with self._lock:
-            if self._last is None or self._last.version != found.version:
-                self._last = IcebergSnapshot(self.name, found, hosts_reach=self._hosts_reach)
+            if self._last is None or not self._last.is_of(found):
+                self._last = IcebergSnapshot(self.name, found, self._own_access(found))
             return self._last
 
     def _loaded(self) -> Table:
@@ -119,19 +120,27 @@ class IcebergSource(Source):
             table = self._table
             # A table at a metadata file never changes.
             return table if isinstance(table, StaticTable) else table.refresh()
-        location = _metadata_location(self._table, self._properties)
-        return StaticTable.from_metadata(location, self._properties)
+        session = iceberg_properties(self._table, self._access())
+        properties = {**from_environment(), **session, **self._properties}
+        location = _metadata_location(self._table, properties)
+        return StaticTable.from_metadata(location, properties)
+
+    def _own_access(self, found: _Pinned) -> StoreAccess | None:
+        """The settings that hosts fetch files with, beside the session's."""
+        is_named = isinstance(self._table, str)
+        properties = self._properties if is_named else found.io.properties
+        return access_of_properties(found.metadata.location, properties)
 
 
 class IcebergSnapshot(Snapshot):
     """One snapshot of an Iceberg table with one of its schemas."""
 
-    def __init__(self, name: str, pinned: _Pinned, *, hosts_reach: bool = False) -> None:
+    def __init__(self, name: str, pinned: _Pinned, access: StoreAccess | None) -> None:
         from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
 
         self._name = name
         self._pinned = pinned
-        self._hosts_reach = hosts_reach
+        self._access = access  # None if only pyiceberg can reach the files
         self.version = pinned.version
         arrow = schema_to_pyarrow(pinned.schema, include_field_ids=False)
         self._types = {
@@ -142,6 +151,11 @@ class IcebergSnapshot(Snapshot):
 
     def __repr__(self) -> str:
         return f"IcebergSnapshot({self._name!r}, {self.version!r})"
+
+    def is_of(self, pinned: _Pinned) -> bool:
+        """Whether this is that version, reached alike: credentials may have been renewed."""
+        own = self._pinned
+        return own.version == pinned.version and own.io.properties == pinned.io.properties
 
     @cached_property
     def statistics(self) -> TableStatistics | None:  # type: ignore[override]
@@ -173,7 +187,7 @@ class IcebergSnapshot(Snapshot):
                 mapped.append(_mapped(task, columns))
         if not pushed.predicates and not others:
             mapped = list(enough_for(pushed.limit, mapped))
-        return [*divided(self._name, mapped, tasks), *others]
+        return [*divided(self._name, mapped, tasks, self._access or FROM_ENVIRONMENT), *others]
 
     def _plan(self, predicates: Sequence[Predicate]) -> list[FileScanTask]:
         from pyiceberg.table import DataScan  # noqa: PLC0415
@@ -206,11 +220,7 @@ class IcebergSnapshot(Snapshot):
             return False
         if self._pinned.has_changed_nested_fields or has_reserved_name(self.schema):
             return False
-        # Hosts fetch files with the environment's credentials; a catalog's go with pyiceberg's.
-        secret = any(_SECRETS.match(name) for name in self._pinned.io.properties)
-        if not secret or self._hosts_reach:
-            return True
-        return all(_is_local(each.file_path) for each in files)
+        return self._access is not None or all(_is_local(each.file_path) for each in files)
 
     def _columns(self, file: DataFile) -> tuple[MappedColumn, ...] | None:
         """Where the columns are in a file; None if a constant has no SQL."""
@@ -442,7 +452,7 @@ def _pinned(table: Table, at: _At, name: str) -> _Pinned:
     return _Pinned(metadata, table.io, number, version)
 
 
-def _from_environment() -> dict[str, str]:
+def from_environment() -> dict[str, str]:
     """What pyiceberg does not read there itself, other than `sources.filesystems`."""
     known = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
     return {key: os.environ[name] for key, name in known.items() if name in os.environ}
@@ -554,11 +564,22 @@ def _column_statistics(
         return ColumnStatistics(null_fraction=fraction)
     lows = [_bound(file.lower_bounds, number, type_) for file in filled]
     highs = [_bound(file.upper_bounds, number, type_) for file in filled]
+    known = None not in lows and None not in highs
     return ColumnStatistics(
         null_fraction=fraction,
+        distinct=_distinct(rows - nulls, (min(lows), max(highs)) if known else None),
         minimum=None if None in lows else text_of(min(lows), arrow),
         maximum=None if None in highs else text_of(max(highs), arrow),
     )
+
+
+def _distinct(rows: int, bounds: tuple[Any, Any] | None) -> int:
+    """At most so many values differ, which is what DuckDB assumes of Parquet files."""
+    match bounds:
+        case int(low), int(high):  # dates and times are numbers, too
+            return max(1, min(rows, high - low + 1))
+        case _:
+            return max(1, rows)
 
 
 def _bound(bounds: Mapping[int, bytes] | None, number: int, type_: Any) -> Any:

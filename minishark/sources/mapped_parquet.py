@@ -17,7 +17,13 @@ import pyarrow as pa
 from minishark.errors import DataError
 from minishark.expressions import Schema, quote, quote_text
 from minishark.sources.contract import FileSplit, Pushed, Relation
-from minishark.sources.filesystems import StoredFile, is_remote, stat_file
+from minishark.sources.filesystems import (
+    FROM_ENVIRONMENT,
+    StoreAccess,
+    StoredFile,
+    is_remote,
+    stat_file,
+)
 from minishark.sources.parquet_parts import WHOLE, FilePart
 
 if TYPE_CHECKING:
@@ -77,15 +83,24 @@ class MappedParquet(FileSplit):
     Args:
         name: the table, for messages.
         parts: the files; those with deletes are whole.
+        access: settings of object stores that the table brings.
     """
 
-    def __init__(self, name: str, parts: Sequence[MappedFile]) -> None:
+    def __init__(
+        self, name: str, parts: Sequence[MappedFile], access: StoreAccess = FROM_ENVIRONMENT
+    ) -> None:
         self.name = name
+        self.access = access
         self.file_parts = tuple(parts)
         known = [part.rows for part in self.file_parts if part.is_whole and not part.has_deletes]
         counts = [rows for rows in known if rows is not None]
         self.rows = sum(counts) if len(counts) == len(self.file_parts) else None
         self.bytes = sum(part.range_bytes for part in self.file_parts)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no host has to fetch a file."""
+        return not any(is_remote(part.path) for part in self.file_parts)
 
     def __repr__(self) -> str:
         return f"MappedParquet({self.name!r}, {len(self.file_parts)} files, {self.bytes} bytes)"
@@ -121,7 +136,9 @@ class MappedParquet(FileSplit):
         return Relation("(" + " UNION ALL ".join(selects) + ")")
 
 
-def divided(name: str, files: Sequence[MappedFile], tasks: int) -> list[MappedParquet]:
+def divided(
+    name: str, files: Sequence[MappedFile], tasks: int, access: StoreAccess = FROM_ENVIRONMENT
+) -> list[MappedParquet]:
     """Files in about so many splits as keep `tasks` tasks busy, in the order of the files.
 
     Large files are cut into ranges of bytes; each row group belongs to the range that its middle is
@@ -140,7 +157,7 @@ def divided(name: str, files: Sequence[MappedFile], tasks: int) -> list[MappedPa
             filled = 0.0
         splits[-1].append(part)
         filled += part.range_bytes
-    return [MappedParquet(name, each) for each in splits]
+    return [MappedParquet(name, each, access) for each in splits]
 
 
 def enough_for(limit: int | None, files: Sequence[MappedFile]) -> Sequence[MappedFile]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 
 from minishark.expressions import Schema, quote_text
-from minishark.sources.contract import FileSplit, Pushed, Relation, Split
+from minishark.sources.bounds import Bounds, may_match
+from minishark.sources.contract import FileSplit, Predicate, Pushed, Relation, Split
 from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (
     FileFormat,
@@ -21,7 +24,7 @@ from minishark.sources.formats import (
     without_keys,
 )
 from minishark.sources.hive import FolderKeys
-from minishark.sources.parquet_parts import FilePart
+from minishark.sources.parquet_parts import FilePart, Range
 
 ROW_NUMBER = "file_row_number"
 _RANGE_ROWS = 122_880  # a row group of DuckDB's
@@ -104,18 +107,30 @@ class ParquetFormat(FileFormat):
         return [self._counts[file] for file in files]
 
     def divide(
-        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+        self,
+        found: Found,
+        chosen: Sequence[int],
+        keys: FolderKeys,
+        reach: Reach,
+        *,
+        tasks: int,
+        predicates: Sequence[Predicate],
     ) -> Sequence[Split]:
         current = {*found.files}
         self._counts = {f: n for f, n in self._counts.items() if f in current}
+        files = [found.files[i] for i in chosen]
         with reach.connect() as connection:
-            counts = self._counted(connection, [found.files[i] for i in chosen], reach)
-        most = -(-tasks // len(chosen))
-        if any(column.name.lower() == ROW_NUMBER for column in found.own):
-            most = 1
+            counts = self._counted(connection, files, reach)
+        is_numbered = all(column.name.lower() != ROW_NUMBER for column in found.own)
+        most = -(-tasks // len(chosen)) if is_numbered else 1
+        runs: Sequence[Sequence[Range]] = [[(0, count)] for count in counts]
+        # Of files on this machine, DuckDB skips row groups in the tasks: nothing is fetched.
+        if predicates and is_numbered and any(file.is_remote for file in files):
+            with reach.held(files, [_METADATA] * len(files)) as paths:
+                runs = [row_runs(pq.read_metadata(path), predicates) for path in paths]
         options = {n: v for n, v in self.options.items() if n != "union_by_name"}
         splits: list[Split] = []
-        for index, rows in zip(chosen, counts, strict=True):
+        for index, rows, needed in zip(chosen, counts, runs, strict=True):
             part = ParquetPart(
                 file=found.files[index],
                 options=tuple(options.items()),
@@ -125,15 +140,66 @@ class ParquetFormat(FileFormat):
                 rows=rows,
                 bytes=found.files[index].bytes,
             )
-            splits += _cut(part, rows, min(most, -(-rows // _RANGE_ROWS)))
+            for run in needed:
+                splits += _cut(part, rows, run, most)
         return splits
 
 
-def _cut(part: ParquetPart, rows: int, cuts: int) -> Iterator[ParquetPart]:
-    if cuts <= 1:
+def _cut(part: ParquetPart, rows: int, run: Range, most: int) -> Iterator[ParquetPart]:
+    """Some rows of a file's `rows`, in at most so many parts."""
+    first, count = run[0], run[1] - run[0]
+    cuts = min(most, -(-count // _RANGE_ROWS))
+    if cuts <= 1 and run == (0, rows):
         yield part
         return
-    ends = [rows * (i + 1) // cuts for i in range(cuts)]
-    for first, last in zip([0, *ends[:-1]], ends, strict=True):
-        size = part.bytes * (last - first) // rows
-        yield replace(part, rows=last - first, bytes=size, range=(first, last))
+    ends = [first + count * (i + 1) // cuts for i in range(cuts)]
+    for begin, end in zip([first, *ends[:-1]], ends, strict=True):
+        size = part.bytes * (end - begin) // rows
+        yield replace(part, rows=end - begin, bytes=size, range=(begin, end))
+
+
+def row_runs(metadata: Any, predicates: Sequence[Predicate]) -> list[Range]:
+    """Ranges of a file's rows outside of which no predicate can be true, by row groups' bounds.
+
+    `metadata` is a `pyarrow.parquet.FileMetaData`.
+    """
+    found: list[Range] = []
+    row = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        end = row + group.num_rows
+        bounds = _bounds(group, {each.column.lower() for each in predicates})
+        if row < end and all(
+            may_match(each, bounds.get(each.column.lower(), Bounds())) for each in predicates
+        ):
+            if found and found[-1][1] == row:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((row, end))
+        row = end
+    return found
+
+
+def _bounds(group: Any, names: Collection[str]) -> dict[str, Bounds]:
+    """The bounds of columns of a row group, as far as they are known; by name in lower case."""
+    found: dict[str, Bounds] = {}
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        name = chunk.path_in_schema.lower()
+        if name not in names:
+            continue
+        known = chunk.statistics
+        is_twice = name in found  # names that differ in case only
+        found[name] = Bounds() if known is None or is_twice else _known(known, group.num_rows)
+    return found
+
+
+def _known(statistics: Any, rows: int) -> Bounds:
+    nulls = statistics.null_count if statistics.has_null_count else None
+    try:
+        if statistics.has_min_max:
+            low, high = statistics.min, statistics.max
+            return Bounds(minimum=low, maximum=high, nulls=nulls, rows=rows)
+    except (ValueError, OverflowError, NotImplementedError):
+        pass  # of a type that Python's has no values of
+    return Bounds(nulls=nulls, rows=rows)

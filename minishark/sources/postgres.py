@@ -9,7 +9,6 @@ predicates are part of the SQL that tasks send.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ from minishark.sources.postgres_columns import (
     numeric_option,
     postgres_column,
 )
-from minishark.sources.postgres_server import Dsn, Holder, Server, complete, fetched
+from minishark.sources.postgres_server import Dsn, Moment, Server, complete, fetched
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
@@ -93,7 +92,7 @@ class PostgresSource(Source):
             )
             if not columns:
                 raise DataError(f"{self.name} has no columns that you may read.")
-            ((moment, version),) = fetched(connection, _MOMENT)
+            ((seen, version),) = fetched(connection, _SEEN)
             table = _Table(
                 self.name,
                 f"{quote(self._schema)}.{quote(self._table)}",
@@ -107,7 +106,8 @@ class PostgresSource(Source):
             if rows < 0:
                 rows = _estimated_rows(connection, table)
         statistics = _statistics(table, rows, {name: each for name, *each in estimates})
-        return PostgresSnapshot(self._server, table, moment, statistics, self._hold)
+        kept = Moment(self._server, self._hold)
+        return PostgresSnapshot(self._server, table, seen, statistics, kept)
 
 
 class PostgresSnapshot(Snapshot):
@@ -117,17 +117,16 @@ class PostgresSnapshot(Snapshot):
         self,
         server: Server,
         table: _Table,
-        moment: str,
+        seen: str,
         statistics: TableStatistics,
-        hold: float,
+        kept: Moment,
     ) -> None:
         self.statistics: TableStatistics = statistics
-        self._server, self._table, self._hold = server, table, hold
-        self._moment = moment
-        self.version = f"{table.relation.oid}/{table.relation.file}/{moment}"
+        self._server, self._table = server, table
+        self._seen = seen
+        self.version = f"{table.relation.oid}/{table.relation.file}/{seen}"
         self.schema: Schema = tuple(Column(each.name, each.type) for each in table.columns)
-        self._lock = threading.Lock()
-        self._holder: Holder | None = None
+        self.moment = kept
 
     def __repr__(self) -> str:
         return f"PostgresSnapshot({self._table.name!r}, {self.version!r})"
@@ -146,7 +145,7 @@ class PostgresSnapshot(Snapshot):
         if pushed.limit is not None and not pushed.predicates:
             pieces = 1  # the server stops by itself
         ends = [blocks * (number + 1) // pieces for number in range(pieces - 1)]
-        exported = self._exported()
+        exported = self.moment.exported()
         size = self.statistics.bytes
         return [
             PostgresSplit(
@@ -159,24 +158,18 @@ class PostgresSnapshot(Snapshot):
             for first, last in zip([0, *ends], [*ends, None], strict=True)
         ]
 
-    def opened(self) -> PostgresSnapshot:
-        """The same, with a transaction of its own from the first splits on."""
-        return PostgresSnapshot(
-            self._server, self._table, self._moment, self.statistics, self._hold
-        )
+    def opened(self, others: Sequence[Snapshot] = ()) -> PostgresSnapshot:
+        """The same as of another moment: that of another table of the server, or from now on."""
+        kept = self.moment.again()
+        for other in others:
+            if isinstance(other, PostgresSnapshot) and other.moment.serves(kept):
+                kept = other.moment
+                break
+        return PostgresSnapshot(self._server, self._table, self._seen, self.statistics, kept)
 
     def close(self) -> None:
         """End the transaction that keeps the rows; `splits` begins another."""
-        with self._lock:
-            holder, self._holder = self._holder, None
-        if holder is not None:
-            holder.close()
-
-    def _exported(self) -> str:
-        with self._lock:
-            if self._holder is None or not self._holder.is_alive():
-                self._holder = Holder(self._server, self._hold)
-            return self._holder.snapshot
+        self.moment.end()
 
 
 class PostgresSplit(Split):
@@ -313,7 +306,7 @@ LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 LEFT JOIN pg_collation c ON c.oid = k.sorted
 ORDER BY k.number
 """
-_MOMENT = "SELECT pg_current_snapshot()::text, current_setting('server_version_num')"
+_SEEN = "SELECT pg_current_snapshot()::text, current_setting('server_version_num')"
 _ESTIMATES = """
 SELECT attname::text, null_frac::float8, n_distinct::float8 FROM pg_stats
 WHERE schemaname = {schema} AND tablename = {table} AND NOT inherited

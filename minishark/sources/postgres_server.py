@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -36,7 +37,6 @@ _VARIABLES = {
     "PGSSLROOTCERT": "sslrootcert",
 }
 _SERVER_ERROR = re.compile(r"ERROR:\s+(.+)")  # without the statement, which the driver repeats
-_SECRET = re.compile(r"password\s*=\s*(?:'(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 
 
 class Server:
@@ -48,6 +48,10 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server({self.name!r})"
+
+    def is_same_as(self, other: Server) -> bool:
+        """Whether both connect to the same database as the same user."""
+        return self._dsn == other._dsn
 
     def connected(self) -> Connected:
         return Connected(self)
@@ -77,7 +81,6 @@ class Server:
         text = (found[1] if found else str(error)).strip().rstrip(".")
         for secret in passwords_in(dsn):
             text = text.replace(secret, "***")
-        text = _SECRET.sub("password=***", text)
         hint = ""
         if "snapshot" in text and ("invalid" in text or "does not exist" in text):
             hint = " The query took longer than the source's option `hold` allows; raise it."
@@ -102,7 +105,47 @@ class Connected:
             raise self._server.told(error) from error
 
 
-class Holder:
+class Moment:
+    """What the tables of one query see of a server, from the first that asks until it is ended.
+
+    Args:
+        server: where.
+        hold: seconds for which the server keeps it.
+    """
+
+    def __init__(self, server: Server, hold: float) -> None:
+        self._server, self._hold = server, hold
+        self._lock = threading.Lock()
+        self._holder: _Holder | None = None
+
+    def again(self) -> Moment:
+        """Another one of the same kind."""
+        return Moment(self._server, self._hold)
+
+    def serves(self, other: Moment) -> bool:
+        """Whether both are of one server, kept equally long."""
+        return self._server.is_same_as(other._server) and self._hold == other._hold
+
+    def exported(self) -> str:
+        """The name by which other transactions take over the snapshot.
+
+        Raises:
+            DataError: the server does not answer.
+        """
+        with self._lock:
+            if self._holder is None or not self._holder.is_alive():
+                self._holder = _Holder(self._server, self._hold)
+            return self._holder.snapshot
+
+    def end(self) -> None:
+        """End the transaction that keeps the rows, if there is one."""
+        with self._lock:
+            holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.close()
+
+
+class _Holder:
     """A transaction that keeps its snapshot for others; it ends with the object."""
 
     def __init__(self, server: Server, seconds: float) -> None:

@@ -15,7 +15,7 @@ import duckdb
 
 from minishark.errors import DataError
 from minishark.expressions import Column, Schema, quote_text
-from minishark.sources.contract import Split
+from minishark.sources.contract import Predicate, Split
 from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (
     FileFormat,
@@ -171,7 +171,14 @@ class CsvFormat(FileFormat):
                 self._dialects[file] = _dialect(connection, path, self.options)
 
     def divide(
-        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+        self,
+        found: Found,
+        chosen: Sequence[int],
+        keys: FolderKeys,
+        reach: Reach,
+        *,
+        tasks: int,
+        predicates: Sequence[Predicate],
     ) -> Sequence[Split]:
         files = [found.files[i] for i in chosen]
         own = without_keys(found.own, keys)
@@ -388,7 +395,14 @@ class JsonFormat(FileFormat):
             return False
 
     def divide(
-        self, found: Found, chosen: Sequence[int], keys: FolderKeys, tasks: int, reach: Reach
+        self,
+        found: Found,
+        chosen: Sequence[int],
+        keys: FolderKeys,
+        reach: Reach,
+        *,
+        tasks: int,
+        predicates: Sequence[Predicate],
     ) -> Sequence[Split]:
         files = [found.files[i] for i in chosen]
         own = without_keys(found.own, keys)

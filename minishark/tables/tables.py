@@ -214,7 +214,7 @@ class Tables:
         if isinstance(data, str | Path):
             data = self.files(data)
         if isinstance(data, Source):
-            return split_source(data, pieces)
+            return split_source(data.within(self.storage.access), pieces)
         if isinstance(data, Pieces):
             return pieces_source(data, folder, self.planning, pieces)
         return memory_source(

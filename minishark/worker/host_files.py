@@ -65,9 +65,10 @@ _LOCK = struct.Struct("@hhqqi0q")  # struct flock
 
 
 Hold: TypeAlias = Callable[
-    [Sequence[StoredFile], Sequence[FilePart]], contextlib.AbstractContextManager[Sequence[str]]
+    [Sequence[StoredFile], Sequence[FilePart], StoreAccess],
+    contextlib.AbstractContextManager[Sequence[str]],
 ]
-"""Gives local paths of files while a block runs: `HostFiles.held` with the access bound."""
+"""Gives local paths of files while a block runs: `HostFiles.held`."""
 
 
 class FetchInterruptedError(Exception):

@@ -314,9 +314,9 @@ class TaskRunner:
             with self._duckdb.views(views, {}):
                 yield tables
             return
-        hold = partial(self._host_files.held, access=stage.access)
+        scanned = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
         with (
-            Scans(reads=task.reads, hold=hold).open() as scans,
+            scanned.open() as scans,
             self._duckdb.views({**views, **scans.streams}, scans.relations),
         ):
             yield tables

@@ -13,7 +13,7 @@ import pyarrow as pa
 from minishark.errors import DataError, MinisharkError
 from minishark.expressions import Schema, quote
 from minishark.sources.contract import FileSplit, Pushed, Split
-from minishark.sources.filesystems import StoredFile
+from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, StoredFile
 from minishark.worker.host_files import Hold, check_unchanged
 
 
@@ -76,6 +76,7 @@ class Scans:
 
     reads: Mapping[str, tuple[bytes, ...]]  # pickled `SplitRead`s
     hold: Hold  # keeps files of object stores here
+    access: StoreAccess = FROM_ENVIRONMENT  # how these are reached
     streams: dict[str, SplitStream] = field(default_factory=dict)  # Arrow data, by names of it
     relations: dict[str, str] = field(default_factory=dict)  # SQL over files and over that
     _files: list[StoredFile] = field(default_factory=list)  # of this machine
@@ -120,7 +121,8 @@ class Scans:
         if isinstance(split, FileSplit):
             files = split.files()
             self._files += (file for file in files if not file.is_remote)
-            paths = self._held.enter_context(self.hold(files, split.parts(pushed)))
+            access = split.access.over(self.access)
+            paths = self._held.enter_context(self.hold(files, split.parts(pushed), access))
             return split.relation(paths).sql
         stream = f"{name} stream {len(self.streams)}"
         self.streams[stream] = SplitStream(split, pushed)

@@ -10,9 +10,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from sparrow_core.lab.experiment import Chart
+from sparrow_core.lab.experiment import Chart, ExperimentError
 from sparrow_core.lab.rows import Point, Response, Row
-from sparrow_core.protocol.errors import SparrowError
 
 _PANEL_INCHES = (4.2, 3.2)
 _COLUMNS_MAX = 3
@@ -32,13 +31,14 @@ _STYLE: Any = {
     "pdf.fonttype": 42,  # text stays text
 }
 _SPREAD = 0.12  # share of the distance between two x, so that error bars do not overlap
+_SIMULATED = ", simulated"  # end of the name of a series that is beside a formula's
 _FEW = 15  # lines with at most this many points have markers
 
 
 def require_matplotlib() -> None:
-    """Raise SparrowError if it is not installed: before an experiment runs, not after it."""
+    """Raise ExperimentError if it is not installed: before an experiment runs, not after it."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise SparrowError("plots need matplotlib: pip install 'minishark[bench]'")
+        raise ExperimentError("plots need matplotlib: pip install 'minishark[bench]'")
 
 
 def draw(chart: Chart, title: str, rows: Sequence[Row], runs: int = 1) -> Any:
@@ -64,6 +64,9 @@ def draw(chart: Chart, title: str, rows: Sequence[Row], runs: int = 1) -> Any:
             own = [row for row in drawn if row.panel == panel]
             _draw_panel(axes, chart, _wrapped(panel, _PANEL_INCHES[0]), own, names)
             _draw_marks(axes, chart, panel, rows)
+        if not chart.log_y:  # when all is drawn, because a limit ends the search for the other
+            for axes in figure.axes:
+                axes.set_ylim(bottom=0)
         _add_legend(figure, width, _wrapped(_note(drawn, runs), width * 1.2))
     return figure
 
@@ -96,7 +99,7 @@ def _note(rows: Sequence[Row], runs: int) -> str:
             parts.append(f"thick bars: 95 % confidence intervals of the medians, {over}")
         return "; ".join(parts) + "."
     if any(isinstance(row, Point) and math.isfinite(row.low) for row in rows):
-        return f"Bars: 95 % confidence intervals, {over}."
+        return f"Bars: 95 % confidence intervals, {over if runs > 1 else 'of one run'}."
     return ""
 
 
@@ -127,6 +130,7 @@ def _draw_panel(
         axes.set_xscale("log")
     if chart.log_y:
         axes.set_yscale("log")
+        _plain_numbers(axes.yaxis)
     if chart.category:
         places = sorted({row.x for row in rows})
         axes.set_xticks(places, [chart.category.format(x) for x in places])
@@ -136,15 +140,27 @@ def _draw_panel(
     shift = _shifts(chart, rows, len(shown))
     for number, name in enumerate(shown):
         own = [row for row in rows if row.series == name]
-        place = names.index(name)  # a series looks alike in all panels
+        # A series looks alike in all panels, and a simulation like its formula, without the line.
+        formula = name.removesuffix(_SIMULATED)
+        place = names.index(formula if formula in names else name)
         style = {
             "color": _COLOURS[place % len(_COLOURS)],
             "marker": _MARKERS[place % len(_MARKERS)],
             "linestyle": "none" if chart.category else _DASHES[place % len(_DASHES)],
         }
         _draw_series(axes, chart, style, own, partial(shift, number))
-    if not chart.log_y:
-        axes.set_ylim(bottom=0)
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Label a logarithmic axis 600 and 1,000, not with powers of ten."""
+    from matplotlib.ticker import LogFormatter  # noqa: PLC0415 - heavy, and optional
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
+    axis.set_major_formatter(Plain())
+    axis.set_minor_formatter(Plain())
 
 
 def _draw_marks(axes: Any, chart: Chart, panel: str, rows: Sequence[Row]) -> None:
@@ -205,7 +221,7 @@ def _draw_series(
         ys = [row.y for row in points]
         halves = [0.0 if math.isnan(row.low) else (row.high - row.low) / 2 for row in points]
         line = style if len(points) <= _FEW else {**style, "marker": None}
-        if name.endswith(", simulated"):
+        if name.endswith(_SIMULATED):
             line = {**line, "linestyle": "none"}  # beside a formula's line
         axes.errorbar(
             xs, ys, yerr=halves, label=name, markersize=4, linewidth=1, elinewidth=1, capsize=2,

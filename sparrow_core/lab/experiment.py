@@ -8,6 +8,12 @@ from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 from sparrow_core.lab.findings import Finding, Reading
 from sparrow_core.lab.rows import Row
+from sparrow_core.protocol.errors import SparrowError
+
+
+class ExperimentError(SparrowError):
+    """An experiment can't be run or reported as it was asked for; says why."""
+
 
 P = TypeVar("P")
 R = TypeVar("R", bound=Row)

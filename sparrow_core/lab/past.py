@@ -124,7 +124,7 @@ EXPERIMENTS = (
     Experiment(
         name="past-sparrow",
         title="Placements that remember: {nodes:,} nodes, jobs of {tasks} {distribution} tasks of "
-        "{task_ms:g} ms, {schedulers} schedulers",
+        "{task_ms:g} ms, schedulers: {schedulers}",
         source="past the papers: Tarcil, Dodoor and Prequal in kind",
         kind="simulated",
         parameters=Past(),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
+from sparrow_core.lab.experiment import Advance, Chart, Experiment, ExperimentError, over_cases
 from sparrow_core.lab.findings import Finding, times, value
 from sparrow_core.lab.parameters import (
     Count,
@@ -27,7 +27,6 @@ from sparrow_core.lab.parameters import (
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point, Row, response
 from sparrow_core.lab.traces import FORMATS, TracedJob, hawk_shaped, read_trace
-from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
@@ -71,7 +70,7 @@ class Replay:
             raise ValueError("jobs: how many is a synthetic trace to have?")
 
     def read(self, seed: int) -> list[TracedJob]:
-        """The jobs; SparrowError if the file can't be read."""
+        """The jobs; ExperimentError if the file can't be read."""
         if not self.trace:
             return hawk_shaped(self.jobs, seed)
         return read_trace(Path(self.trace), self.format, self.columns, jobs_max=self.jobs)
@@ -81,7 +80,7 @@ def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
     """Response times of short and of long jobs, and messages."""
     jobs = parameters.read(seed)
     if len(jobs) < 2:
-        raise SparrowError("a trace of one job says nothing of queues: at least two are needed")
+        raise ExperimentError("a trace of one job says nothing of queues: at least two are needed")
     expected = [max(job.expected_s, _SHORTEST_S) for job in jobs]
     cutoff_s = parameters.cutoff_s or _LONG_TIMES * statistics.geometric_mean(expected)
     first = int(parameters.warm_up * len(jobs))
@@ -116,7 +115,7 @@ def _own_load(jobs: Sequence[TracedJob], slots: int) -> float:
     """The share of slots that would be busy at the times of the trace."""
     span_s = jobs[-1].at_s * len(jobs) / (len(jobs) - 1)
     if not span_s:
-        raise SparrowError("all jobs of the trace come at once: there is no load to speak of")
+        raise ExperimentError("all jobs of the trace come at once: there is no load to speak of")
     return sum(job.work_s for job in jobs) / (span_s * slots)
 
 
@@ -164,7 +163,7 @@ def _against(kind: str, load: float, field_name: str = "p50_ms") -> tuple[Findin
 EXPERIMENTS = (
     Experiment(
         name="replay",
-        title="A trace replayed: {nodes:,} nodes with {slots} slots each, {schedulers} schedulers",
+        title="A trace (nodes: {nodes:,}, slots of each: {slots}, schedulers: {schedulers})",
         source="Hawk, figure 5, and Eagle, figure 6, in kind: their traces, or a file of yours",
         kind="simulated",
         parameters=Replay(),

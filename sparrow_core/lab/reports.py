@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparrow_core.lab.charts import draw, save
-from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.experiment import AnyExperiment, ExperimentError
 from sparrow_core.lab.rows import Row, across
-from sparrow_core.protocol.errors import SparrowError
 
 _PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
 PlotFormat = Literal["png", "svg", "pdf"]
@@ -46,16 +45,18 @@ def write_report(
         for file in files[2:]:
             save(figure, file)
     except OSError as error:
-        raise SparrowError(f"cannot write to {folder}: {error}") from error
+        raise ExperimentError(f"cannot write to {folder}: {error}") from error
     return files
 
 
 def _write_rows(file: Path, rows: Sequence[Row]) -> None:
     with file.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.writer(out)
-        writer.writerow(field.name for field in dataclasses.fields(rows[0]))
+        # Rows of both kinds may stand in one file, with empty cells for what a kind has not.
+        names = dict.fromkeys(field.name for row in rows for field in dataclasses.fields(row))
+        writer = csv.DictWriter(out, names)
+        writer.writeheader()
         for row in rows:
-            writer.writerow(map(_cell, dataclasses.astuple(row)))
+            writer.writerow({name: _cell(each) for name, each in vars(row).items()})
 
 
 def _cell(value: Any) -> Any:

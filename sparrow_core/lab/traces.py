@@ -24,7 +24,7 @@ from typing import IO, Final
 
 from msgspec import Struct
 
-from sparrow_core.protocol.errors import SparrowError
+from sparrow_core.lab.experiment import ExperimentError
 
 _MICROSECOND_S: Final = 1e-6
 _SUBMIT, _SCHEDULE, _FINISH = 0, 1, 4
@@ -66,15 +66,15 @@ def read_trace(
     Tasks without an end, or that took no time, are left out, and jobs without a task.
 
     Raises:
-        SparrowError: The file can't be read, or a line is not of that kind; says which.
+        ExperimentError: The file can't be read, or a line is not of that kind; says which.
     """
     if kind not in FORMATS:
-        raise SparrowError(f"format {kind!r} is none of {', '.join(FORMATS)}")
+        raise ExperimentError(f"format {kind!r} is none of {', '.join(FORMATS)}")
     known = FORMATS[kind]
     unknown = set(columns or ()) - set(known.columns)
     if unknown:
         wanted = f"has {', '.join(known.columns)}" if known.columns else "has none to choose"
-        raise SparrowError(f"columns: {', '.join(sorted(unknown))}: {kind} {wanted}")
+        raise ExperimentError(f"columns: {', '.join(sorted(unknown))}: {kind} {wanted}")
     chosen = {**known.columns, **(columns or {})}
     try:
         with _open(file) as lines:
@@ -82,9 +82,9 @@ def read_trace(
             jobs = read(_Lines(file, lines), chosen, known.unit_s)
             found = sorted(jobs, key=lambda job: job.at_s)
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise SparrowError(f"cannot read the trace {file}: {error}") from error
+        raise ExperimentError(f"cannot read the trace {file}: {error}") from error
     if not found:
-        raise SparrowError(f"the trace {file} has no job with a task that ended")
+        raise ExperimentError(f"the trace {file} has no job with a task that ended")
     first_s = found[0].at_s
     shifted = (TracedJob(job.at_s - first_s, job.expected_s, job.durations_s) for job in found)
     return [job for number, job in enumerate(shifted) if not jobs_max or number < jobs_max]
@@ -110,8 +110,8 @@ class _Lines:
             if line.strip():
                 yield line
 
-    def wrong(self, error: Exception | str) -> SparrowError:
-        return SparrowError(f"line {self.number} of {self._file} is not of that format: {error}")
+    def wrong(self, error: Exception | str) -> ExperimentError:
+        return ExperimentError(f"line {self.number} of {self._file} is not of that format: {error}")
 
 
 def _hawk(lines: _Lines, columns: Mapping[str, int], unit_s: float) -> Iterator[TracedJob]:

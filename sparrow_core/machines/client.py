@@ -523,6 +523,8 @@ class Client:
         job = self._current(msg.job_id)
         if job is None or msg.task_id not in job.missing:
             return []
+        if not job.start.options.independent:
+            return self._fail(job, "task_lost", msg.message, msg.story)
         return self._settle(job, (msg.task_id,), TaskLost(msg.task_id, msg.message, msg.story))
 
     def _settle(self, job: _Job, task_ids: Sequence[TaskId], *events: JobEvent) -> list[Envelope]:

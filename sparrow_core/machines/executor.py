@@ -62,12 +62,16 @@ from sparrow_core.protocol.types import (
 
 
 class _Task(Struct):
-    """A task that waits (`slot` is None) or is at a slot; it came with the message `batch`."""
+    """A task that waits (`slot` is None) or is at a slot; it came with the message `batch`.
+
+    `wanted_back` is the request for its return, if there is one.
+    """
 
     assignment: Assignment
     batch: RunTasks
     slot: Address | None = None
     interrupted: bool = False
+    wanted_back: ReturnTask | None = None
 
 
 @dataclass(slots=True)
@@ -244,8 +248,8 @@ class Executor:
         if task.interrupted:
             pass  # its outcome is discarded
         elif outcome.returned:
-            withdrawn = TasksWithdrawn(key.job_id, (key.task_id,))
-            out.append(Envelope(task.batch.client, withdrawn))
+            assert task.wanted_back is not None, "slots return what they are asked for"
+            out.append(_returned(task.wanted_back))
         elif outcome.message is None:
             run_s = outcome.run_s
             ended.results.append(Result(key.task_id, key.attempt, run_s, outcome.result))
@@ -300,10 +304,10 @@ class Executor:
     def _on_return_task(self, msg: ReturnTask) -> list[Envelope]:
         running = self._running.get(msg.key)
         if running is not None and running.slot is not None:
+            running.wanted_back = msg
             return [Envelope(running.slot, msg)]  # which may not have begun it
-        withdrawn = TasksWithdrawn(msg.key.job_id, (msg.key.task_id,))
         dropped = self._drop(msg.key)
-        return [*dropped, Envelope(msg.client, withdrawn)] if dropped else []
+        return [*dropped, _returned(msg)] if dropped else []
 
     def _drop(self, key: TaskKey) -> list[Envelope]:
         """Drop an attempt that waits; nothing if there is none."""
@@ -370,3 +374,7 @@ class Executor:
         assert all(job_id in self._jobs for job_id in self._shared)
         assert all(key.job_id in self._jobs for key in (*self._waiting, *self._unshared))
         assert not any(key.job_id in self._shared for key in self._unshared)
+
+
+def _returned(msg: ReturnTask) -> Envelope:
+    return Envelope(msg.client, TasksWithdrawn(msg.job_id, (msg.key.task_id,)))

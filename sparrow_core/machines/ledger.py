@@ -136,6 +136,11 @@ class Job:
     def job_id(self) -> JobId:
         return self.submit.job_id
 
+    def adopted_on(self, node: NodeName) -> dict[TaskId, None]:
+        """Tasks that run there since they were another scheduler's."""
+        here = self.running_on.get(node, {})
+        return {each: None for each in here if self.running[each].job_id != self.job_id}
+
     @property
     def claim(self) -> Claim:
         """What queue disciplines may know of the job at this moment."""

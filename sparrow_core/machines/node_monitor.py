@@ -57,7 +57,7 @@ from sparrow_core.machines.slots import (
 from sparrow_core.machines.unreported import Unreported
 from sparrow_core.policy import sampling as policy
 from sparrow_core.policy.disciplines import Candidates, Lanes, Queued, make_discipline
-from sparrow_core.protocol.ids import Address, JobId, NodeName, name_of
+from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId, name_of
 from sparrow_core.protocol.machine import Envelope, Figure
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
@@ -93,7 +93,14 @@ from sparrow_core.protocol.messages import (
     TasksWithdrawn,
     Tick,
 )
-from sparrow_core.protocol.types import ExecutorInfo, HeldJob, RunningTask, TaskKey
+from sparrow_core.protocol.types import (
+    ExecutorInfo,
+    HeldJob,
+    KeptJob,
+    MovedJob,
+    RunningTask,
+    TaskKey,
+)
 
 _GONE_MAX = 1024
 _MOVED_MAX = 65_536
@@ -172,7 +179,7 @@ class NodeMonitor:
         self._moved: OrderedDict[JobId, JobId] = OrderedDict()
         self._earlier: dict[JobId, tuple[JobId, ...]] = {}
         # What has finished lately: the scheduler that was told of it may be the one that died.
-        self._done: deque[TaskKey] = deque(maxlen=_DONE_MAX)
+        self._done: deque[tuple[JobId, TaskId]] = deque(maxlen=_DONE_MAX)
         self._weights = SetWeights()
         # Executors that died. Messages from before their death may still arrive.
         self._gone: dict[Address, None] = {}
@@ -508,10 +515,12 @@ class NodeMonitor:
         self._memory.give_back(task.assignment.memory_bytes)
         self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
         if lost is None:
-            self._done.append(key)
+            self._done.append((key.job_id, key.task_id))
 
     def _on_withdrawn(self, msg: StopTask | ReturnTask) -> list[Envelope]:
         """A client has withdrawn a task: drop it, or have its executor do so."""
+        if isinstance(msg, ReturnTask) and msg.job_id in self._moved:
+            return []  # asked of the old scheduler; the client heeds answers of the new one
         running = self._running.get(msg.key)
         if running is not None and running.executor is not None:
             return [Envelope(running.executor, msg)]
@@ -522,7 +531,7 @@ class NodeMonitor:
         self._unreported.add(ready.answer.scheduler, msg.key, "", None)
         if isinstance(msg, StopTask):
             return self._wake()
-        withdrawn = TasksWithdrawn(msg.key.job_id, (msg.key.task_id,))
+        withdrawn = TasksWithdrawn(msg.job_id, (msg.key.task_id,))
         return [Envelope(msg.client, withdrawn), *self._wake()]
 
     def _report_losses(self) -> list[Envelope]:
@@ -531,32 +540,43 @@ class NodeMonitor:
         return [Envelope(to, ReportTasks(ends.take(to))) for to in ends.urgent()]
 
     def _on_take_over(self, msg: TakeOver) -> list[Envelope]:
-        """The job is another scheduler's from now on, with the attempts that are here."""
-        if msg.job_id in self._moved:
-            return []  # the message is late: the job has moved on
-        earlier = dict.fromkeys(msg.replaces)
-        here = tuple(job_id for job_id in earlier if job_id in self._jobs)
-        if here:
-            self._earlier[msg.job_id] = here
-        for job_id in earlier:
-            self._earlier.pop(job_id, None)
-            self._moved[job_id] = msg.job_id
-            self._unqueue(job_id)
+        """Jobs are another scheduler's from now on, with the attempts that are here."""
+        # For one that has moved on since, the message is late: it has nothing here.
+        moved = [job for job in msg.jobs if job.job_id not in self._moved]
+        current = {earlier: job.job_id for job in moved for earlier in job.replaces}
+        for job in moved:
+            self._fence(job, msg.scheduler)
         while len(self._moved) > _MOVED_MAX:
             self._moved.popitem(last=False)
-        for job_id in here:
-            self._jobs[job_id].scheduler = msg.scheduler
-        answered = self._stop_asking(earlier)
-        running = []
+        answered = self._stop_asking(dict.fromkeys(current))
+        running: dict[JobId, list[TaskKey]] = {}
         for key, task in self._tasks():
-            if key.job_id in earlier:
+            if key.job_id in current:
                 task.answer = structs.replace(task.answer, scheduler=msg.scheduler)
-                running.append(key)
-        done = dict.fromkeys(self._unreported.withdraw(earlier))
-        done.update((key.task_id, None) for key in self._done if key.job_id in earlier)
-        taken_over = TakenOver(msg.job_id, self.name, tuple(running), tuple(done))
+                running.setdefault(current[key.job_id], []).append(key)
+        done: dict[JobId, dict[TaskId, None]] = {}
+        for job_id, task_id in (*self._unreported.withdraw(current), *self._done):
+            if job_id in current:
+                done.setdefault(current[job_id], {})[task_id] = None
+        kept = tuple(
+            KeptJob(each.job_id, tuple(running.get(each.job_id, ())),
+                    tuple(done.get(each.job_id, ())))
+            for each in msg.jobs
+        )  # fmt: skip
         woken = self._wake() if answered or self._draining else []
-        return [Envelope(msg.scheduler, taken_over), *woken]
+        return [Envelope(msg.scheduler, TakenOver(self.name, kept)), *woken]
+
+    def _fence(self, job: MovedJob, scheduler: Address) -> None:
+        """Take nothing of the job's earlier submissions from other schedulers any more."""
+        here = tuple(job_id for job_id in job.replaces if job_id in self._jobs)
+        if here:
+            self._earlier[job.job_id] = here
+        for job_id in job.replaces:
+            self._earlier.pop(job_id, None)
+            self._moved[job_id] = job.job_id
+            self._unqueue(job_id)
+        for job_id in here:
+            self._jobs[job_id].scheduler = scheduler
 
     def _end_jobs(self, job_ids: tuple[JobId, ...]) -> list[Envelope]:
         """Forget jobs, and have executors forget them that may have something of them."""

@@ -55,7 +55,7 @@ of unknown jobs by `ENDED_MAX`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, NamedTuple, assert_never
@@ -71,6 +71,7 @@ from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AcceptTimer,
+    AskNodes,
     AssignTasks,
     CancelReservations,
     EndJob,
@@ -112,7 +113,15 @@ from sparrow_core.protocol.messages import (
     WidenTimer,
     WithdrawTasks,
 )
-from sparrow_core.protocol.types import JobOptions, JobReport, RunningTask, TaskKey, TaskSpec
+from sparrow_core.protocol.types import (
+    JobOptions,
+    JobReport,
+    KeptJob,
+    MovedJob,
+    RunningTask,
+    TaskKey,
+    TaskSpec,
+)
 
 ENDED_MAX = 32_768
 # Refusals per eligible node after which all queues count as full and nothing more is moved.
@@ -229,7 +238,8 @@ class Scheduler:
         self._taking_over: dict[JobId, _TakingOver] = {}
         self._taken_from: dict[JobId, JobId] = {}  # submissions that these replace
         # What nodes have not answered yet; it is sent again after each heartbeat.
-        self._unanswered: dict[NodeName, dict[JobId, TakeOver]] = {}
+        self._unanswered: dict[NodeName, dict[JobId, MovedJob]] = {}
+        self._to_ask: dict[JobId, MovedJob] = {}  # for which all nodes are about to be asked
         self._ended: OrderedDict[JobId, _Ended] = OrderedDict()
         # Since when nodes have named jobs that nobody here knows.
         self._unknown: OrderedDict[JobId, float] = OrderedDict()
@@ -280,6 +290,8 @@ class Scheduler:
                 return self._on_rerun_tasks(msg, now)
             case TakenOver():
                 return self._on_taken_over(msg, now)
+            case AskNodes():
+                return self._ask_nodes()
             case TakeOverTimer():
                 return self._open_taken_over(msg.job_id, now)
             case GetShared():
@@ -478,43 +490,54 @@ class Scheduler:
         # not have heard from all nodes yet.
         wait_s = max(self._config.take_over_wait_s, self._settled_at() - now)
         timer = Envelope(self.address, TakeOverTimer(msg.job_id), wait_s)
-        asked = [self._ask_for(msg, name) for name in self._ledger.nodes]
-        return [timer, *asked]
+        # All of a scheduler's jobs move at once: each node is asked for them in one message.
+        asking = bool(self._to_ask)
+        self._to_ask[msg.job_id] = MovedJob(msg.job_id, msg.replaces)
+        return [timer] if asking else [timer, Envelope(self.address, AskNodes())]
+
+    def _ask_nodes(self) -> list[Envelope]:
+        asked, self._to_ask = self._to_ask, {}
+        return [self._ask(name, asked) for name in self._ledger.nodes] if asked else []
+
+    def _ask(self, name: NodeName, jobs: Mapping[JobId, MovedJob]) -> Envelope:
+        self._unanswered.setdefault(name, {}).update(jobs)
+        question = TakeOver(self.address, tuple(jobs.values()))
+        return Envelope(self._ledger.nodes[name].address, question)
 
     def _settled_at(self) -> float:
         return (self._started_at or 0.0) + self._config.settle_s
 
-    def _ask_for(self, msg: SubmitJob, name: NodeName) -> Envelope:
-        question = TakeOver(msg.job_id, self.address, msg.replaces)
-        self._unanswered.setdefault(name, {})[msg.job_id] = question
-        return Envelope(self._ledger.nodes[name].address, question)
-
     def _ask_again(self, name: NodeName, *, joined: bool) -> list[Envelope]:
         """Ask a node that has been heard what it has of jobs that were taken over."""
         if not joined:
-            questions = self._unanswered.get(name, {}).values()
-            return [Envelope(self._ledger.nodes[name].address, each) for each in questions]
+            jobs = self._unanswered.get(name)
+            return [self._ask(name, dict(jobs))] if jobs else []
         for taking in self._taking_over.values():
             taking.awaited[name] = None
         moved = [job.submit for job in self._ledger.jobs.values() if job.submit.replaces]
         moved += [taking.submit for taking in self._taking_over.values()]
-        return [self._ask_for(msg, name) for msg in moved]
+        asked = {msg.job_id: MovedJob(msg.job_id, msg.replaces) for msg in moved}
+        return [self._ask(name, asked)] if asked else []
 
     def _on_taken_over(self, msg: TakenOver, now: float) -> list[Envelope]:
-        self._unanswered.get(msg.node, {}).pop(msg.job_id, None)
         node = self._ledger.nodes.get(msg.node)
         if node is None:
             return []  # lost, or not registered yet: then it will be asked again
-        taking = self._taking_over.get(msg.job_id)
-        if taking is not None:
-            taking.note(msg.node, msg.running, msg.done)
-            taking.awaited.pop(msg.node, None)
-            return self._open_if_known(taking, now)
-        job = self._ledger.jobs.get(msg.job_id)
-        if job is not None:
-            return self._adopt_late(job, msg, now)
-        over = self._is_over(msg.job_id, now)  # not if it has moved on
-        return [Envelope(node.address, EndJob(msg.job_id))] if over else []
+        unanswered = self._unanswered.get(msg.node, {})
+        out: list[Envelope] = []
+        for kept in msg.jobs:
+            unanswered.pop(kept.job_id, None)
+            taking = self._taking_over.get(kept.job_id)
+            job = self._ledger.jobs.get(kept.job_id)
+            if taking is not None:
+                taking.note(msg.node, kept.running, kept.done)
+                taking.awaited.pop(msg.node, None)
+                out += self._open_if_known(taking, now)
+            elif job is not None:
+                out += self._adopt_late(job, msg.node, kept, now)
+            elif self._is_over(kept.job_id, now):  # not if it has moved on
+                out.append(Envelope(node.address, EndJob(kept.job_id)))
+        return out
 
     def _open_if_known(self, taking: _TakingOver, now: float) -> list[Envelope]:
         if taking.awaited or now < self._settled_at():
@@ -562,17 +585,21 @@ class Scheduler:
         if job.trail is not None:
             job.trail.add(now, node, "adopted", 1, (key.task_id,))
 
-    def _adopt_late(self, job: Job, msg: TakenOver, now: float) -> list[Envelope]:
+    def _adopt_late(self, job: Job, node: NodeName, msg: KeptJob, now: float) -> list[Envelope]:
         """A node answers after the rest was placed: adopt what still waits."""
         had_waiting = bool(job.placer.waiting)
+        # What it was presumed to run. Of that, its heartbeats tell from now on.
+        presumed = job.adopted_on(node)
         for key in msg.running:
             # Tasks that run elsewhere by now run twice, and the first result counts.
             if key.task_id in job.placer.waiting:
                 job.placer.withdraw(key.task_id)
-                self._adopt(job, msg.node, key, now)
-        done = [task_id for task_id in msg.done if task_id in job.placer.waiting]
+                self._adopt(job, node, key, now)
+            elif key.task_id in presumed:
+                job.running[key.task_id].at = now
+        adopted_last = had_waiting and not job.placer.waiting
+        done = [each for each in msg.done if each in job.placer.waiting or each in presumed]
         out = self._finish(job, done)
-        adopted_last = had_waiting and not done and not job.placer.waiting
         return [*out, *self._all_bound(job)] if adopted_last else out
 
     def _forget(self, job_id: JobId, now: float) -> None:
@@ -876,11 +903,12 @@ class Scheduler:
         story.append(f"task {task_id} attempt {len(story) + 1}: {reason}")
         assert len(story) <= self._config.max_attempts, "the job should have failed before"
         if len(story) >= self._config.max_attempts:
-            message = f"task {task_id} was lost {len(story)} times; at last: {reason}"
-            if not job.submit.options.independent:
-                return self._abort(job, "task_lost", message, tuple(story))
+            # Whether the job fails is up to the client: it may have the task's result, if only the
+            # report of its end was lost.
             job.finished[task_id] = None
-            job.abandoned[task_id] = message
+            job.abandoned[task_id] = (
+                f"task {task_id} was lost {len(story)} times; at last: {reason}"
+            )
             return [self._abandoned(job, task_id)]
         return self._place(job, (job.tasks[task_id],), avoid, now)
 
@@ -908,7 +936,7 @@ class Scheduler:
                 job.unwanted[task_id] = None
                 out.append(Envelope(node, StopTask(key)))
             else:
-                out.append(Envelope(node, ReturnTask(key, job.submit.client)))
+                out.append(Envelope(node, ReturnTask(key, job.submit.client, job.job_id)))
         return out
 
     def _on_rerun_tasks(self, msg: RerunTasks, now: float) -> list[Envelope]:
@@ -982,10 +1010,17 @@ class Scheduler:
             out += self._reconcile_held(job_id, msg.name, held.get(job_id, 0), now)
         running = dict.fromkeys(msg.running)
         late = now - self._config.grace_s  # younger attempts may still be on their way
+        unheard = {
+            earlier
+            for job in self._unanswered.get(msg.name, {}).values()
+            for earlier in job.replaces
+        }
         for job, task_id in self._ledger.running_on(msg.name):
             run = job.running.get(task_id)
             if run is None or run.at > late:
                 continue
+            if run.job_id in unheard:
+                continue  # the node still reports it to the old scheduler
             if TaskKey(run.job_id, task_id, run.attempt) not in running:
                 out += self._lose(job, task_id, "", "the node does not know of it", now)
         return out

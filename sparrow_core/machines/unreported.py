@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from sparrow_core.protocol.ids import Address, JobId, TaskId
@@ -45,12 +45,12 @@ class Unreported:
             for job_id, ends in self._jobs.pop(scheduler, {}).items()
         )
 
-    def withdraw(self, job_ids: Mapping[JobId, None]) -> list[TaskId]:
+    def withdraw(self, job_ids: Container[JobId]) -> list[tuple[JobId, TaskId]]:
         """Drop what is pending of these jobs; returns the tasks that have finished."""
-        done: list[TaskId] = []
+        done: list[tuple[JobId, TaskId]] = []
         for jobs in self._jobs.values():
             for job_id in [each for each in jobs if each in job_ids]:
-                done += jobs.pop(job_id).done
+                done += [(job_id, task_id) for task_id in jobs.pop(job_id).done]
         return done
 
     def urgent(self) -> tuple[Address, ...]:

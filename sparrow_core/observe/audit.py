@@ -113,9 +113,11 @@ class Audit:
                     yield new("client_task_result", job, *run, run_s=each.run_s)
             case SubmitJob():
                 yield _arrived(new, msg)
-            case TakenOver(job_id=job):
-                for key in msg.running:
-                    yield new("scheduler_adopted_task", job, msg.node, key.task_id, key.attempt)
+            case TakenOver():
+                for kept in msg.jobs:
+                    for key in kept.running:
+                        run = (msg.node, key.task_id, key.attempt)
+                        yield new("scheduler_adopted_task", kept.job_id, *run)
             case EndJob(job_id=job) if not node:
                 yield new("scheduler_job_ended", job)
             case RegisterNode():

@@ -92,7 +92,7 @@ class Memory:
         for node, count in reservations.items():
             if not (self._free_only and self.load.get(node)):
                 found.tried[node] = None
-            self.load[node] += count
+            self._add(node, count)
             found.held[node] = found.held.get(node, 0) + count
 
     def asked(self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float) -> None:
@@ -101,7 +101,8 @@ class Memory:
             return
         if tasks:
             found.running += len(tasks)
-            # A reservation has become a task, which is as much load.
+            # A reservation has become a task, which is as much load, and new.
+            self._add(node, 0)
             found.held[node] = found.held.get(node, 0) - len(tasks)
             if node in found.tried and self.idle.prompt(now - found.reserved_at):
                 found.prompt += 1
@@ -132,22 +133,24 @@ class Memory:
         found.held.clear()
 
     def _add(self, node: NodeName, count: int) -> None:
-        self.load[node] += count
-        if self.load[node] <= 0:
+        """Nodes are kept in the order in which they last got work."""
+        load = self.load[node] + count
+        if load <= 0 or count >= 0:
             del self.load[node]
+        if load > 0:
+            self.load[node] = load
 
     def least_loaded(self, rng: Random, nodes: Sequence[NodeName], count: int) -> list[NodeName]:
-        """That many nodes with the least load; equals by lot."""
-        levels: dict[int, list[NodeName]] = {}
-        for node in nodes:
-            levels.setdefault(self.load.get(node, 0), []).append(node)
-        chosen: list[NodeName] = []
-        for level in sorted(levels):
-            missing = count - len(chosen)
-            chosen += rng.sample(levels[level], min(missing, len(levels[level])))
-            if len(chosen) == count:
-                break
-        return chosen
+        """That many nodes with the least load: free ones by lot, then those with the oldest work.
+
+        A scheduler hears late of the end of a task: what began long ago may be over.
+        """
+        free = [node for node in nodes if node not in self.load]
+        if len(free) >= count:
+            return rng.sample(free, count)
+        usable = dict.fromkeys(nodes)
+        busy = sorted((node for node in self.load if node in usable), key=self.load.__getitem__)
+        return free + busy[: count - len(free)]
 
 
 class Remembering(Placement):
@@ -199,7 +202,8 @@ class KnownIdle(Remembering):
     """
 
     HEADROOM: Final = 1.02
-    CROWDED: Final = 1.5  # reservations a task where too few nodes are idle
+    # Reservations a task where too few nodes are idle: what has four messages a task.
+    CROWDED: Final = 1.45
 
     def __init__(self) -> None:
         super().__init__(Memory(free_only=True))

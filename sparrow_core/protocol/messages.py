@@ -31,6 +31,8 @@ from sparrow_core.protocol.types import (
     HeldJob,
     JobOptions,
     JobReport,
+    KeptJob,
+    MovedJob,
     NodeInfo,
     PlacementStep,
     Result,
@@ -90,6 +92,10 @@ class TakeOverTimer(Message, frozen=True):
     """A scheduler's timer: open the job with what nodes have told of it by now."""
 
     job_id: JobId
+
+
+class AskNodes(Message, frozen=True):
+    """A scheduler's message to itself: ask nodes for the jobs that have moved here, together."""
 
 
 class AcceptTimer(Message, frozen=True):
@@ -208,7 +214,10 @@ class JobAborted(Message, frozen=True):
 
 
 class TaskAbandoned(Message, frozen=True):
-    """All attempts at a task of a job with independent tasks were lost; the job goes on."""
+    """All attempts at a task were lost; unless the client has its result, the job fails.
+
+    A job with independent tasks goes on without it.
+    """
 
     job_id: JobId
     task_id: TaskId
@@ -363,24 +372,21 @@ class Reserve(Message, frozen=True):
 
 
 class TakeOver(Message, frozen=True):
-    """The job has moved to this scheduler; `replaces` are its earlier submissions.
+    """These jobs have moved to this scheduler.
 
-    Attempts of these go on and are reported to this scheduler; their reservations are dropped.
-    From now on, nothing that concerns them is taken from other schedulers.
+    Attempts of their earlier submissions go on and are reported to this scheduler; reservations
+    are dropped. From now on, nothing that concerns them is taken from other schedulers.
     """
 
-    job_id: JobId
     scheduler: Address
-    replaces: tuple[JobId, ...]
+    jobs: tuple[MovedJob, ...]
 
 
 class TakenOver(Message, frozen=True):
-    """Answer to TakeOver: attempts of the job that the node has, and tasks that ended there."""
+    """Answer to TakeOver: what the node has of the jobs, one by one."""
 
-    job_id: JobId
     node: NodeName
-    running: tuple[TaskKey, ...]
-    done: tuple[TaskId, ...]
+    jobs: tuple[KeptJob, ...]
 
 
 class RefuseReservations(Message, frozen=True):
@@ -519,11 +525,13 @@ class StopTask(Message, frozen=True):
 class ReturnTask(Message, frozen=True):
     """Drop the attempt unless it has begun; whoever drops it answers with TasksWithdrawn.
 
-    It travels scheduler -> node monitor -> executor -> slot.
+    It travels scheduler -> node monitor -> executor -> slot. The answer names the job by `job_id`,
+    as the client does now: the attempt may have begun its way under an earlier submission.
     """
 
     key: TaskKey
     client: Address
+    job_id: JobId
 
 
 class TasksEnded(Message, frozen=True):
@@ -619,6 +627,7 @@ SchedulerIn = (
     Tick | AcceptTimer | ProbeTimer | WidenTimer | TakeOverTimer | SubmitJob | PingJob | RerunTasks
     | Ping | GetNodes | EndJob | SetWeights | RegisterNode | NodeLeft | NodeLost | NodeLoad
     | RefuseReservations | GetTasks | ReportTasks | GetShared | WithdrawTasks | TakenOver
+    | AskNodes
 )  # fmt: skip
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | SetSchedulers | Drain | Reserve | ProbeLoad

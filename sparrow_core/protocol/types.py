@@ -158,6 +158,21 @@ class JobReport(Struct, frozen=True, array_like=True, gc=False):
     lost: tuple[Loss, ...] = ()
 
 
+class MovedJob(Struct, frozen=True, array_like=True, gc=False):
+    """A job that has moved to another scheduler; `replaces` are its earlier submissions."""
+
+    job_id: JobId
+    replaces: tuple[JobId, ...]
+
+
+class KeptJob(Struct, frozen=True, array_like=True, gc=False):
+    """What a node has of a job that has moved: attempts, and tasks that ended there."""
+
+    job_id: JobId
+    running: tuple[TaskKey, ...] = ()
+    done: tuple[TaskId, ...] = ()
+
+
 class ExecutorInfo(Struct, frozen=True, array_like=True, gc=False):
     """An executor of a node; it runs jobs of one framework."""
 

@@ -320,6 +320,8 @@ class LocalCluster(_OwnCluster):
         with self._actor.changed:
             for scheduler in lost:
                 self._actor.known.pop(scheduler, None)
+            for nodes in self._actor.known.values():
+                nodes.pop(name, None)  # its successor has executors when a scheduler says so
             self._actor.changed.notify_all()
         for scheduler in self._actor.schedulers:
             if scheduler not in lost:

@@ -16,7 +16,6 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, cycle
 from random import Random
 from typing import Any
@@ -33,6 +32,7 @@ from sparrow_core.sim.workload import Arrival
 
 _NOBODY = Address("")
 _NO_CLAIM = Claim()
+_Ends = dict[Placements, "list[tuple[_Job, TaskId]]"]
 _MESSAGE, _TIMER, _ARRIVAL = range(3)  # kinds of events
 
 
@@ -44,6 +44,8 @@ class _Ask:
     node: _Node
     claim: Claim
     count: int
+    # What the node tells the scheduler with it: tasks that have ended, of any of its jobs.
+    ended: Sequence[tuple[_Job, TaskId]] = field(default=(), init=False)
     tasks: Sequence[TaskSpec] = field(default=(), init=False)
     answered: Claim = field(default=_NO_CLAIM, init=False)
     drained: bool = field(default=False, init=False)
@@ -52,7 +54,7 @@ class _Ask:
 class _Job:
     __slots__ = (
         "at_s", "cancelled", "job_id", "last_s", "left", "placements", "placer", "reserved",
-        "start",
+        "running", "start",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +67,9 @@ class _Job:
         self.placer = placer
         self.cancelled: dict[NodeName, None] = {}
         self.reserved: dict[NodeName, int] = {}
+        # Nodes of tasks, and when they were bound, until the scheduler hears that they have ended;
+        # only if a placement watches.
+        self.running: dict[TaskId, tuple[NodeName, float]] = {}
         self.left = len(start.tasks)
         self.last_s = 0.0
 
@@ -87,7 +92,7 @@ class _Node:
 
     __slots__ = (
         "asks", "discipline", "flush_due", "lanes", "name", "plain", "queue", "queued", "room",
-        "running", "slots",
+        "running", "slots", "unreported",
     )  # fmt: skip
 
     def __init__(self, name: NodeName, slots: int, policy: str) -> None:
@@ -102,6 +107,8 @@ class _Node:
         self.flush_due = False
         # Job, task and start, oldest first; if there are heartbeats.
         self.running: dict[tuple[JobId, TaskId, float], None] = {}
+        # Ends that the next message to their scheduler tells, if its placements watch.
+        self.unreported: _Ends = {}
 
     def busy(self) -> int:
         """Slots with a task."""
@@ -219,18 +226,35 @@ class ExpressCluster:
         """All nodes report to all schedulers; a message later they have."""
         self.heartbeats += len(self._nodes) * len(self._placements)
         reports = [
-            (name, node.queued + node.busy(), node.longest(self.now))
+            (name, node.queued + node.busy(), node.longest(self.now), node.unreported)
             for name, node in self._nodes.items()
         ]
+        for node in self._nodes.values():
+            node.unreported = {}
         self._send(self._on_beat, reports)
 
-    def _on_beat(self, reports: Sequence[tuple[NodeName, int, dict[JobId, float]]]) -> None:
+    def _on_beat(self, reports: Sequence[tuple[NodeName, int, dict[JobId, float], _Ends]]) -> None:
         assert self._heartbeat_s is not None
         for placements in self._placements:
-            for placement in placements:
-                for name, queued, running in reports:
-                    long = {job_id: s for job_id, s in running.items() if s > self._heartbeat_s}
+            for name, queued, running, ended in reports:
+                long = {job_id: s for job_id, s in running.items() if s > self._heartbeat_s}
+                for placement in placements:
                     placement.on_heartbeat(name, queued, long, self.now)
+                self._tell_ended(ended.get(placements, ()))
+
+    def _tell_ended(self, ended: Sequence[tuple[_Job, TaskId]]) -> None:
+        """A scheduler hears of the ends of tasks."""
+        for job, task_id in ended:
+            run = job.running.pop(task_id, None)
+            if run is None:
+                continue  # the client was earlier
+            name, bound_s = run
+            for placement in job.placements:
+                placement.on_finished(name, job.start, self.now - bound_s, self.now)
+
+    def _end_job(self, job: _Job) -> None:
+        """The client has all results, and has told the scheduler."""
+        self._tell_ended([(job, task_id) for task_id in job.running])
 
     def _submit(self, arrival: Arrival) -> None:
         start = arrival.job
@@ -293,11 +317,14 @@ class ExpressCluster:
     def _assign(self, ask: _Ask) -> None:
         job = ask.job
         placer, name = job.placer, ask.node.name
+        self._tell_ended(ask.ended)
         if name in job.cancelled and not placer.offers(name):
             return  # answered by the cancellation
         ask.tasks = tasks = placer.take(name, ask.count)
         for placement in job.placements:
             placement.on_asked(name, job.start, tasks, self.now)
+        if job.placements.watching:
+            job.running.update((task.task_id, (name, self.now)) for task in tasks)
         ask.drained = drained = not placer.offers(name)
         held = job.reserved.get(name, 0) - len(tasks)
         if held > 0 and not drained:
@@ -381,6 +408,7 @@ class ExpressCluster:
         self.messages += 1
         ask.node.room -= ask.count
         ask.node.asks.append(ask)
+        ask.ended = ask.node.unreported.pop(ask.job.placements, ())
         self._messages.append((self.now + self._delay_s, self._assign, ask))
 
     def _flush_by_discipline(self, node: _Node) -> None:
@@ -448,26 +476,22 @@ class ExpressCluster:
         job = ask.job
         node = ask.node
         end_s = (self.now + self._local_s) + duration_of(task.payload, node.name)
-        for placement in job.placements:
-            # As if each end were reported at once; it is with the node's next request, mostly.
-            told_s = end_s + self._local_s + self._delay_s
-            took_s = told_s - (self.now - self._delay_s)
-            finished = partial(placement.on_finished, node.name, job.start, took_s, told_s)
-            self.call(told_s, finished)
         if self._heartbeat_s is not None:
             run = (job.job_id, task.task_id, self.now)
             node.running[run] = None
             self._wait(end_s, lambda each: node.running.pop(each, None), run)
-        if node.plain and self.on_run is None:
+        if node.plain and self.on_run is None and not job.placements.watching:
             self._wait(end_s + self._local_s, self._free_slot, node)
         else:
-            self._wait(end_s + self._local_s, self._end_task, (ask, self.now))
+            self._wait(end_s + self._local_s, self._end_task, (ask, task.task_id, self.now))
             if self.on_run is not None:
                 self.on_run(job.start, 1, self.now)
         job.left -= 1
         job.last_s = max(job.last_s, end_s + self._delay_s)
         if not job.left:
             self.ended_s[job.job_id] = job.last_s - job.at_s
+            if job.placements.watching:
+                self._wait(job.last_s + self._delay_s, self._end_job, job)
             if self.on_last is not None:
                 self.on_last(job.job_id, job.last_s)
 
@@ -475,8 +499,11 @@ class ExpressCluster:
         node.room += 1
         self._wake(node)
 
-    def _end_task(self, run: tuple[_Ask, float]) -> None:
-        ask, started_s = run
+    def _end_task(self, run: tuple[_Ask, TaskId, float]) -> None:
+        ask, task_id, started_s = run
+        placements = ask.job.placements
+        if placements.watching:
+            ask.node.unreported.setdefault(placements, []).append((ask.job, task_id))
         if not ask.node.plain:
             ask.node.discipline.given_back(ask.answered, self.now - started_s)
         if self.on_run is not None:

@@ -152,6 +152,21 @@ def test_large_rows_come_in_messages_that_drivers_take(cursor: Any) -> None:
     assert list(range(1000)) == sorted(rows)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 AS a, 2 AS a",
+        "SELECT n_name AS a, n_nationkey AS a, n_regionkey AS a FROM nation",
+        "SELECT n_name AS a, n_nationkey + 1 AS A, n_regionkey + 1 AS a FROM nation",
+    ],
+)
+def test_columns_of_one_name(cursor: Any, sql: str) -> None:
+    """Rows have the columns that were announced, also if several have one name."""
+    cursor.execute(sql)
+    rows = cursor.fetch_arrow_table()
+    assert {"a"} == {name.lower() for name in rows.column_names}
+
+
 def test_no_rows(cursor: Any) -> None:
     """An empty answer has its columns."""
     cursor.execute("SELECT n_name, n_nationkey FROM nation WHERE false")
@@ -649,15 +664,21 @@ def test_errors_have_our_message_and_a_code(cursor: Any) -> None:
 
 
 def test_what_is_not_there_is_refused_by_name(server: Server) -> None:
-    """Transactions and Substrait plans are refused, not ignored."""
+    """Transactions without a warehouse, savepoints and Substrait plans are refused, not ignored."""
     with fl.connect(server.address) as client:
-        with pytest.raises(pa.ArrowNotImplementedError, match="BeginTransaction"):
+        with pytest.raises(pa.ArrowNotImplementedError, match="warehouse"):
             list(client.do_action(("BeginTransaction", packed("ActionBeginTransactionRequest"))))
-        for command in (
-            packed("CommandStatementSubstraitPlan"),
-            packed("CommandStatementQuery", query="SELECT 1", transaction_id=b"x"),
+        with pytest.raises(pa.ArrowNotImplementedError, match="no savepoints"):
+            list(client.do_action(("BeginSavepoint", packed("ActionBeginSavepointRequest"))))
+        for command, error, message in (
+            (packed("CommandStatementSubstraitPlan"), pa.ArrowNotImplementedError, "Substrait"),
+            (
+                packed("CommandStatementQuery", query="SELECT 1", transaction_id=b"x"),
+                pa.ArrowKeyError,
+                "no such transaction",
+            ),
         ):
-            with pytest.raises(pa.ArrowNotImplementedError, match=r"Substrait|transactions"):
+            with pytest.raises(error, match=message):
                 client.get_flight_info(fl.FlightDescriptor.for_command(command))
         with pytest.raises(pa.ArrowNotImplementedError, match="not paths"):
             client.get_flight_info(fl.FlightDescriptor.for_path("a"))
@@ -680,7 +701,7 @@ def test_rows_are_fetched_once(server: Server) -> None:
 
 
 def test_a_warehouse(tmp_path: Path) -> None:
-    """Clients share its tables and have a schema of their own; transactions are refused by name."""
+    """Clients share its tables and have a schema of their own."""
     pytest.importorskip("pyiceberg")
     with (
         minishark.connect(in_process=True, nodes=1, warehouse=tmp_path / "warehouse") as root,
@@ -697,8 +718,6 @@ def test_a_warehouse(tmp_path: Path) -> None:
         assert [(11, 145)] == _rows(first, "SELECT count(*), sum(i)::INTEGER FROM kept")
         with pytest.raises(Exception, match="kept does not exist"):
             second.execute("FROM kept")
-        with pytest.raises(Exception, match="commit each statement at once"):
-            _rows(first, "BEGIN")
         rows = pa.table({"i": [1, 2]})
         place = {"catalog_name": "warehouse", "db_schema_name": "lab"}
         assert 2 == second.adbc_ingest("sent", rows, mode="create", **place)
@@ -711,6 +730,145 @@ def test_a_warehouse(tmp_path: Path) -> None:
             for schema in catalog["catalog_db_schemas"]
             for table in schema["db_schema_tables"]
         }
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[Server]:
+    """A server with a warehouse that has the tables lab.t and lab.u with a row each."""
+    pytest.importorskip("pyiceberg")
+    with (
+        minishark.connect(in_process=True, nodes=1, warehouse=tmp_path / "warehouse") as root,
+        root.serve(port=0) as served,
+    ):
+        root.sql("CREATE SCHEMA warehouse.lab")
+        root.sql("CREATE TABLE lab.t AS SELECT 1 AS a")
+        root.sql("CREATE TABLE lab.u AS SELECT 1 AS a")
+        assert isinstance(served, Server)
+        yield served
+
+
+def test_transactions(durable: Server) -> None:
+    """Others see what a transaction has changed once it is committed, and never what is undone."""
+    with (
+        dbapi.connect(durable.address) as one,  # which begins a transaction at once
+        _connected(durable) as other,
+        one.cursor() as first,
+        other.cursor() as second,
+    ):
+        assert [(1,)] == _rows(first, "FROM lab.t")
+        assert [(1,)] == _rows(first, "INSERT INTO lab.t VALUES (2)")
+        first.executemany("INSERT INTO lab.t VALUES (?)", [(3,), (4,)])
+        first.adbc_ingest("t", pa.table({"a": pa.array([5], pa.int32())}), mode="append", **_LAB)
+        assert [(5, 15)] == _rows(first, "SELECT count(*), sum(a)::INTEGER FROM lab.t")
+        for reader in (second, durable.connections._session):
+            assert [(1,)] == _seen(reader, "FROM lab.t")
+        with pytest.raises(Exception, match="can't be part of this one"):
+            first.execute("INSERT INTO lab.u VALUES (2)")
+        with pytest.raises(Exception, match="can't be part of a transaction"):
+            first.execute("CREATE TABLE lab.v AS SELECT 1 AS a")
+        one.commit()
+        assert [(5,)] == _rows(second, "SELECT count(*) FROM lab.t")
+        first.execute("DELETE FROM lab.t")
+        assert [] == _rows(first, "FROM lab.t")
+        one.rollback()
+        assert [(5,)] == _rows(first, "SELECT count(*) FROM lab.t")
+        # What no transaction can hold is committed at once while there is nothing to commit.
+        first.execute("CREATE TABLE in_memory AS SELECT 7 AS a")
+        first.execute("CREATE TABLE lab.w (a INTEGER)")
+        one.rollback()
+        assert [(7,)] == _rows(second, "FROM in_memory")
+        assert [] == _rows(second, "FROM lab.w")
+
+
+_LAB = {"catalog_name": "warehouse", "db_schema_name": "lab"}
+
+
+def _seen(reader: Any, sql: str) -> list[tuple[Any, ...]]:
+    if isinstance(reader, Session):
+        return [tuple(row) for row in reader.sql(sql).collect()]
+    return _rows(reader, sql)
+
+
+def test_temporary_definitions_beside_a_warehouse(durable: Server) -> None:
+    """Temporary views and macros are a connection's own, also if there is a warehouse."""
+    with (
+        _connected(durable) as one,
+        _connected(durable) as other,
+        one.cursor() as first,
+        other.cursor() as second,
+    ):
+        first.execute("CREATE TEMP MACRO mine() AS 1")
+        first.execute("CREATE TEMP VIEW seen AS FROM lab.t")
+        assert [(1, 1)] == _rows(first, "SELECT mine(), a FROM seen")
+        for sql in ("SELECT mine()", "FROM seen"):
+            with pytest.raises(Exception, match="does not exist"):
+                _rows(second, sql)
+
+
+def test_transactions_that_conflict(durable: Server) -> None:
+    """Of two that change the same rows, the second is told at COMMIT and has changed nothing."""
+    with (
+        dbapi.connect(durable.address) as one,
+        dbapi.connect(durable.address) as other,
+        one.cursor() as first,
+        other.cursor() as second,
+    ):
+        first.execute("UPDATE lab.t SET a = 10")
+        second.execute("UPDATE lab.t SET a = 20")
+        assert [(20,)] == _rows(second, "FROM lab.t")
+        one.commit()
+        with pytest.raises(Exception, match="changed"):
+            other.commit()
+        assert [(10,)] == _rows(second, "FROM lab.t")
+
+
+def test_transactions_of_clients_that_are_gone(durable: Server, tmp_path: Path) -> None:
+    """They are rolled back, and the files that they have written are removed."""
+    before = set(tmp_path.rglob("*.parquet"))
+    connection = dbapi.connect(durable.address)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO lab.t SELECT range FROM range(1000)")
+    assert set(tmp_path.rglob("*.parquet")) != before
+    connection.close()
+    _eventually(lambda: set(tmp_path.rglob("*.parquet")) == before)
+    with _connected(durable) as other, other.cursor() as cursor:
+        assert [(1,)] == _rows(cursor, "SELECT count(*) FROM lab.t")
+
+
+def test_transactions_by_messages(durable: Server) -> None:
+    """A connection has one transaction; a statement that names another is refused."""
+    with fl.connect(durable.address) as client, fl.connect(durable.address) as other:
+
+        def begun(by: fl.FlightClient) -> bytes:
+            (result,) = _acted(by, "BeginTransaction", packed("ActionBeginTransactionRequest"))
+            handle: bytes = unpacked(result.body.to_pybytes())[1].transaction_id
+            return handle
+
+        def ended(by: fl.FlightClient, handle: bytes, action: int) -> None:
+            fields = {"transaction_id": handle, "action": action}
+            _acted(by, "EndTransaction", packed("ActionEndTransactionRequest", **fields))
+
+        def asked(by: fl.FlightClient, sql: str, **fields: bytes) -> fl.FlightInfo:
+            command = packed("CommandStatementQuery", query=sql, **fields)
+            return by.get_flight_info(fl.FlightDescriptor.for_command(command))
+
+        handle = begun(client)
+        with pytest.raises(pa.ArrowInvalid, match="transaction already"):
+            begun(client)
+        asked(client, "INSERT INTO lab.t VALUES (2)", transaction_id=handle)
+        asked(client, "INSERT INTO lab.t VALUES (3)")  # drivers send no id with some statements
+        assert 1 == _fetched(other, "FROM lab.t").num_rows
+        for wrong in (handle, b"x"):
+            with pytest.raises(pa.ArrowKeyError, match="no such transaction"):
+                asked(other, "SELECT 1", transaction_id=wrong)
+            with pytest.raises(pa.ArrowKeyError, match="no such transaction"):
+                ended(other, wrong, 1)
+        with pytest.raises(pa.ArrowInvalid, match="commit"):
+            ended(client, handle, 3)
+        ended(client, handle, 1)
+        with pytest.raises(pa.ArrowKeyError, match="no such transaction"):
+            ended(client, handle, 1)
+        assert 3 == _fetched(other, "FROM lab.t").num_rows
 
 
 # Who may ask

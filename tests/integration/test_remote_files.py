@@ -290,3 +290,37 @@ def test_no_secret_is_seen(server: S3Server, bucket: str, tmp_path: Path) -> Non
     assert any("SELECT sum(i) FROM" in file.read_text() for file in log.rglob("*"))
     assert not any(SECRET in text for text in shown)
     assert not cluster.paths.disk.exists()
+
+
+def test_row_groups_are_left_out_before_they_are_fetched(
+    server: S3Server, bucket: str, session: Session, tmp_path: Path
+) -> None:
+    """And EXPLAIN reads nothing of files that the query does not read."""
+    with duckdb.connect() as connection:
+        connection.execute(
+            "COPY (SELECT i, i % 2 AS k, hash(i) AS h, hash(i + 1) AS g FROM range(200000) r(i)) "
+            f"TO '{tmp_path}' (FORMAT parquet, PARTITION_BY (k), ROW_GROUP_SIZE 10240, "
+            "OVERWRITE_OR_IGNORE)"
+        )
+        query = "SELECT count(*), sum(i) FROM {} WHERE k = 1 AND i BETWEEN 50000 AND 50999"
+        own = query.format(f"read_parquet('{tmp_path}/**/*.parquet')")
+        expected = connection.execute(own).fetchall()
+    files = [*tmp_path.rglob("*.parquet")]
+    for file in files:
+        server.put(f"{bucket}/groups/{file.relative_to(tmp_path)}", file.read_bytes())
+    sql = query.format(f"read_parquet('{bucket}/groups/**/*.parquet')")
+    server.requests.clear()
+    plan = session.sql(f"EXPLAIN {sql}").collect()[0][0]
+    assert ", 1 split where k = 1" in plan
+    # The columns are those of the first file.
+    assert len(server.read(".parquet")) <= 2
+    assert expected == [tuple(row) for row in session.sql(sql).collect()]
+    (one,) = (file.stat().st_size for file in files if "k=1" in str(file))
+    fetched = [
+        request.range.removeprefix("bytes=").split("-")
+        for request in server.requests
+        if request.method == "GET" and "k=1" in request.path
+    ]
+    assert sum(int(last) - int(first) + 1 for first, last in fetched) < one / 2
+    none = f"SELECT count(*) FROM read_parquet('{bucket}/groups/**/*.parquet') WHERE i < 0"
+    assert [(0,)] == [tuple(row) for row in session.sql(none).collect()]

@@ -454,6 +454,7 @@ def test_nodes_that_die_come_back(own_processes: Session) -> None:
     """One, the one with the scheduler, and all at once: queries wait, tables are there."""
     deaths = [0, 0]
     for which in ([1], [0], [0, 1]):
+        until(lambda: 2 == len(_nodes(own_processes)), "both nodes, to all schedulers")
         before = _nodes(own_processes)
         for number in which:
             os.kill(before[number], signal.SIGKILL)

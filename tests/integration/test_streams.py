@@ -50,7 +50,42 @@ def test_batches_are_the_answer(session: Session) -> None:
         expected = frame.to_arrow()
         batches = list(frame.to_batches())
         assert expected == pa.Table.from_batches(batches, expected.schema)
-        assert frame.metrics().tasks > 0
+        assert (sql != "SELECT 1 AS a") == (frame.metrics().tasks > 0)
+
+
+def test_stored_rows_are_the_answer(session: Session) -> None:
+    """Columns of a stored table are handed out without tasks, in the types that users get."""
+    session.sql(
+        "CREATE TABLE typed AS SELECT i, (i % 7)::VARCHAR AS few, 'x' || i AS many, "
+        "i % 2 = 0 AS o, CASE WHEN i % 5 > 0 THEN i / 3 END::DECIMAL(9, 2) AS d, [i, NULL] AS l, "
+        "i::HUGEINT AS h, uuid() AS u FROM range(40000) t(i)"
+    )
+    for sql, has_tasks in (
+        ("FROM rows", False),
+        ("SELECT i, few, many, o, d, l FROM typed", False),
+        ("SELECT o AS a, I AS b, few AS a, i AS c FROM (SELECT few, i, o FROM typed)", False),
+        ("SELECT count(*) FROM rows", True),
+        ("SELECT i, i + 1 FROM typed", True),
+        ("SELECT i, h FROM typed", True),  # only DuckDB converts these
+        ("SELECT u FROM typed", True),
+        ("SELECT i FROM typed WHERE i > 3", True),
+    ):
+        frame = session.sql(sql)
+        expected = frame.to_arrow()
+        batches = list(frame.to_batches())
+        assert frame.schema == expected.schema
+        assert expected == pa.Table.from_batches(batches, expected.schema)
+        assert has_tasks == (frame.metrics().tasks > 0)
+    session.sql("DROP TABLE typed")
+
+
+def test_stored_rows_outlive_their_table(session: Session) -> None:
+    """A table that is dropped while its rows are read is read to its end."""
+    session.create_table("passing", pa.table({"id": range(300_000)}), partitions=3)
+    batches = session.sql("FROM passing").to_batches()
+    first = next(batches)
+    session.sql("DROP TABLE passing")
+    assert 300_000 == first.num_rows + sum(batch.num_rows for batch in batches)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
 import minishark
 from minishark.session.served import Served
 from minishark.tpch.locations import sample_folder
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
-_ADDRESS = "grpc://127.0.0.1:31337"
+_HOST = "127.0.0.1:31337"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def _program(heading: str) -> str:
     _, _, text = _PAGE.read_text().partition(f"\n### {heading}\n")
     found = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert found is not None
-    assert _ADDRESS in found[1]
+    assert _HOST in found[1]
     return found[1]
 
 
@@ -41,13 +42,17 @@ def _program(heading: str) -> str:
         ("ADBC for Python", "adbc_driver_flightsql", "UNITED STATES"),
         ("pandas", "pandas", ""),
         ("polars", "polars", ""),
+        ("SQLAlchemy", "sqlalchemy", "Ann"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_programs(served: Served, heading: str, library: str, shown: str) -> None:
     """Each prints what it reads from the server."""
     pytest.importorskip(library)
-    program = _program(heading).replace(_ADDRESS, served.address)
+    if heading == "SQLAlchemy":
+        module = "minishark.adapters.sqlalchemy"  # an installed package has an entry point
+        sqlalchemy.dialects.registry.register("minishark.flight", module, "FlightDialect")
+    program = _program(heading).replace(_HOST, f"127.0.0.1:{served.port}")
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(program, heading, "exec"), {})

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,25 +10,15 @@ import cloudpickle
 import duckdb
 import pyarrow as pa
 import pytest
-from postgres_server import PASSWORD, Server, running
-from reading import read, types
+from postgres_server import PASSWORD, Server
+from postgres_tables import RandomTable
+from reading import condition, read, rows, types
 
 from minishark.errors import DataError, OptionError
+from minishark.sources import postgres
 from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.postgres import PostgresSource
 from minishark.sources.postgres_server import fetched
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server with tables of all kinds."""
-    with running() as found:
-        found.sql(
-            "CREATE TABLE numbers AS SELECT i AS id, i % 7 AS k, 'text ' || i AS s "
-            "FROM generate_series(1, 100000) i",
-            "ANALYZE numbers",
-        )
-        yield found
 
 
 def column(server: Server, type_: str, *values: str) -> tuple[str, list[Any]]:
@@ -235,7 +224,7 @@ def test_all_splits_see_one_moment_while_others_write(server: Server) -> None:
             # What the accounts have is what the history says at the same moment.
             with source._server.connected() as connection:
                 fetched(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                fetched(connection, f"SET TRANSACTION SNAPSHOT '{snapshot._exported()}'")
+                fetched(connection, f"SET TRANSACTION SNAPSHOT '{snapshot.moment.exported()}'")
                 ((total, count),) = fetched(
                     connection,
                     "SELECT coalesce(sum(delta), 0)::int8, count(*) FROM pgbench_history",
@@ -247,6 +236,42 @@ def test_all_splits_see_one_moment_while_others_write(server: Server) -> None:
     finally:
         writer.kill()
         writer.wait(10)
+
+
+_SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 8 else []) for seed in range(200)]
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_rows_and_types_are_those_of_the_server(
+    server: Server, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever happened to a table, its values are those that the server writes as text."""
+    monkeypatch.setattr(postgres, "_BLOCKS_MIN", 1)
+    made = RandomTable.created(server, seed)
+    source = PostgresSource(server.dsn, made.schema, made.name)
+    snapshot = source.resolve()
+    found = read(snapshot)
+    assert made.types == {each.name: each.type for each in snapshot.schema}
+    assert made.rows() == made.comparable(found)
+    for predicate in made.predicates(found):
+        where = condition([predicate], found)
+        pushed = read(source.resolve(), Pushed(predicates=(predicate,)))
+        assert rows(found, where) == rows(pushed, where), predicate
+
+
+def test_tables_of_one_server_are_read_as_of_one_moment(server: Server) -> None:
+    """The second joins the first's transaction, unless it says otherwise."""
+    server.sql("CREATE TABLE first1 AS SELECT 1 AS x", "CREATE TABLE second1 AS SELECT 1 AS x")
+    both = [PostgresSource(server.dsn, "public", name).resolve() for name in ("first1", "second1")]
+    first = both[0].opened()
+    second = both[1].opened([first])
+    later = PostgresSource(server.dsn, "public", "second1", hold=9).resolve().opened([first])
+    assert 1 == read(first).num_rows
+    server.sql("INSERT INTO first1 VALUES (2)", "INSERT INTO second1 VALUES (2)")
+    assert [1, 1, 2] == [read(each).num_rows for each in (first, second, later)]
+    for each in (first, second, later):
+        each.close()
+    assert 2 == read(second.opened()).num_rows
 
 
 def test_a_snapshot_ends_with_its_object_or_its_time(server: Server) -> None:

@@ -28,6 +28,7 @@ from sparrow_core.protocol.messages import (
     StartJob,
     StragglerTimer,
     SubmitJob,
+    TaskAbandoned,
     TaskError,
     TaskResults,
     WatchTimer,
@@ -217,6 +218,17 @@ def test_the_scheduler_can_abort_and_the_user_can_cancel() -> None:
     failed = JobFailed("cancelled", "the job was cancelled")
     assert [notify(failed), Envelope(S0, EndJob(JOB))] == client(CancelJob(JOB))
     assert [] == client(CancelJob(JOB))
+
+
+def test_a_task_that_was_lost_too_often_fails_the_job_unless_its_result_is_here() -> None:
+    """Only the reports of its end were lost on their way to the scheduler, then."""
+    client = Driven(S0)
+    client(JobAccepted(JOB))
+    client(result(0))
+    assert [] == client(TaskAbandoned(JOB, 0, "task 0 was lost 4 times", ("story",)))
+    failed = JobFailed("task_lost", "task 1 was lost 4 times", ("story",))
+    out = client(TaskAbandoned(JOB, 1, "task 1 was lost 4 times", ("story",)))
+    assert [notify(failed), Envelope(S0, EndJob(JOB))] == out
 
 
 def test_a_dead_schedulers_jobs_move_at_once() -> None:

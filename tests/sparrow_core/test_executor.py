@@ -13,6 +13,7 @@ from sparrow_core.protocol.messages import (
     GetShared,
     InterruptTask,
     JobShared,
+    ReturnTask,
     RunTasks,
     SlotDone,
     SlotReady,
@@ -21,6 +22,7 @@ from sparrow_core.protocol.messages import (
     TaskError,
     TaskResults,
     TasksEnded,
+    TasksWithdrawn,
     TellOutcomes,
     Tick,
 )
@@ -81,6 +83,20 @@ class Driven:
 def status(jobs: tuple[JobId, ...] = (), running: tuple[TaskKey, ...] = ()) -> Envelope:
     """The executor's heartbeat."""
     return Envelope(M, ExecutorStatus(ExecutorInfo(E, 42, 2), jobs, running))
+
+
+def test_what_has_not_begun_is_given_back_under_the_name_that_is_asked_for() -> None:
+    """The client knows the job by another id by now: it has moved to another scheduler."""
+    executor = Driven()
+    executor(run(*range(3)))
+    again, took = JobId("job~1"), ReturnTask(key(0), C, JobId("job~1"))
+    assert [Envelope(S0, took)] == executor(took), "perhaps the slot has begun it"
+    out = executor(done(S0, 0, 0.0, b"", returned=True))
+    assert Envelope(C, TasksWithdrawn(again, (0,))) == out[0]
+    executor(run(3, 4))
+    (ends, withdrawn) = executor(ReturnTask(key(4), C, again))
+    assert (ended(AttemptEnd(4, 1)), Envelope(C, TasksWithdrawn(again, (4,)))) == (ends, withdrawn)
+    assert [] == executor(ReturnTask(key(4), C, again))
 
 
 def test_it_registers_when_all_slots_are_ready() -> None:

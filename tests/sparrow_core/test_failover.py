@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from sparrow_core.machines.client import job_of
 from sparrow_core.policy.suspicion import Suspicion
-from sparrow_core.protocol.events import JobFinished
+from sparrow_core.protocol.events import JobFinished, TasksReturned
 from sparrow_core.protocol.ids import JobId, TaskId, endpoint_of
-from sparrow_core.protocol.messages import InterruptTask, StartJob
-from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.protocol.messages import InterruptTask, Notify, StartJob, WithdrawTasks
+from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.world import World
 
@@ -176,6 +176,34 @@ def test_a_job_waits_no_longer_than_the_silence() -> None:
     history.world.call(1.1, lambda: [history.world.kill(f"s{n}") for n in (1,)])
     assert history.run() < 1.85
     history.once()
+
+
+@pytest.mark.parametrize("withdrawn_s", [1.3, 3.0])
+def test_tasks_of_a_job_that_has_moved_can_be_withdrawn(withdrawn_s: float) -> None:
+    """Those that nodes have fetched ahead come back at once, also just after the move."""
+    history = History(1, jobs=0)
+    options = JobOptions(task_s=0.0001, independent=True)
+    tasks = tuple(TaskSpec(i, payload_of(5.0)) for i in range(4 * SLOTS))
+    job = StartJob(job_id=JobId("j"), user="u", tasks=tasks, options=options)
+    history.jobs.append(job)
+    history.world.post(history.cluster.client, job, 1.0)
+    history.world.call(1.02, lambda: history.world.freeze("s1", 9.0))
+    withdraw = WithdrawTasks(job.job_id, tuple(range(4 * SLOTS)), False)
+    history.world.post(history.cluster.client, withdraw, withdrawn_s)
+    returned: dict[float, int] = {}
+
+    def watch(to: object, msg: object, out: Any, now: float) -> None:
+        del to, out
+        for event in msg.events if isinstance(msg, Notify) else ():
+            if isinstance(event, TasksReturned):
+                returned[now] = returned.get(now, 0) + len(event.task_ids)
+
+    history.world.taps.append(watch)
+    history.run()
+    assert 3 * SLOTS == sum(returned.values())
+    assert max(returned) < withdrawn_s + 0.05
+    assert SLOTS == len(history.starts())
+    assert 0 == history.interrupted
 
 
 def test_silence_is_what_is_unusual() -> None:

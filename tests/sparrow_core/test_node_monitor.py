@@ -30,12 +30,14 @@ from sparrow_core.protocol.messages import (
     RegisterNode,
     ReportTasks,
     Reserve,
+    ReturnTask,
     RunTasks,
     SetWeights,
     StopTask,
     TakenOver,
     TakeOver,
     TasksEnded,
+    TasksWithdrawn,
     Tick,
 )
 from sparrow_core.protocol.types import (
@@ -45,7 +47,9 @@ from sparrow_core.protocol.types import (
     ExecutorInfo,
     HeldJob,
     JobReport,
+    KeptJob,
     Loss,
+    MovedJob,
     RunningTask,
     TaskKey,
 )
@@ -631,7 +635,7 @@ def test_heartbeats_tell_the_tasks_that_run_the_longest() -> None:
 
 
 AGAIN, S2 = JobId("job~1"), Address("s2#scheduler")
-TAKEN = TakeOver(AGAIN, S2, (JOB,))
+TAKEN = TakeOver(S2, (MovedJob(AGAIN, (JOB,)),))
 
 
 def beside(out: list[Envelope]) -> list[Envelope]:
@@ -645,7 +649,7 @@ def test_a_job_that_moves_keeps_what_runs() -> None:
     node(Reserve(JOB, S, 9))
     node(assign(1, 0, 1))
     assert (JobReport(JOB, (0,)),) == node(ended(0))[0].msg.reports, "to the old scheduler"
-    told = TakenOver(AGAIN, N, (TaskKey(JOB, 1, 1),), (0,))
+    told = TakenOver(N, (KeptJob(AGAIN, (TaskKey(JOB, 1, 1),), (0,)),))
     assert [Envelope(S2, told)] == node(TAKEN)
     assert [Envelope(S2, told)] == node(TAKEN), "the answer may have been lost"
     assert [] == beside(node(ended(1)))
@@ -674,6 +678,46 @@ def test_tasks_that_come_too_late_free_the_slots_that_wait_for_them() -> None:
     assert [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))] == out
 
 
+def test_a_task_of_a_job_that_has_moved_is_given_back_to_the_new_scheduler_only() -> None:
+    """The client heeds no answer about the earlier submission: the task would be gone for it."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2))
+    node(assign(1, 0, 1, drained=True))
+    node(TAKEN)
+    key = TaskKey(JOB, 1, 1)
+    assert [] == node(ReturnTask(key, C, JOB)), "from the old one"
+    assert [Envelope(C, TasksWithdrawn(AGAIN, (1,)))] == node(ReturnTask(key, C, AGAIN))
+
+
+def test_a_task_that_was_given_back_before_the_job_moves_is_not_run() -> None:
+    """The client has it back, or is about to; to the new scheduler it has ended."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2))
+    node(assign(1, 0, 1, drained=True))
+    assert TasksWithdrawn(JOB, (1,)) == node(ReturnTask(TaskKey(JOB, 1, 1), C, JOB))[0].msg
+    told = TakenOver(N, (KeptJob(AGAIN, (TaskKey(JOB, 0, 1),), (1,)),))
+    assert [Envelope(S2, told)] == node(TAKEN)
+
+
+def test_jobs_move_in_one_message() -> None:
+    """Each has its own answer: what runs, what has finished, or nothing."""
+    node = Driven(e0=2)
+    node(Reserve(JOB, S, 1), Reserve(OTHER, S, 1))
+    node(assign(1, 0, drained=True))
+    other = JobId(f"{OTHER}~1")
+    moved = (MovedJob(AGAIN, (JOB,)), MovedJob(other, (OTHER,)))
+    kept = (KeptJob(AGAIN, (TaskKey(JOB, 0, 1),)), KeptJob(other))
+    assert Envelope(S2, TakenOver(N, kept)) == node(TakeOver(S2, moved))[0]
+    assert [] == node(Reserve(OTHER, S, 1), Reserve(JOB, S, 1))
+
+
+def test_no_slot_waits_for_the_old_scheduler() -> None:
+    """Its answer would not be taken, and may never come."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 1))
+    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))] == node(TAKEN, Reserve(OTHER, S, 1))[1:]
+
+
 def test_a_job_may_move_again() -> None:
     """What began under any of its ids goes on; a question of before is too late."""
     node = Driven(e0=1)
@@ -681,8 +725,9 @@ def test_a_job_may_move_again() -> None:
     node(assign(1, 0, drained=True))
     node(TAKEN)
     third, s3 = JobId("job~2"), Address("s3#scheduler")
-    (told,) = node(TakeOver(third, s3, (JOB, AGAIN)))
-    assert Envelope(s3, TakenOver(third, N, (TaskKey(JOB, 0, 1),), ())) == told
-    assert [] == node(TAKEN)
+    (told,) = node(TakeOver(s3, (MovedJob(third, (JOB, AGAIN)),)))
+    assert Envelope(s3, TakenOver(N, (KeptJob(third, (TaskKey(JOB, 0, 1),)),))) == told
+    late = Envelope(S2, TakenOver(N, (KeptJob(AGAIN),)))
+    assert [late] == node(TAKEN), "it has nothing here any more, and need not be asked again"
     assert [] == node(EndJob(AGAIN))
     assert [Envelope(E0, EndJobs((JOB,)))] == node(EndJob(third))

@@ -232,7 +232,7 @@ def test_heartbeats_of_the_express_simulator_tell_load_and_long_tasks() -> None:
 
     cluster = ExpressCluster(nodes=1, slots=2, heartbeat_s=1.0)
     cluster._placements[0]._made["dodoor"] = listening = Listening()
-    cluster._placements[0]._watching.append(listening)
+    cluster._placements[0].watching.append(listening)
     specs = tuple(TaskSpec(number, payload_of(2.5)) for number in range(3))
     job = StartJob(job_id=JobId("j"), user="u", tasks=specs, placement="dodoor")
     last = StartJob(job_id=JobId("k"), user="u", tasks=specs[:1], placement="dodoor")

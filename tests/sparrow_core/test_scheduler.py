@@ -12,6 +12,7 @@ from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AcceptTimer,
+    AskNodes,
     AssignTasks,
     CancelReservations,
     EndJob,
@@ -45,6 +46,7 @@ from sparrow_core.protocol.messages import (
     TakenOver,
     TakeOver,
     TakeOverTimer,
+    TaskAbandoned,
     Tick,
     WidenTimer,
 )
@@ -55,7 +57,9 @@ from sparrow_core.protocol.types import (
     HeldJob,
     JobOptions,
     JobReport,
+    KeptJob,
     Loss,
+    MovedJob,
     NodeInfo,
     PlacementStep,
     RunningTask,
@@ -298,7 +302,10 @@ def test_a_lost_task_is_placed_again_elsewhere() -> None:
 
 
 def test_a_task_is_tried_four_times_then_the_job_fails_with_its_story() -> None:
-    """JobAborted tells each attempt: node, executor, reason."""
+    """TaskAbandoned tells each attempt: node, executor, reason; the client ends the job.
+
+    Unless it has the result: then the job goes on.
+    """
     scheduler = Driven("a")
     scheduler(submit(task(0)))
     for attempt in (1, 2, 3):
@@ -308,11 +315,11 @@ def test_a_task_is_tried_four_times_then_the_job_fails_with_its_story() -> None:
     out = scheduler(ReportTasks((loss(0, 4, "gone"),)))
     story = tuple(f"task 0 attempt {n}: a/a-e0: gone" for n in (1, 2, 3, 4))
     message = "task 0 was lost 4 times; at last: a/a-e0: gone"
-    expected = [
-        Envelope(C, JobAborted(JOB, "task_lost", message, story)),
-        Envelope(monitor("a"), EndJob(JOB)),
-    ]
-    assert expected == out
+    abandoned = Envelope(C, TaskAbandoned(JOB, 0, message, story))
+    assert [abandoned] == out
+    assert [Envelope(C, JobStatus(JOB, True, (0,)))] == scheduler(PingJob(JOB, C, (0,)))
+    assert [abandoned] == scheduler(RerunTasks(JOB, (0,))), "the message may have been lost"
+    assert [Envelope(monitor("a"), EndJob(JOB))] == scheduler(EndJob(JOB))
 
 
 def test_finished_reports_ride_on_a_request() -> None:
@@ -710,7 +717,7 @@ MOVED = structs.replace(submit(task(0), task(1), task(2)), replaces=(BEFORE,))
 def taken(node: str, *running: int, done: tuple[int, ...] = ()) -> TakenOver:
     """What a node has of the job's earlier submission."""
     keys = tuple(TaskKey(BEFORE, task_id, 3) for task_id in running)
-    return TakenOver(JOB, NodeName(node), keys, done)
+    return TakenOver(NodeName(node), (KeptJob(JOB, keys, done),))
 
 
 def of(kind: type, out: list[Envelope]) -> list[Any]:
@@ -721,9 +728,10 @@ def of(kind: type, out: list[Envelope]) -> list[Any]:
 def taking_over(*answers: TakenOver) -> tuple[Driven, list[Envelope]]:
     """A scheduler of two nodes to which a job has moved, and what it sent at the last answer."""
     scheduler = Driven("a", "b")
-    out = scheduler(MOVED, LATER)
-    assert [] == of(Reserve, out), "first it asks"
+    assert Envelope(S, AskNodes()) in scheduler(MOVED, LATER)
+    out = scheduler(AskNodes(), LATER)
     assert 2 == len(of(TakeOver, out))
+    assert [] == scheduler(AskNodes(), LATER), "a duplicate"
     for answer in answers:
         assert [] == of(Reserve, out)
         out = scheduler(answer, LATER)
@@ -767,15 +775,69 @@ def test_a_node_that_does_not_answer_is_waited_for_a_while() -> None:
     longest = (RunningTask(TaskKey(BEFORE, 1, 1), "b-e0", 2.0),)
     scheduler(structs.replace(register("b"), longest=longest), LATER)
     scheduler(MOVED, LATER)
+    scheduler(AskNodes(), LATER)
     assert [] == scheduler(taken("a", 0), LATER)
     out = scheduler(TakeOverTimer(JOB), LATER + 1.0)
     assert 2 == sum(reserved(out).values())
     assert [] == scheduler(TakeOverTimer(JOB), LATER + 1.0)
     again = scheduler(register("b"), LATER + 1.1)
-    assert [TakeOver(JOB, S, (BEFORE,))] == of(TakeOver, again), "the question may have been lost"
+    assert [TakeOver(S, (MovedJob(JOB, (BEFORE,)),))] == of(TakeOver, again), (
+        "the question may have been lost"
+    )
     late = scheduler(taken("b", 1, 2), LATER + 1.2)
     assert of(CancelReservations, late), "it runs the last task that waited"
     assert [] == of(AssignTasks, scheduler(get("a", 1), LATER + 1.2))
+
+
+def test_adopted_attempts_may_ask_for_the_shared_part() -> None:
+    """By the id under which they began."""
+    scheduler = Driven("a", "b")
+    scheduler(structs.replace(MOVED, shared=b"shared"), LATER)
+    for answer in (AskNodes(), taken("a", 0), taken("b", 1, 2)):
+        scheduler(answer, LATER)
+    asker = Address("a#a-e0")
+    expected = [Envelope(asker, JobShared(BEFORE, S, b"shared"))]
+    assert expected == scheduler(GetShared(BEFORE, asker), LATER)
+
+
+def test_a_scheduler_that_has_just_been_started_waits_until_nodes_have_come() -> None:
+    """It may know none of them when the first job moves to it."""
+    scheduler = Driven(settle_s=4.0)
+    timers = [each for each in scheduler(MOVED) if isinstance(each.msg, TakeOverTimer)]
+    assert [4.0] == [each.delay_s for each in timers]
+
+
+def presuming() -> Driven:
+    """A scheduler that takes task 1 for running on b, which has not answered, and grace is over."""
+    scheduler = Driven("a", "b")
+    longest = (RunningTask(TaskKey(BEFORE, 1, 1), "b-e0", 2.0),)
+    scheduler(structs.replace(register("b"), longest=longest), LATER)
+    scheduler(MOVED, LATER)
+    scheduler(AskNodes(), LATER)
+    scheduler(taken("a", 0, 2), LATER)
+    assert {} == reserved(scheduler(TakeOverTimer(JOB), LATER + 1.0)), "all three run"
+    again = scheduler(register("b"), LATER + 2.5)
+    assert {} == reserved(again), "to the old scheduler, it may still name the task"
+    assert of(TakeOver, again)
+    return scheduler
+
+
+def test_what_is_presumed_to_run_is_not_placed_before_its_node_answers() -> None:
+    """After the answer, its heartbeats tell of the task; one may have been sent before."""
+    scheduler = presuming()
+    assert [] == scheduler(taken("b", 1), LATER + 2.6)
+    assert {} == reserved(scheduler(register("b"), LATER + 2.7))
+    assert 2 == sum(reserved(scheduler(register("b"), LATER + 3.7)).values())
+
+
+def test_what_was_presumed_to_run_may_have_finished_or_be_lost() -> None:
+    scheduler = presuming()
+    assert [] == scheduler(taken("b", done=(1,)), LATER + 2.6)
+    assert {} == reserved(scheduler(register("b"), LATER + 9.0))
+    assert [Envelope(C, JobStatus(JOB, True, (1,)))] == scheduler(PingJob(JOB, C, (0, 1, 2)))
+    scheduler = presuming()
+    assert [] == scheduler(taken("b"), LATER + 2.6)
+    assert 2 == sum(reserved(scheduler(register("b"), LATER + 2.7)).values())
 
 
 def test_a_dead_node_is_not_waited_for() -> None:

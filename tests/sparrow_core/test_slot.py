@@ -118,7 +118,7 @@ def test_a_task_that_has_not_begun_is_given_back_at_once() -> None:
         while thread._current is None:
             time.sleep(0.001)
         for number in (1, 0, 1):
-            thread.on_message(ReturnTask(TaskKey(JOB, number, 1), Address("c#client")), 0.0)
+            thread.on_message(ReturnTask(TaskKey(JOB, number, 1), Address("c#client"), JOB), 0.0)
         returned = posted.get(timeout=10)
         assert isinstance(returned, SlotDone)
         assert [(1, True)] == [(each.key.task_id, each.returned) for each in returned.outcomes]

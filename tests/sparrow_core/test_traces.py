@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import statistics
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from sparrow_core.lab.replay import LONG, MESSAGES, SHORT, Replay, replayed
+from sparrow_core.lab.reports import write_report
 from sparrow_core.lab.rows import Response
+from sparrow_core.lab.table import EXPERIMENTS
 from sparrow_core.lab.traces import TracedJob, hawk_shaped, read_trace, write_hawk
 from sparrow_core.protocol.errors import SparrowError
 
@@ -133,6 +136,18 @@ def test_a_trace_is_replayed_by_class(tmp_path: Path) -> None:
     sparrow = found[SHORT, "batch + late binding, fifo"]
     assert found[SHORT, "Eagle's placement, srpt"] < 0.4 * sparrow
     assert found[SHORT, "omniscient"] < sparrow
+
+
+def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> None:
+    """Rows of two kinds in one file: each value is in the column of its name."""
+    experiment = EXPERIMENTS["replay"]
+    rows = experiment.run(experiment.quick, 1, nothing)
+    file, *_ = write_report(experiment, experiment.quick, 1, [rows], tmp_path)
+    with file.open(encoding="utf-8") as lines:
+        found = list(csv.DictReader(lines))
+    messages = [row for row in found if row["panel"] == MESSAGES]
+    assert all(1 <= float(row["y"]) < 6 and not row["p50_ms"] for row in messages)
+    assert all(float(row["p50_ms"]) > 1 and not row["y"] for row in found if row not in messages)
 
 
 def test_a_trace_keeps_its_own_times_if_no_load_is_wanted() -> None:

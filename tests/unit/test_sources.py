@@ -49,7 +49,9 @@ def read(source: Source, tasks: int = 1) -> list[tuple[object, ...]]:
     found = []
     for split in snapshot.splits(Pushed(), tasks):
         read_ = SplitRead(snapshot.schema, (split,), Pushed()).pickled()
-        scans = Scans(reads={"rows": (read_,)}, hold=OwnReach().held)
+        scans = Scans(
+            reads={"rows": (read_,)}, hold=lambda files, parts, _: OwnReach().held(files, parts)
+        )
         with scans.open(), duckdb.connect() as connection:
             for name, stream in scans.streams.items():
                 connection.register(name, stream)

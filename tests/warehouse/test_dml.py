@@ -15,6 +15,7 @@ from minishark.expressions import Column
 from minishark.tables.warehouse import dml
 from minishark.tables.warehouse.writer import CHANGED
 
+_CON = duckdb.connect()  # opening one costs more than all else
 _TARGET = dml.Target("t", (Column("id", "INTEGER"), Column("v", "VARCHAR")))
 _ROWS = st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["a", "b", None])), max_size=12)
 _CONDITIONS = st.sampled_from(
@@ -27,19 +28,20 @@ class _Files:
     """A table in DuckDB whose rows are in three files, and changes of it by copying."""
 
     def __init__(self, rows: Sequence[tuple[int, str | None]]) -> None:
-        self.con = duckdb.connect()
-        self.con.execute("CREATE TABLE t (id INTEGER, v VARCHAR)")
-        self.con.execute("CREATE TABLE s (id INTEGER, v VARCHAR)")
-        for row in rows:
-            self.con.execute("INSERT INTO t VALUES ($1, $2)", row)
+        self.con = _CON
+        values = [f"({i}, {'NULL' if v is None else repr(v)})" for i, v in rows]
         self.con.execute(
-            f"CREATE TABLE located AS SELECT *, 'f' || row_number() OVER () % 3 AS {dml.FILE}, "
+            "CREATE OR REPLACE TABLE t (id INTEGER, v VARCHAR); CREATE OR REPLACE TABLE s AS FROM t"
+            + (f"; INSERT INTO t VALUES {', '.join(values)}" if values else "")
+            + "; CREATE OR REPLACE TABLE located AS "
+            f"SELECT *, 'f' || row_number() OVER () % 3 AS {dml.FILE}, "
             f"row_number() OVER () AS {dml.ROW} FROM t"
         )
 
     def add_source(self, ids: Sequence[int]) -> None:
-        for number in ids:
-            self.con.execute("INSERT INTO s VALUES ($1, 'n' || $1)", [number])
+        values = ", ".join(f"({number}, 'n{number}')" for number in ids)
+        if ids:
+            self.con.execute(f"INSERT INTO s VALUES {values}")
 
     def some(self, files: Sequence[str]) -> str:
         """A relation of the rows in some files."""

@@ -27,6 +27,7 @@ def _used(session: Session) -> None:
     assert session.tables == ["warehouse.s.u"]
 
 
+@pytest.mark.slow
 def test_a_rest_catalog(tmp_path: Path) -> None:
     catalog = SqlCatalog("served", uri=f"sqlite:///{tmp_path}/c", warehouse=f"file://{tmp_path}/w")
     with (
@@ -44,6 +45,7 @@ def test_a_rest_catalog(tmp_path: Path) -> None:
         minishark.connect(in_process=True, nodes=1, warehouse=address)
 
 
+@pytest.mark.slow
 def test_files_in_an_object_store(tmp_path: Path) -> None:
     """The session's storage options reach them, from hosts, too; they are in no message."""
     with s3_server.running() as server:

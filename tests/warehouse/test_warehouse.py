@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,47 @@ def test_names(session: Session) -> None:
     session.sql("DROP TABLE mem")
 
 
+def test_names_that_could_mean_another_table(session: Session) -> None:
+    """Dots in names, CTEs and tables in memory of the same name, text that looks like a table."""
+    session.sql('CREATE TABLE s."t.u@1" AS SELECT 1 AS "a.b"')
+    session.sql("CREATE OR REPLACE TABLE memory.t AS SELECT 'from s.t' AS a")
+    session.sql("CREATE TABLE s.t AS SELECT 2 AS a UNION ALL SELECT 3")
+    session.sql('INSERT INTO s."T.U@1" VALUES (5)')
+    assert _rows(session, 'SELECT sum("t.u@1"."a.b") FROM s."t.u@1"') == [(6,)]
+    session.sql("INSERT INTO memory.t SELECT ', s.t' || max(x.a) FROM s.t AS x, s.t y")
+    session.sql("USE warehouse.s")
+    assert _rows(session, "WITH t AS (SELECT a + 1 AS a FROM t) SELECT sum(a) FROM t") == [(7,)]
+    assert _rows(session, "SELECT z, a FROM (WITH t AS (SELECT 1 AS z) FROM t), t WHERE a > 2") == [
+        (1, 3)
+    ]
+    assert _rows(session, "SELECT a FROM memory.t ORDER BY a") == [(", s.t3",), ("from s.t",)]
+    assert len(session.sql("PIVOT t ON a USING count(*)").columns) == 2
+    session.sql("DROP TABLE memory.t")
+
+
+@pytest.mark.slow
+def test_conditions_that_vary_are_evaluated_once(session: Session) -> None:
+    """What a statement counts is what it has done."""
+    chance = random.Random(3)
+    session.udf.register("coin", lambda _: chance.random() < 0.5, "BOOLEAN", deterministic=False)
+    session.sql("CREATE OR REPLACE MACRO toss() AS random() < 0.5")
+    session.sql("CREATE OR REPLACE VIEW chosen AS FROM range(300) t(i) WHERE random() < 0.5")
+    session.sql("CREATE TABLE s.t AS SELECT i AS a, now() AS t FROM range(300) t(i)")
+    varying = ("coin(a)", "toss()", "a IN (FROM chosen)", "a IN (SELECT a FROM s.t LIMIT 9)")
+    rows = 300
+    for condition in (*varying, "t < now() AND a % 2 = 0", "t::DATE <= current_date"):
+        deleted = _count(session, f"DELETE FROM s.t WHERE a < 200 AND {condition}")
+        rows -= deleted
+        assert _count(session, "SELECT count(*) FROM s.t") == rows, condition
+        if condition in varying:
+            with pytest.raises(UnsupportedError, match="store the source"):
+                session.sql(f"MERGE INTO s.t USING s.t x ON {condition} WHEN MATCHED THEN DELETE")
+    updated = _count(session, "UPDATE s.t SET a = -1 WHERE coin(a)")
+    assert 0 < updated == _count(session, "SELECT count(*) FROM s.t WHERE a = -1") < rows
+    session.sql("DROP VIEW chosen")
+    session.sql("DROP MACRO toss")
+
+
 def test_the_catalog(session: Session) -> None:
     session.sql("CREATE TABLE s.t (a INTEGER NOT NULL, b VARCHAR)")
     session.sql("COMMENT ON TABLE s.t IS 'a table'")
@@ -216,6 +258,8 @@ def test_altered_tables(session: Session) -> None:
     assert session.table("s.u").dtypes == [("aa", "BIGINT"), ("c", "STRUCT(d INTEGER)")]
     assert _rows(session, "SELECT aa, c.d FROM s.u ORDER BY aa") == [(1, None), (20, 2)]
     assert _count(session, "DELETE FROM s.u WHERE aa < 10") == 1
+    session.sql("CREATE OR REPLACE TABLE s.u AS SELECT aa + 1 AS n FROM s.u")  # reads itself
+    assert _rows(session, "FROM s.u") == [(21,)]
     session.sql("CREATE OR REPLACE TABLE s.u AS SELECT 'new' AS n")
     assert _rows(session, "FROM s.u") == [("new",)]
     for sql, what in (
@@ -258,6 +302,7 @@ def test_refusals(session: Session, sql: str, error: type[Exception], what: str)
     assert _rows(session, "FROM s.t") == []
 
 
+@pytest.mark.slow
 def test_failed_writes_leave_no_files(session: Session, folder: Path) -> None:
     session.sql("CREATE TABLE s.t (a INTEGER NOT NULL)")
     for sql in (
@@ -352,24 +397,55 @@ def test_writers_at_the_same_time(
             session.sql("INSERT INTO s.t VALUES (1)")
 
 
-def test_threads_append(session: Session) -> None:
+@pytest.mark.slow
+def test_writers_in_threads_and_sessions(session: Session, folder: Path) -> None:
+    """Appends are all kept; of two changes of the same rows, at most one is a conflict."""
     session.sql("CREATE TABLE s.t (a INTEGER)")
     failed: list[BaseException] = []
 
-    def add(number: int) -> None:
-        try:
-            for i in range(3):
-                session.sql(f"INSERT INTO s.t VALUES ({number * 10 + i})")
-        except BaseException as error:  # noqa: BLE001 - the test tells
-            failed.append(error)
+    def run(of: Session, *statements: str) -> None:
+        for sql in statements:
+            try:
+                of.sql(sql)
+            except BaseException as error:  # noqa: BLE001 - the test tells
+                failed.append(error)
 
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failed == []
-    assert _rows(session, "SELECT count(*), count(DISTINCT a) FROM s.t") == [(9, 9)]
+    def together(*runs: tuple[Session, Sequence[str]]) -> None:
+        threads = [threading.Thread(target=run, args=(of, *texts)) for of, texts in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(80)
+
+    with (
+        minishark.connect(in_process=True, nodes=1, warehouse=folder) as other,
+        session.new_session() as child,
+    ):
+        values = [[f"INSERT INTO s.t VALUES ({n * 10 + i})" for i in range(3)] for n in range(5)]
+        together(*zip((session, session, other, other, child), values, strict=True))
+        assert failed == []
+        assert _rows(session, "SELECT count(*), count(DISTINCT a) FROM s.t") == [(15, 15)]
+        before = _count(session, "SELECT sum(a)::BIGINT FROM s.t")
+        updates = [f"UPDATE s.t SET a = a + {more}" for more in (1000, 10000)]
+        together((session, updates[:1]), (other, updates[1:]))
+        assert [type(error) for error in failed] in ([], [ConflictError])
+        added = (_count(session, "SELECT sum(a)::BIGINT FROM s.t") - before) // 15
+        assert added in ((1000, 10000) if failed else (11000,))
+
+
+def test_a_session_of_its_own(session: Session) -> None:
+    """It has the same tables, and its own USE and transaction."""
+    session.sql("CREATE TABLE s.t AS SELECT 1 AS a")
+    with session.new_session() as child:
+        child.sql("USE warehouse.s; BEGIN; INSERT INTO t VALUES (2)")
+        assert (_rows(child, "FROM t ORDER BY a"), _rows(session, "FROM s.t")) == (
+            [(1,), (2,)],
+            [(1,)],
+        )
+        with pytest.raises(QueryError, match="t does not exist"):
+            session.sql("FROM t").collect()
+        child.sql("COMMIT")
+    assert _count(session, "SELECT sum(a)::BIGINT FROM s.t") == 3
 
 
 @pytest.fixture
@@ -429,7 +505,7 @@ def test_python_names_tables_likewise(session: Session) -> None:
 
 def test_where_a_warehouse_is(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="needs a catalog elsewhere"):
-        minishark.connect(in_process=True, nodes=1, warehouse="s3://bucket/folder")
+        minishark.connect(in_process=True, nodes=1, warehouse="gs://bucket/folder")
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(DataError, match=r"Can't use .*file as a warehouse"):

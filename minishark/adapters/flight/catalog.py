@@ -103,7 +103,6 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     ),
 }
 
-_NO_TRANSACTIONS = 0
 _ANY_CASE = 1  # identifiers are found in any case, and keep the one that they were created with
 _NULLS_LAST = 3
 _INFO: Mapping[int, str | bool | int | list[str]] = {
@@ -112,10 +111,8 @@ _INFO: Mapping[int, str | bool | int | list[str]] = {
     3: False,  # read-only
     4: True,  # SQL
     5: False,  # Substrait
-    8: _NO_TRANSACTIONS,
     9: True,  # cancels
     10: True,  # bulk ingestion
-    11: False,  # bulk ingestion in transactions
     500: False,  # creates catalogs
     501: True,  # creates schemas
     502: True,  # creates tables
@@ -308,6 +305,8 @@ def _type_info(command: Any, _: Session) -> Rows:
 
 def _sql_info(command: Any, session: Session) -> Rows:
     known = {**_INFO, 1: session.version}
+    known[8] = int(session.has_transactions)  # 1: without savepoints
+    known[11] = session.has_transactions  # bulk ingestion in them
     return [(number, known[number]) for number in command.info or sorted(known) if number in known]
 
 

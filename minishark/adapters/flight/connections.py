@@ -53,6 +53,7 @@ class Connection:
         self.peers: dict[str, float] = {}  # its TCP connections, and when each was seen last
         self.cookie = ""
         self.is_known_by_peer = False
+        self.transaction = b""  # the handle of the one that the client has begun
         self.used_s = time.monotonic()
         self._limits = limits
         self._lock = threading.RLock()  # the garbage collector may end a stream anywhere
@@ -138,6 +139,38 @@ class Connection:
         if found is None:
             raise CatalogError("There is no such prepared statement in this connection.")
         return found
+
+    def begin_transaction(self) -> bytes:
+        """Begin a transaction; its handle.
+
+        Raises:
+            MinisharkError: there is one, or the session has none.
+        """
+        with self._lock:
+            self.session.begin(lazily=True)
+            self.transaction = secrets.token_bytes(16)
+            return self.transaction
+
+    def end_transaction(self, handle: bytes, verb: str) -> None:
+        """COMMIT or ROLLBACK a transaction.
+
+        Raises:
+            CatalogError: there is no such one.
+            ConflictError: another writer has changed the same table.
+        """
+        with self._lock:
+            self.check_transaction(handle)
+            self.transaction = b""
+        self.session.sql(verb)
+
+    def check_transaction(self, handle: bytes) -> None:
+        """Check that there is a transaction of this handle.
+
+        Raises:
+            CatalogError: there is none.
+        """
+        if not handle or handle != self.transaction:
+            raise CatalogError("There is no such transaction in this connection.")
 
     def unprepare(self, handle: bytes) -> None:
         """A prepared statement is needed no longer."""

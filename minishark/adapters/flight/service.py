@@ -25,13 +25,16 @@ _CALLERS = "callers"
 _ACTIONS = {
     "CreatePreparedStatement": "Prepare a statement.",
     "ClosePreparedStatement": "Forget a prepared statement.",
+    "BeginTransaction": "Begin a transaction over one table of the warehouse.",
+    "EndTransaction": "Commit or roll back a transaction.",
     "CancelFlightInfo": "Cancel a statement.",
     "CancelQuery": "Cancel a statement; CancelFlightInfo is its successor.",
     "SetSessionOptions": "Change the catalog, the schema, or settings of DuckDB.",
     "GetSessionOptions": "The catalog and the schema.",
     "CloseSession": "End the connection.",
 }
-_TRANSACTIONS = ("BeginTransaction", "EndTransaction", "BeginSavepoint", "EndSavepoint")
+_SAVEPOINTS = ("BeginSavepoint", "EndSavepoint")
+_ENDS = {1: "COMMIT", 2: "ROLLBACK"}
 _CANCELLED, _NOT_CANCELLABLE = 1, 3
 _CLOSED = 1
 _INVALID_NAME, _INVALID_VALUE = 1, 2
@@ -139,8 +142,8 @@ class FlightSql(fl.FlightServerBase):
         """Updates, values of parameters, and rows to be loaded."""
         with answering():
             name, command = unpacked(_command(descriptor))
-            _check_no_transaction(command)
             connection = self._connection(context)
+            _check_transaction(connection, command)
             if name == "CommandPreparedStatementQuery":
                 prepared = connection.prepared(command.prepared_statement_handle)
                 rows = statements.bound_values(prepared.parameters, reader.to_reader())
@@ -164,11 +167,8 @@ class FlightSql(fl.FlightServerBase):
         """An action."""
         with answering():
             body = action.body.to_pybytes()
-            if action.type in _TRANSACTIONS:
-                raise UnsupportedError(
-                    f"{action.type}: minishark commits each statement at once; connect with "
-                    "autocommit."
-                )
+            if action.type in _SAVEPOINTS:
+                raise UnsupportedError(f"{action.type}: minishark has no savepoints.")
             run = self._actions.get(action.type)
             if run is None:
                 raise UnsupportedError(f"There is no action {action.type[:100]!r}.")
@@ -193,7 +193,7 @@ class FlightSql(fl.FlightServerBase):
 
     def _text(self, connection: Connection, name: str, command: Any) -> tuple[str, Any]:
         """The statement of a command, and its parameters."""
-        _check_no_transaction(command)
+        _check_transaction(connection, command)
         match name:
             case "CommandStatementQuery" | "CommandStatementUpdate":
                 return command.query, ()
@@ -266,7 +266,7 @@ class FlightSql(fl.FlightServerBase):
 
     def _prepare(self, connection: Connection, body: bytes) -> Iterator[bytes]:
         request = _request("ActionCreatePreparedStatementRequest", body)
-        _check_no_transaction(request)
+        _check_transaction(connection, request)
         parameters = statements.parameters_of(request.query)
         columns = statements.columns_of(connection.session, request.query, parameters)
         handle = connection.prepare(Prepared(sql=request.query, parameters=parameters))
@@ -280,6 +280,19 @@ class FlightSql(fl.FlightServerBase):
     def _unprepare(self, connection: Connection, body: bytes) -> Iterator[bytes]:
         request = _request("ActionClosePreparedStatementRequest", body)
         connection.unprepare(request.prepared_statement_handle)
+        yield from ()
+
+    def _begin(self, connection: Connection, body: bytes) -> Iterator[bytes]:
+        _request("ActionBeginTransactionRequest", body)
+        handle = connection.begin_transaction()
+        yield packed("ActionBeginTransactionResult", transaction_id=handle)
+
+    def _end(self, connection: Connection, body: bytes) -> Iterator[bytes]:
+        request = _request("ActionEndTransactionRequest", body)
+        verb = _ENDS.get(request.action)
+        if verb is None:
+            raise OptionError("A transaction ends with commit (1) or rollback (2).")
+        connection.end_transaction(request.transaction_id, verb)
         yield from ()
 
     def _cancel(self, connection: Connection, body: bytes) -> Iterator[bytes]:
@@ -330,6 +343,8 @@ class FlightSql(fl.FlightServerBase):
     _actions: Mapping[str, Callable[[FlightSql, Connection, bytes], Iterator[bytes]]] = {
         "CreatePreparedStatement": _prepare,
         "ClosePreparedStatement": _unprepare,
+        "BeginTransaction": _begin,
+        "EndTransaction": _end,
         "CancelFlightInfo": _cancel,
         "CancelQuery": _cancel_query,
         "SetSessionOptions": _set_options,
@@ -401,11 +416,10 @@ def _request(name: str, body: bytes) -> Any:
     return request
 
 
-def _check_no_transaction(command: Any) -> None:
+def _check_transaction(connection: Connection, command: Any) -> None:
+    # All statements of a connection are part of its transaction; not all that drivers send say so.
     if "transaction_id" in command.DESCRIPTOR.fields_by_name and command.transaction_id:
-        raise UnsupportedError(
-            "minishark commits each statement at once: there are no transactions."
-        )
+        connection.check_transaction(command.transaction_id)
 
 
 def _bytes(schema: pa.Schema) -> bytes:

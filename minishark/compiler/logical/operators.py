@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
-from minishark.compiler.hints import NO_HINTS, ScanHints
+from minishark.compiler.hints import NO_HINTS, UNNAMED_SOURCE, ScanHints
 from minishark.expressions import (
     AggregateCall,
     Column,
@@ -133,7 +133,9 @@ class Scan(_Leaf, order_matters=False):
 
     def label(self, inputs: Sequence[Schema]) -> str:
         columns = ", ".join(column or "-" for column in self.columns)
-        return f"Scan {self.table} [{columns}]{self.hints.label}"
+        # The hints tell what a source is that has no name of its own.
+        named = "" if self.table.startswith(UNNAMED_SOURCE) else f"{self.table} "
+        return f"Scan {named}[{columns}]{self.hints.label}"
 
 
 @dataclass(frozen=True, slots=True)

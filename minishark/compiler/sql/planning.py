@@ -73,6 +73,12 @@ _TELLS_TIME = re.compile(
     r"transaction_timestamp|txid_current)\b",
     re.IGNORECASE,
 )
+# Evaluated twice, these give other values: functions, samples, and LIMIT of rows in no order.
+_VOLATILE = re.compile(
+    r"\b(?:random|uuid\w*|gen_random_uuid|setseed|nextval|currval)\s*\("
+    r"|\b(?:TABLESAMPLE|USING\s+SAMPLE|LIMIT)\b",
+    re.IGNORECASE,
+)
 # Functions that may read files: the columns of such a statement can change between two runs.
 _READS_FILES = re.compile(
     r"\b(?:\w*(?:read|scan|sniff|metadata|summary)\w*|glob|query|query_table|parquet_\w+"
@@ -117,6 +123,7 @@ class _Known:
     has_macros: bool = False
     has_views: bool = False
     defines_time: bool = False  # whether one may tell the time
+    defines_volatile: bool = False  # whether one may be volatile
 
 
 class _Remembered:
@@ -300,6 +307,7 @@ class PlanningDatabase:
             known.has_macros = known.has_macros or _MACRO.search(sql) is not None
             known.has_views = known.has_views or _VIEW.search(sql) is not None
             known.defines_time = known.defines_time or _TELLS_TIME.search(sql) is not None
+            known.defines_volatile = known.defines_volatile or self._shows_volatile(sql)
             if own:
                 self._remembered = _Remembered()
             else:
@@ -363,7 +371,9 @@ class PlanningDatabase:
             if schema is None:
                 with _query_errors():
                     schema = self._con.sql(sql).limit(0).to_arrow_table().schema
-                if bound is not None:
+                if bound is not None:  # DuckDB numbers columns of one name, which rows keep
+                    named = zip(schema, bound.schema, strict=True)
+                    schema = pa.schema([field.with_name(column.name) for field, column in named])
                     _remember(self._remembered.schemas, bound, schema)
             return schema
 
@@ -390,11 +400,23 @@ class PlanningDatabase:
 
     def tells_time(self, sql: str) -> bool:
         """Whether a plan must not be reused, as the statement may depend on time or state."""
-        told = _TELLS_TIME.search(sql) is not None
-        if told or not self._known.defines_time:
-            return told
+        if _TELLS_TIME.search(sql) is not None:
+            return True
+        return self._known.defines_time and self._names_definition(sql)
+
+    def _names_definition(self, sql: str) -> bool:
         text = sql.lower()
         return self._known.has_macros or any(name.lower() in text for name in self.views())
+
+    def varies(self, sql: str) -> bool:
+        """Whether part of a statement may have another value when it is evaluated again."""
+        if self._shows_volatile(sql) or self.tells_time(sql):
+            return True
+        return self._known.defines_volatile and self._names_definition(sql)
+
+    def _shows_volatile(self, sql: str) -> bool:
+        text = sql.lower()
+        return _VOLATILE.search(sql) is not None or any(n.lower() in text for n in self.volatile)
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         with self._lock:

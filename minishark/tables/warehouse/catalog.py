@@ -1,23 +1,33 @@
 """The catalog of a warehouse: its schemas and tables, and which version of each is current.
 
 By default the catalog is a SQLite file in the warehouse's folder, `catalog.sqlite`, which PyIceberg
-opens as `SqlCatalog("warehouse", uri="sqlite:///FOLDER/catalog.sqlite")`. Any other catalog that
-PyIceberg knows will do as well.
+opens as `SqlCatalog("warehouse", uri="sqlite:///FOLDER/catalog.sqlite")`; in a folder of S3, it is
+`catalog.json` (`stored_catalog`). Any other catalog that PyIceberg knows will do as well.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from minishark.errors import CatalogError, DataError, ExecutionError, OptionError
+from minishark.expressions import quote
+from minishark.sources.filesystems import (
+    FROM_ENVIRONMENT,
+    StoreAccess,
+    list_below,
+    remove_files,
+)
+from minishark.sources.iceberg import from_environment
 from minishark.sources.optional import library
+from minishark.sources.store_settings import access_of_properties, iceberg_properties
 
 Where: TypeAlias = str | Path | Mapping[str, str]
 """A folder, the address of a REST catalog, or the properties of a catalog of PyIceberg's."""
@@ -28,11 +38,12 @@ NAME = "warehouse"
 MAIN = "main"
 """The schema of tables that are named without one."""
 
-_FILE_PREFIXES = ("s3.", "adls.", "gcs.", "hf.")  # of PyIceberg's properties of files
 
 ORPHAN_AGE_S = 24 * 3600
 """Files that no table uses are removed from this age on: younger ones may be about to be used."""
 
+_LOCAL = "file://"
+_STORED = ("s3://", "s3a://")
 _LOCK_S = 30  # until another process must have released SQLite's lock
 
 
@@ -44,7 +55,12 @@ class TableName:
     table: str
 
     def __str__(self) -> str:
-        return f"{NAME}.{self.schema}.{self.table}"
+        # Each name means one table only, whatever dots there are in its parts.
+        parts = (
+            part if re.fullmatch(r"[^\W\d]\w*", part) else quote(part)
+            for part in (self.schema, self.table)
+        )
+        return ".".join([NAME, *parts])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,8 +70,9 @@ class WarehouseCatalog:
     where: str  # what messages call it; without credentials
     catalog: Any  # PyIceberg's
     folder: str = ""  # the URI of the warehouse's folder, if the catalog is embedded there
-    # Whether hosts reach the tables' files as the session's storage options say.
-    hosts_reach: bool = True
+    access: Callable[[], StoreAccess] = lambda: FROM_ENVIRONMENT  # how object stores are reached
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)  # what users said
+    _session: dict[str, str] = field(default_factory=dict, repr=False)
     _tables: dict[TableName, Any] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -140,6 +157,7 @@ class WarehouseCatalog:
         """
         from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - an extra
 
+        self._renew()
         with self._lock:
             known = self._tables.get(name)
         try:
@@ -159,6 +177,9 @@ class WarehouseCatalog:
         """Where the current metadata of a table is, if that is cheaper to ask than to load it."""
         if not self.folder:
             return None
+        if not self.folder.startswith(_LOCAL):
+            found = self.catalog.location(name.schema, name.table)
+            return None if found is None else str(found)
         from sqlalchemy import text  # noqa: PLC0415 - an extra
 
         with self.catalog.engine.connect() as connection:
@@ -170,6 +191,20 @@ class WarehouseCatalog:
                 {"catalog": NAME, "schema": name.schema, "name": name.table},
             ).scalar()
         return None if found is None else str(found)
+
+    def _io(self) -> Any:
+        """PyIceberg's access to files of the warehouse's folder."""
+        return self.catalog._load_file_io(location=self.folder)  # noqa: SLF001 - as catalogs do
+
+    def _renew(self) -> None:
+        """Have the catalog use the credentials that the session has now."""
+        properties = self.catalog.properties
+        session = _session_properties(properties, self.access())
+        with self._lock:
+            if session != self._session:
+                self._session = session
+                properties.update({**session, **self.given})
+                self._tables.clear()
 
     def forget(self, name: TableName) -> None:
         """Load a table anew the next time."""
@@ -189,7 +224,7 @@ class WarehouseCatalog:
         finally:
             self.forget(name)
         if self.folder:
-            remove_folder(table.location())
+            remove_folder(table.location(), table.io)
 
     def rename(self, name: TableName, to: TableName) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
@@ -214,6 +249,7 @@ class WarehouseCatalog:
         self, name: TableName, schema: Any, spec: Any, properties: Mapping[str, str]
     ) -> Any:
         """Pyiceberg's transaction that creates a table when it is committed."""
+        self._renew()
         with _reached(self.where):
             return self.catalog.create_table_transaction(
                 (name.schema, name.table),
@@ -231,7 +267,7 @@ class WarehouseCatalog:
             found = self.catalog.load_table((name.schema, name.table))
             if found.location() == location:
                 return  # it was created
-        remove_folder(location)
+        remove_folder(location, self._io())
 
     def remove_unknown_folders(self) -> int:
         """Remove folders that no table of an embedded catalog uses; how many files that were.
@@ -239,18 +275,27 @@ class WarehouseCatalog:
         They are left of writers that were killed. Newer ones may be of tables that are being
         created.
         """
+        from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
+
         if not self.folder:
             return 0
+        self._renew()
         used = {self.load(name).location() for name in self.tables()}
+        io = self._io()
         removed = 0
         for schema in self.schemas():
-            for folder in Path(self.folder.removeprefix("file://"), schema).glob("*-*"):
-                files = [path for path in folder.rglob("*") if path.is_file()]
-                newest = max((path.stat().st_mtime for path in files), default=0.0)
-                is_old = newest < time.time() - ORPHAN_AGE_S
-                if f"file://{folder}" not in used and folder.is_dir() and is_old:
-                    remove_folder(f"file://{folder}")
-                    removed += len(files)
+            system, root = file_system(f"{self.folder}/{schema}", io)
+            selector = FileSelector(root, recursive=True, allow_not_found=True)
+            files: dict[str, list[Any]] = {}
+            for info in system.get_file_info(selector):
+                table, _, inside = info.path.removeprefix(root).strip("/").partition("/")
+                if info.is_file and inside and "-" in table:
+                    files.setdefault(f"{self.folder}/{schema}/{table}", []).append(info)
+            for folder, infos in files.items():
+                newest = max(info.mtime.timestamp() for info in infos)
+                if folder not in used and newest < time.time() - ORPHAN_AGE_S:
+                    remove_folder(folder, io)
+                    removed += len(infos)
         return removed
 
     def close(self) -> None:
@@ -258,26 +303,14 @@ class WarehouseCatalog:
             self.catalog.close()
 
 
-_FILE_PROPERTIES = {
-    "aws_access_key_id": "s3.access-key-id",
-    "aws_secret_access_key": "s3.secret-access-key",
-    "aws_session_token": "s3.session-token",
-    "aws_region": "s3.region",
-    "aws_endpoint": "s3.endpoint",
-    "aws_endpoint_url": "s3.endpoint",
-    "azure_storage_account_name": "adls.account-name",
-    "azure_storage_account_key": "adls.account-key",
-    "azure_storage_sas_token": "adls.sas-token",
-}
-"""Storage options, as `connect` takes them, by their names in PyIceberg."""
-
-
-def open_catalog(where: Where, storage: Mapping[str, str]) -> WarehouseCatalog:
+def open_catalog(
+    where: Where, access: Callable[[], StoreAccess] = lambda: FROM_ENVIRONMENT
+) -> WarehouseCatalog:
     """The catalog of a warehouse, which is made if `where` is a new folder.
 
     Args:
-        where: the warehouse, as `connect` takes it.
-        storage: the storage options of its files.
+        where: the folder, address, or properties.
+        access: how object stores are reached, asked again before each use.
 
     Raises:
         OptionError: `where` is no warehouse, or PyIceberg is missing.
@@ -287,44 +320,64 @@ def open_catalog(where: Where, storage: Mapping[str, str]) -> WarehouseCatalog:
         library(module, "iceberg")
     if isinstance(where, Mapping):
         named = where.get("uri", where.get("type", "warehouse"))
-        known = {_FILE_PROPERTIES[n]: t for n, t in storage.items() if n in _FILE_PROPERTIES}
-        found = _opened(str(named).rpartition("@")[2], {**known, **where})
-        found.hosts_reach = not any(name.startswith(_FILE_PREFIXES) for name in where)
-        return found
+        return _opened(str(named).rpartition("@")[2], dict(where), access)
     text = str(where)
     if text.startswith(("http://", "https://")):
-        return open_catalog({"type": "rest", "uri": text}, storage)
-    if "://" in text and not text.startswith("file://"):
+        return _opened(text.rpartition("@")[2], {"type": "rest", "uri": text}, access)
+    if text.startswith(_STORED):
+        uri = text.rstrip("/")
+        properties = {"py-catalog-impl": f"{__package__}.stored_catalog.StoredCatalog"}
+        return _embedded(uri, uri, {**properties, "warehouse": uri}, access)
+    if "://" in text and not text.startswith(_LOCAL):
         raise OptionError(
             f"A warehouse at {text.partition('://')[0]}:// needs a catalog elsewhere: pass "
-            'warehouse={"uri": "http://...", "warehouse": "s3://..."}, the properties of a '
+            'warehouse={"uri": "http://...", "warehouse": "gs://..."}, the properties of a '
             "catalog as PyIceberg takes them."
         )
-    folder = Path(text.removeprefix("file://")).expanduser().absolute()
+    folder = Path(text.removeprefix(_LOCAL)).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"Can't use {folder} as a warehouse: {error.strerror}.") from error
-    uri = f"file://{folder}"
-    found = _opened(
-        str(folder),
-        {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.sqlite?timeout={_LOCK_S}",
-            "warehouse": uri,
-        },
-    )
-    found.folder = uri
+    uri = f"{_LOCAL}{folder}"
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.sqlite?timeout={_LOCK_S}",
+        "warehouse": uri,
+    }
+    return _embedded(str(folder), uri, properties, access)
+
+
+def _embedded(
+    where: str, folder: str, properties: Mapping[str, str], access: Callable[[], StoreAccess]
+) -> WarehouseCatalog:
+    found = _opened(where, properties, access)
+    found.folder = folder
     with contextlib.suppress(CatalogError):  # another session was faster
         found.create_schema(MAIN, exists_ok=True)
     return found
 
 
-def _opened(where: str, properties: Mapping[str, str]) -> WarehouseCatalog:
+def _opened(
+    where: str, properties: Mapping[str, str], access: Callable[[], StoreAccess]
+) -> WarehouseCatalog:
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
 
+    given = dict(properties)
+    session = _session_properties(given, access())
+    environment = from_environment() if given.get("warehouse", "").startswith(_STORED) else {}
     with _reached(where):
-        return WarehouseCatalog(where=where, catalog=load_catalog(NAME, **properties))
+        catalog = load_catalog(NAME, **{**environment, **session, **given})
+    return WarehouseCatalog(
+        where=where, catalog=catalog, access=access, given=given, _session=session
+    )
+
+
+def _session_properties(properties: Mapping[str, str], access: StoreAccess) -> dict[str, str]:
+    """The session's settings of the store that the files are in, as PyIceberg names them."""
+    folder = properties.get("warehouse", "")
+    # A catalog that is a server says where with each table.
+    return iceberg_properties(folder if "://" in folder else "s3://", access)
 
 
 @contextlib.contextmanager
@@ -350,12 +403,25 @@ def _reached(where: str) -> Iterator[None]:
         raise ExecutionError(f"The catalog of the warehouse {where} failed: {first}") from error
 
 
-def remove_folder(location: str) -> None:
-    """Remove a folder with all its files, as far as that is possible; a URI."""
+def file_system(location: str, io: Any) -> tuple[Any, str]:
+    """Pyarrow's file system of a URI, and the path there; with the settings of pyiceberg's `io`."""
     from pyarrow.fs import FileSystem  # noqa: PLC0415 - slow to import
 
-    with contextlib.suppress(OSError):
+    scheme, _, path = location.partition("://")
+    if location.startswith(_LOCAL) or not hasattr(io, "fs_by_scheme"):
         system, path = FileSystem.from_uri(location)
+        return system, path
+    return io.fs_by_scheme(scheme, path.partition("/")[0]), path
+
+
+def remove_folder(location: str, io: Any) -> None:
+    """Remove a folder with all its files, as far as that is possible; a URI."""
+    access = access_of_properties(location, io.properties)
+    with contextlib.suppress(OSError, DataError):
+        if location.startswith(_STORED) and access is not None:  # pyarrow leaves markers of folders
+            remove_files([file.path for file in list_below(location, access)], access)
+            return
+        system, path = file_system(location, io)
         system.delete_dir(path)
 
 

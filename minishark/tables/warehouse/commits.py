@@ -17,6 +17,14 @@ from minishark.errors import CatalogError, ConflictError, ExecutionError
 WRITE_ID = "minishark.write-id"
 """The property of a snapshot that says which write made it."""
 
+RETRIES = {
+    "commit.retry.num-retries": "30",
+    "commit.retry.max-wait-ms": "1000",
+    "commit.retry.total-timeout-ms": "60000",
+}
+"""How often an append that was too late is repeated, where a table's properties say nothing else.
+Of ten writers that begin together, the last one is too late nine times."""
+
 
 def append(transaction: Any, files: Sequence[Any], write_id: str) -> None:
     """Add files to the table of a transaction."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 
 import duckdb
@@ -23,7 +24,16 @@ from minishark.tables.warehouse.writer import CHANGED
 
 FILE, ROW = "_minishark_file", "_minishark_row"
 _ACTION, _MATCHED, _MARK = "_minishark_action", "_minishark_matched", "_minishark_mark"
-_VOLATILE = re.compile(r"\b(?:random|uuid\w*|gen_random_uuid|setseed)\s*\(", re.IGNORECASE)
+_TIMES = {
+    "NOW": "TIMESTAMPTZ",
+    "GET_CURRENT_TIMESTAMP": "TIMESTAMPTZ",
+    "TRANSACTION_TIMESTAMP": "TIMESTAMPTZ",
+    "CURRENT_TIMESTAMP": "TIMESTAMPTZ",
+    "CURRENT_DATE": "DATE",
+    "TODAY": "DATE",
+}
+"""Functions that tell the time, which is the statement's, and their types."""
+_NO_ARGUMENTS = re.compile(r"\s*\(\s*\)")
 _OPERATOR = duckdb.token_type.operator
 _INTO = ("INSERT", "MERGE")
 
@@ -382,9 +392,25 @@ class Target:
         )
 
 
-def is_volatile(*texts: str) -> bool:
-    """Whether two queries might find different rows for these expressions."""
-    return any(map(_VOLATILE.search, texts))
+def at_moment(sql: str, moment: datetime) -> str:
+    """Part of a statement in which functions that tell the time tell this one.
+
+    Statements run as several queries, all of which must find the same rows.
+    """
+    tokens = [*sql_tokens(sql), (len(sql), "", None)]
+    text, last = "", 0
+    for at, (start, word, type_) in enumerate(tokens[:-1]):
+        kind = _TIMES.get(word.upper())
+        is_text = type_ == duckdb.token_type.string_const
+        if kind is None or is_text or start < last or sql[:start].rstrip().endswith("."):
+            continue
+        called = _NO_ARGUMENTS.match(sql, start + len(word))
+        if called is None and (not word.upper().startswith("CURRENT_") or tokens[at + 1][1] == "."):
+            continue
+        end = start + len(word) if called is None else called.end()
+        text += f"{sql[last:start]}(TIMESTAMPTZ '{moment.isoformat()}')::{kind}"
+        last = end
+    return text + sql[last:]
 
 
 def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import duckdb
+
+from minishark.compiler.sql.tokens import Token, sql_tokens
 from minishark.expressions import quote
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
@@ -20,10 +23,19 @@ NAMES = rf"{_PART}(?:\s*\.\s*{_PART})*"
 """A pattern of names with any number of parts."""
 
 _NAME = re.compile(NAMES.encode())
+_NAME_TEXT = re.compile(NAMES)
 _PARTS = re.compile(_PART)
-# After these words and after commas comes a table, in statements that are no queries.
-_TABLE_WORDS = r"\b(?:FROM|JOIN|USING|PIVOT|UNPIVOT|PIVOT_WIDER|PIVOT_LONGER|SUMMARIZE)\s+|,\s*"
-_REFERENCE = re.compile(rf"({_TABLE_WORDS})({_PART}(?:\s*\.\s*{_PART})+)", re.IGNORECASE)
+_OPERATOR = duckdb.token_type.operator
+# After these words, and after commas in what follows the lists' ones, comes a table.
+_LISTS = frozenset(["FROM", "USING"])
+_TABLE_WORDS = _LISTS | frozenset(
+    ["JOIN", "PIVOT", "UNPIVOT", "PIVOT_WIDER", "PIVOT_LONGER", "SUMMARIZE"]
+)
+_LISTS_END = frozenset(
+    ["SELECT", "WHERE", "GROUP", "HAVING", "WINDOW", "QUALIFY", "ORDER", "LIMIT", "SET", "VALUES"]
+)
+# In their brackets, FROM means another thing.
+_FUNCTIONS = frozenset(["EXTRACT", "SUBSTRING", "TRIM", "OVERLAY"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +58,8 @@ def renamed(sql: str, syntax: Syntax, resolve: Resolve) -> str:
     """A SELECT with the planning database's names of tables (QueryError if it is no SELECT)."""
     tree = json.loads(syntax(sql))
     encoded = sql.encode()  # DuckDB counts bytes
-    expressions = {name.lower() for name in _common_table_expressions(tree)}
     edits: dict[int, tuple[int, bytes]] = {}
-    for node in _nodes(tree):
+    for node, expressions in _nodes(tree, frozenset()):
         first = node.get("query_location")
         if not isinstance(first, int) or first >= len(encoded):  # DuckDB's "nowhere" is 2^64 - 1
             continue
@@ -75,14 +86,66 @@ def renamed(sql: str, syntax: Syntax, resolve: Resolve) -> str:
 
 
 def renamed_anywhere(sql: str, resolve: Resolve) -> str:
-    """Any statement with the planning database's names in the place of qualified ones."""
+    """Any statement with the planning database's names of tables, where tokens show tables."""
+    tokens = _with_names(sql)
+    words = [word.upper() for _, word, _ in tokens] + ["", "", ""]
+    expressions = {
+        words[i] for i in range(len(tokens)) if words[i + 1] == "AS" and words[i + 2][:1] == "("
+    }
+    text, last = "", 0
+    for at in _places_of_tables(tokens, words):
+        start, name, type_ = tokens[at]
+        path = parts(name)
+        if type_ == _OPERATOR or not path or words[at + 1].startswith("("):  # a subquery, a call
+            continue
+        new = None if words[at] in expressions else resolve(path, None)
+        if new is not None:
+            following = tokens[at + 1][2] if at + 1 < len(tokens) else None
+            has_alias = following == duckdb.token_type.identifier or words[at + 1] == "AS"
+            no_alias = has_alias or words[at - 1] == "SUMMARIZE"
+            text += sql[last:start] + quote(new) + ("" if no_alias else f" AS {quote(path[-1])}")
+            last = start + len(name)
+    return text + sql[last:]
 
-    def new(found: re.Match[str]) -> str:
-        path = parts(found[2])
-        name = resolve(path, None)
-        return found[0] if name is None else f"{found[1]}{quote(name)} AS {quote(path[-1])}"
 
-    return _REFERENCE.sub(new, sql)
+def _places_of_tables(tokens: Sequence[Token], words: Sequence[str]) -> Iterator[int]:
+    """Which of the tokens are tables, or subqueries and functions in the place of these."""
+    in_list = [False]  # for each open bracket, whether a table comes after a comma
+    in_function = [False]
+    for at, (_, text, type_) in enumerate(tokens[:-1]):
+        word = words[at]
+        if type_ == _OPERATOR:
+            for char in text:
+                if char in "([{":
+                    in_list.append(False)
+                    in_function.append(words[at - 1] in _FUNCTIONS)
+                elif char in ")]}" and len(in_list) > 1:
+                    in_list.pop()
+                    in_function.pop()
+            if text.endswith(",") and in_list[-1]:
+                yield at + 1
+        elif text[:1] in "\"'$" or in_function[-1]:
+            continue
+        elif word in _LISTS_END:
+            in_list[-1] = False
+        elif word in _TABLE_WORDS and words[at - 1] != "DISTINCT":  # IS DISTINCT FROM
+            in_list[-1] = in_list[-1] or word in _LISTS
+            yield at + 1
+
+
+def _with_names(sql: str) -> list[Token]:
+    """The tokens of a text, in which names of several parts are one each."""
+    tokens: list[Token] = []
+    end = 0
+    for start, word, type_ in sql_tokens(sql):
+        if start < end:
+            continue
+        is_text = type_ == duckdb.token_type.string_const and not word.startswith('"')
+        found = None if is_text else _NAME_TEXT.match(sql, start)
+        whole = word if found is None or len(found[0]) < len(word) else found[0]
+        tokens.append((start, whole, type_))
+        end = start + len(whole)
+    return tokens
 
 
 def parts(name: str) -> tuple[str, ...]:
@@ -128,18 +191,22 @@ def _at(sql: bytes, clause: dict[str, Any] | None) -> At | None:
     return At(clause["unit"].upper(), sql[first : end - 1].decode().strip())
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-        tree = list(tree.values())
+def _nodes(
+    tree: Any, expressions: frozenset[str]
+) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """The nodes of a syntax tree, each with the CTEs that are in scope there, in lower case."""
     if isinstance(tree, list):
         for item in tree:
-            yield from _nodes(item)
-
-
-def _common_table_expressions(tree: Any) -> Iterator[str]:
-    """The names of all CTEs, in whatever scope."""
-    for node in _nodes(tree):
-        if "cte_map" in node:
-            for entry in node["cte_map"]["map"]:
-                yield entry["key"]
+            yield from _nodes(item, expressions)
+    if not isinstance(tree, dict):
+        return
+    if tree.get("type") == "RECURSIVE_CTE_NODE":
+        expressions |= {tree["cte_name"].lower()}
+    if "cte_map" in tree:
+        for entry in tree["cte_map"]["map"]:  # each sees those before it, and not itself
+            yield from _nodes(entry["value"], expressions)
+            expressions |= {entry["key"].lower()}
+    yield tree, expressions
+    for key, item in tree.items():
+        if key != "cte_map":
+            yield from _nodes(item, expressions)

@@ -39,7 +39,6 @@ class WarehouseSource(Source):
     current: Callable[[], Any]  # gives pyiceberg's table as it is now
     snapshot_id: int | None = None
     timestamp: datetime | None = None
-    hosts_reach: bool = False  # whether hosts reach its files as the session's storage options say
     _known: tuple[Any, IcebergSource] | None = field(default=None, repr=False)
 
     def resolve(self) -> IcebergSnapshot:
@@ -51,7 +50,6 @@ class WarehouseSource(Source):
                 snapshot_id=self.snapshot_id,
                 timestamp=self.timestamp,
                 name=self.name,
-                hosts_reach=self.hosts_reach,
             )
             known = self._known = (table.metadata, source)
         return known[1].resolve()
@@ -84,7 +82,7 @@ class LocatedRows(Snapshot):
                 for part in split.file_parts
                 if self._has(part.named_in_deletes)
             ]
-            return MappedParquet(split.name, parts) if parts else None
+            return MappedParquet(split.name, parts, split.access) if parts else None
         assert isinstance(split, IcebergFile), "Iceberg has no other splits"
         return LocatedFile(split) if self._has(split.path) else None
 

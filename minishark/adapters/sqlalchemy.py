@@ -1,0 +1,648 @@
+"""SQLAlchemy's dialects: `minishark://` in the process, `minishark+flight://` on a server.
+
+    create_engine("minishark://")                     # a cluster of the engine's own
+    create_engine("minishark://default")              # a running cluster
+    create_engine("minishark:///?nodes=2&warehouse=/data/warehouse")
+    create_engine("minishark://", connect_args={"session": session})
+    create_engine("minishark+flight://ann:PASSWORD@db.example.com:31337/?tls=true")
+
+The part after the host is the schema to begin in. Statements are committed one by one: `rollback`
+undoes nothing. An integer key counts by itself only with a Sequence.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sqlalchemy import exc, types
+from sqlalchemy.engine import default, reflection
+from sqlalchemy.engine.url import URL
+from sqlalchemy.sql import compiler, text
+
+from minishark.adapters import dbapi
+from minishark.expressions import quote
+from minishark.session.connect import connect
+from minishark.session.session import Session
+from minishark.tables.warehouse.catalog import MAIN
+from minishark.tables.warehouse.catalog import NAME as WAREHOUSE
+
+_INTEGERS = frozenset(
+    {
+        *("cpus_per_node", "executors_per_node", "max_nodes", "min_nodes", "nodes", "partitions"),
+        *("schedulers", "single_task_rows", "task_threads"),
+    }
+)
+_FLOATS = frozenset({"idle_s", "probe_ratio"})
+_SWITCHES = frozenset({"in_process"})
+_ON, _OFF = frozenset({"1", "on", "true", "yes"}), frozenset({"0", "off", "false", "no"})
+
+_SIMPLE: dict[str, type[types.TypeEngine[Any]]] = {
+    "BIGINT": types.BIGINT,
+    "BLOB": types.LargeBinary,
+    "BOOLEAN": types.BOOLEAN,
+    "DATE": types.DATE,
+    "DOUBLE": types.DOUBLE,
+    "FLOAT": types.REAL,
+    "INTEGER": types.INTEGER,
+    "JSON": types.JSON,
+    "SMALLINT": types.SMALLINT,
+    "TIME": types.TIME,
+    "TIMESTAMP": types.TIMESTAMP,
+    "UUID": types.UUID,
+    "VARCHAR": types.VARCHAR,
+}
+
+
+class DuckDBType(types.UserDefinedType[Any]):
+    """A type that SQLAlchemy has no class for, by DuckDB's name: `STRUCT(a INTEGER)`, `HUGEINT`."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        """The type in CREATE TABLE."""
+        return self.name
+
+
+def type_of(name: str) -> types.TypeEngine[Any]:
+    """SQLAlchemy's type for DuckDB's name of one."""
+    if name.endswith("[]"):
+        item = name.rstrip("[]")
+        return types.ARRAY(type_of(item), dimensions=(len(name) - len(item)) // 2)
+    if name in _SIMPLE:
+        return _SIMPLE[name]()
+    if name == "TIMESTAMP WITH TIME ZONE":
+        return types.TIMESTAMP(timezone=True)
+    if decimal := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", name):
+        return types.DECIMAL(int(decimal[1]), int(decimal[2]))
+    if name.startswith("ENUM("):
+        values = re.findall(r"'((?:[^']|'')*)'", name)
+        return types.Enum(*(value.replace("''", "'") for value in values))
+    return DuckDBType(name)
+
+
+class _Uuid(types.Uuid[Any]):
+    """Sent as text, which every driver has; drivers return objects, text or bytes."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return lambda value: None if value is None else str(uuid.UUID(str(value)))
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        def converted(value: Any) -> Any:
+            if value is None:
+                return None
+            if isinstance(value, bytes):
+                value = uuid.UUID(bytes=value)
+            return uuid.UUID(str(value)) if self.as_uuid else str(value)
+
+        return converted
+
+
+class _Blob(types.LargeBinary):
+    """Bytes as they are: ADBC's modules have no `Binary`."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return None
+
+
+class _Compiler(compiler.SQLCompiler):
+    """DuckDB's dialect where it differs from standard SQL."""
+
+    def visit_sequence(self, sequence: Any, **_: Any) -> str:
+        return f"nextval('{self.preparer.format_sequence(sequence)}')"
+
+    def visit_empty_set_expr(self, element_types: Any, **kw: Any) -> str:
+        return f"SELECT {', '.join('NULL' for _ in element_types or [None])} WHERE false"
+
+    def visit_ilike_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return self._matched(binary, "ILIKE", kw)
+
+    def visit_not_ilike_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return self._matched(binary, "NOT ILIKE", kw)
+
+    def _matched(self, binary: Any, word: str, kw: dict[str, Any]) -> str:
+        left, right = self.process(binary.left, **kw), self.process(binary.right, **kw)
+        escape = binary.modifiers.get("escape")
+        if escape is None:
+            return f"{left} {word} {right}"
+        return f"{left} {word} {right} ESCAPE {self.render_literal_value(escape, types.STRINGTYPE)}"
+
+    def visit_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        parts = [self.process(binary.left, **kw), self.process(binary.right, **kw)]
+        if (flags := binary.modifiers.get("flags")) is not None:
+            parts.append(self.render_literal_value(flags, types.STRINGTYPE))
+        return f"regexp_matches({', '.join(parts)})"
+
+    def visit_not_regexp_match_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return f"NOT {self.visit_regexp_match_op_binary(binary, operator, **kw)}"
+
+    def visit_regexp_replace_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        parts = [self.process(binary.left, **kw), self.process(binary.right, **kw)]
+        if (flags := binary.modifiers.get("flags")) is not None:
+            parts.append(self.render_literal_value(flags, types.STRINGTYPE))
+        return f"regexp_replace({', '.join(parts)})"
+
+    def limit_clause(self, select: Any, **kw: Any) -> str:
+        clauses = ""
+        if select._limit_clause is not None:  # noqa: SLF001 - SQLAlchemy's compilers do
+            limit = select._limit_clause  # noqa: SLF001
+            clauses += f"\n LIMIT {self.process(limit, **kw)}"
+        if select._offset_clause is not None:  # noqa: SLF001 - SQLAlchemy's compilers do
+            offset = select._offset_clause  # noqa: SLF001
+            clauses += f"\n OFFSET {self.process(offset, **kw)}"
+        return clauses
+
+    def for_update_clause(self, select: Any, **_: Any) -> str:
+        raise exc.CompileError("minishark locks no rows: leave out with_for_update().")
+
+    def update_from_clause(
+        self, update_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
+    ) -> str:
+        return f"FROM {self._others(extra_froms, from_hints, kw)}"
+
+    def delete_extra_from_clause(
+        self, delete_stmt: Any, from_table: Any, extra_froms: Any, from_hints: Any, **kw: Any
+    ) -> str:
+        return f"USING {self._others(extra_froms, from_hints, kw)}"
+
+    def _others(self, tables: Any, from_hints: Any, kw: dict[str, Any]) -> str:
+        kw = kw | {"asfrom": True, "fromhints": from_hints}
+        return ", ".join(self.process(table, **kw) for table in tables)
+
+
+class _DDLCompiler(compiler.DDLCompiler):
+    """CREATE TABLE, without what DuckDB has not."""
+
+    def get_column_specification(self, column: Any, **kwargs: Any) -> str:
+        counts = column.autoincrement is True and column.default is None
+        if counts or column.identity is not None:
+            raise exc.CompileError(
+                f"Column {column.name} can't count by itself: give it a Sequence, as in "
+                f"Column({column.name!r}, Integer, Sequence('{column.table.name}_{column.name}'), "
+                "primary_key=True)."
+            )
+        return super().get_column_specification(column, **kwargs)
+
+
+class _TypeCompiler(compiler.GenericTypeCompiler):
+    """DuckDB's names of types."""
+
+    def visit_TIMESTAMP(self, type_: Any, **_: Any) -> str:  # noqa: N802 - SQLAlchemy's name
+        return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
+
+    visit_DATETIME = visit_TIMESTAMP  # noqa: N815 - SQLAlchemy's name
+
+    def visit_ARRAY(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - SQLAlchemy's name
+        return self.process(type_.item_type, **kw) + "[]" * (type_.dimensions or 1)
+
+    def visit_JSON(self, type_: Any, **_: Any) -> str:  # noqa: N802 - SQLAlchemy's name
+        return "JSON"
+
+
+class _Sessions:
+    """The session of an engine: started by its first connection, stopped with the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._open = 0
+
+    def enter(self, options: Mapping[str, Any]) -> Session:
+        """The session; a new one for the first connection."""
+        with self._lock:
+            if self._session is None or not self._session.is_open:
+                self._session, self._open = connect(**options), 0
+            self._open += 1
+            return self._session
+
+    def leave(self, session: Session) -> None:
+        """A connection is closed."""
+        with self._lock:
+            if session is not self._session:
+                return
+            self._open -= 1
+            if self._open == 0:
+                session.stop()
+                self._session = None
+
+
+class _Connection(dbapi.Connection):
+    """A connection with temporary tables and settings of its own to the session of an engine."""
+
+    def __init__(self, session: Session, sessions: _Sessions | None) -> None:
+        super().__init__(session.new_session(), owns_session=True)
+        self._shared, self._sessions = session, sessions
+
+    def rollback(self) -> None:
+        """Do nothing: pools of connections roll back what they get back."""
+
+    def close(self) -> None:
+        was_closed = self._closed
+        super().close()
+        if not was_closed and self._sessions is not None:
+            self._sessions.leave(self._shared)
+
+
+# Statements that answer with a number of rows, or with nothing.
+_WITHOUT_ROWS = re.compile(
+    r"(?:\s|--.*\n|/\*(?s:.*?)\*/)*(?:alter|comment|copy|create|delete|drop|insert|merge|reset|set"
+    r"|truncate|update|use|vacuum)\b(?!(?s:.*)\breturning\b)",
+    re.IGNORECASE,
+)
+
+# Schemas are those of memory and of the warehouse: their names are looked up in both, but that
+# `warehouse` is the warehouse's schema `main`.
+_WITHIN = (
+    f"CASE WHEN database_name = '{WAREHOUSE}' AND schema_name = '{MAIN}' THEN '{WAREHOUSE}' "
+    "ELSE schema_name END = coalesce(:schema, CASE WHEN current_database() = "
+    f"'{WAREHOUSE}' AND current_schema() = '{MAIN}' THEN '{WAREHOUSE}' ELSE current_schema() END) "
+    "AND database_name NOT IN ('system', 'temp')"
+)
+
+
+class MinisharkDialect(default.DefaultDialect):
+    """`minishark://`: sessions of this process."""
+
+    name = "minishark"
+    driver = "session"
+    default_paramstyle = "qmark"
+    supports_statement_cache = True
+
+    statement_compiler = _Compiler
+    ddl_compiler = _DDLCompiler
+    type_compiler_cls = _TypeCompiler
+    colspecs = {  # noqa: RUF012 - the base class says what it is
+        types.LargeBinary: _Blob,
+        types.Uuid: _Uuid,
+    }
+
+    delete_returning = insert_returning = update_returning = True
+    supports_alter = True
+    supports_comments = True
+    supports_default_values = True
+    supports_multivalues_insert = True
+    supports_native_boolean = True
+    supports_native_decimal = True
+    supports_native_uuid = True
+    supports_sequences = True
+    supports_views = True
+    use_insertmanyvalues = True
+    use_insertmanyvalues_wo_returning = True
+    postfetch_lastrowid = False
+    preexecute_autoincrement_sequences = True
+    requires_name_normalize = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._sessions = _Sessions()
+
+    @classmethod
+    def import_dbapi(cls) -> ModuleType:
+        """The driver."""
+        return dbapi
+
+    def create_connect_args(self, url: URL) -> Any:
+        """The arguments of `minishark.connect`.
+
+        Raises:
+            ArgumentError: an option is none of those, or its value is.
+        """
+        options: dict[str, Any] = {name: _option(name, value) for name, value in url.query.items()}
+        if url.host:
+            options["cluster"] = f"tcp://{url.host}:{url.port}" if url.port else url.host
+        return [url.database or None], options
+
+    def connect(self, *cargs: Any, **cparams: Any) -> Any:
+        """A connection to the engine's session, or to `connect_args={"session": ...}`."""
+        given = cparams.pop("session", None)
+        if given is None:
+            session = self._sessions.enter(cparams)
+            connection = _Connection(session, self._sessions)
+        else:
+            connection = _Connection(given, None)
+        if cargs and cargs[0]:
+            connection.execute(f"USE {_path(cargs[0])}")
+        return connection
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """Nothing: each statement was committed at once."""
+
+    def do_commit(self, dbapi_connection: Any) -> None:
+        """Nothing: each statement was committed at once."""
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        """Whether the session is gone."""
+        return isinstance(e, dbapi.InterfaceError) and "closed" in str(e)
+
+    def _get_server_version_info(self, connection: Any) -> tuple[int, ...]:
+        found = re.findall(r"\d+", str(connection.scalar(text("SELECT version()"))))
+        return tuple(int(part) for part in found[:3])
+
+    def _get_default_schema_name(self, connection: Any) -> str:
+        return str(connection.scalar(text("SELECT current_schema()")))
+
+    # Reflection
+
+    @reflection.cache
+    def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
+        """The schemas in memory and in the warehouse."""
+        query = (
+            f"SELECT DISTINCT CASE WHEN database_name = '{WAREHOUSE}' AND schema_name = '{MAIN}' "
+            f"THEN '{WAREHOUSE}' ELSE schema_name END AS name FROM duckdb_schemas() "
+            "WHERE NOT internal OR schema_name = 'main' AND database_name NOT IN ('system', 'temp')"
+            " ORDER BY name"
+        )
+        return list(connection.scalars(text(query)))
+
+    def has_schema(self, connection: Any, schema_name: str, **kw: Any) -> bool:
+        """Whether there is a schema of that name."""
+        return schema_name in self.get_schema_names(connection, **kw)
+
+    @reflection.cache
+    def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """The tables of a schema."""
+        return self._names(connection, "table", f"{_WITHIN} AND NOT temporary", schema)
+
+    @reflection.cache
+    def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """The views of a schema."""
+        return self._names(connection, "view", f"{_WITHIN} AND NOT internal", schema)
+
+    @reflection.cache
+    def get_temp_table_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
+        """The connection's temporary tables."""
+        return self._names(connection, "table", "temporary AND :schema IS NULL", None)
+
+    @reflection.cache
+    def get_sequence_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
+        """The sequences of a schema."""
+        return self._names(connection, "sequence", _WITHIN, schema)
+
+    def _names(self, connection: Any, kind: str, where: str, schema: str | None) -> list[str]:
+        query = f"SELECT {kind}_name FROM duckdb_{kind}s() WHERE {where} ORDER BY 1"
+        return list(connection.scalars(text(query), {"schema": schema}))
+
+    def has_table(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> bool:
+        """Whether there is a table or view of that name."""
+        self._ensure_has_table_connection(connection)
+        return bool(self._columns(connection, table_name, schema))
+
+    def has_sequence(
+        self, connection: Any, sequence_name: str, schema: str | None = None, **kw: Any
+    ) -> bool:
+        """Whether there is a sequence of that name."""
+        return sequence_name in self.get_sequence_names(connection, schema, **kw)
+
+    def _columns(self, connection: Any, table: str, schema: str | None) -> Sequence[Any]:
+        query = (
+            "SELECT column_name, data_type, is_nullable, column_default, comment "
+            f"FROM duckdb_columns() WHERE (({_WITHIN}) OR (database_name = 'temp' "
+            "AND :schema IS NULL)) AND table_name = :table ORDER BY column_index"
+        )
+        found: Sequence[Any] = connection.execute(
+            text(query), {"schema": schema, "table": table}
+        ).all()
+        return found
+
+    @reflection.cache
+    def get_columns(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """The columns of a table or view."""
+        rows = self._columns(connection, table_name, schema)
+        if not rows:
+            raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name)
+        return [
+            {
+                "name": name,
+                "type": type_of(type_),
+                "nullable": nullable,
+                "default": None if default_ in (None, "NULL") else default_,
+                "comment": comment,
+            }
+            for name, type_, nullable, default_, comment in rows
+        ]
+
+    def _constraints(
+        self, connection: Any, table: str, schema: str | None, kind: str, kw: Any
+    ) -> Sequence[Any]:
+        if not self._columns(connection, table, schema):
+            raise exc.NoSuchTableError(f"{schema}.{table}" if schema else table)
+        query = (
+            "SELECT constraint_name, constraint_column_names, expression, referenced_table, "
+            f"referenced_column_names FROM duckdb_constraints() WHERE {_WITHIN} "
+            "AND table_name = :table AND constraint_type = :kind ORDER BY constraint_index"
+        )
+        found: Sequence[Any] = connection.execute(
+            text(query), {"schema": schema, "table": table, "kind": kind}
+        ).all()
+        return found
+
+    def get_pk_constraint(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """The primary key, if the table has one."""
+        rows = self._constraints(connection, table_name, schema, "PRIMARY KEY", kw)
+        if not rows:
+            return reflection.ReflectionDefaults.pk_constraint()
+        return {"name": rows[0][0], "constrained_columns": list(rows[0][1])}
+
+    def get_unique_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """The unique constraints."""
+        rows = self._constraints(connection, table_name, schema, "UNIQUE", kw)
+        return [{"name": row[0], "column_names": list(row[1])} for row in rows]
+
+    def get_check_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """The checks."""
+        rows = self._constraints(connection, table_name, schema, "CHECK", kw)
+        return [{"name": row[0], "sqltext": row[2]} for row in rows]
+
+    def get_foreign_keys(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """The foreign keys; they name tables of the same schema."""
+        rows = self._constraints(connection, table_name, schema, "FOREIGN KEY", kw)
+        return [
+            {
+                "name": row[0],
+                "constrained_columns": list(row[1]),
+                "referred_schema": schema,
+                "referred_table": row[3],
+                "referred_columns": list(row[4]),
+                "options": {},
+            }
+            for row in rows
+        ]
+
+    def get_indexes(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """None: queries use no indexes."""
+        if not self._columns(connection, table_name, schema):
+            raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name)
+        return []
+
+    def get_table_comment(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> Any:
+        """The table's comment."""
+        if not self._columns(connection, table_name, schema):
+            raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name)
+        query = (
+            f"SELECT comment FROM duckdb_tables() WHERE {_WITHIN} AND table_name = :table UNION ALL"
+            f" SELECT comment FROM duckdb_views() WHERE {_WITHIN} AND view_name = :table"
+        )
+        return {"text": connection.scalar(text(query), {"schema": schema, "table": table_name})}
+
+    @reflection.cache
+    def get_view_definition(
+        self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
+    ) -> str:
+        """The view's CREATE VIEW."""
+        query = f"SELECT sql FROM duckdb_views() WHERE {_WITHIN} AND view_name = :view"
+        found = connection.scalar(text(query), {"schema": schema, "view": view_name})
+        if found is None:
+            raise exc.NoSuchTableError(f"{schema}.{view_name}" if schema else view_name)
+        return str(found)
+
+
+class _FlightCursor:
+    """A cursor of ADBC; of what is no query, it has the number of rows in place of rows."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+        self.description: Any = None
+        self.rowcount = -1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+    def execute(self, operation: str, parameters: Any = None) -> None:
+        """Run a statement."""
+        self._cursor.execute(operation, parameters or None)
+        self.description, self.rowcount = self._cursor.description, self._cursor.rowcount
+        if _WITHOUT_ROWS.match(operation):
+            counted = [column[0] for column in self.description or ()] == ["Count"]
+            rows = self._cursor.fetchall() if self.description else ()
+            self.rowcount = sum(row[0] for row in rows) if counted else -1
+            self.description = None
+
+    def executemany(self, operation: str, parameters: Any) -> None:
+        """Run a statement with each set of parameters."""
+        self._cursor.executemany(operation, parameters)
+        self.description, self.rowcount = None, self._cursor.rowcount
+
+
+class _FlightConnection:
+    """A connection of ADBC."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def cursor(self) -> _FlightCursor:
+        """A new cursor."""
+        return _FlightCursor(self._connection.cursor())
+
+
+class FlightDialect(MinisharkDialect):
+    """`minishark+flight://`: connections to a server, by ADBC."""
+
+    driver = "flight"
+    supports_statement_cache = True
+    supports_sane_multi_rowcount = False
+
+    @classmethod
+    def import_dbapi(cls) -> ModuleType:
+        """The driver."""
+        import adbc_driver_flightsql.dbapi as flight_sql  # noqa: PLC0415 - an optional package
+
+        return flight_sql
+
+    def create_connect_args(self, url: URL) -> Any:
+        """The address, the user, `tls`, `token` and `certificate` (a file to trust).
+
+        Raises:
+            ArgumentError: there is no such option, or no host.
+        """
+        query = {name: _text(name, value) for name, value in url.query.items()}
+        encrypted = _switch("tls", query.pop("tls", "no"))
+        options: dict[str, str] = {}
+        if url.username is not None:
+            options |= {"username": url.username, "password": str(url.password or "")}
+        if (token := query.pop("token", None)) is not None:
+            options["adbc.flight.sql.authorization_header"] = f"Bearer {token}"
+        if (certificate := query.pop("certificate", None)) is not None:
+            pem = Path(certificate).expanduser().read_text(encoding="ascii")
+            options["adbc.flight.sql.client_option.tls_root_certs"] = pem
+        if query:
+            raise exc.ArgumentError(
+                f"There is no option {', '.join(query)}; there are tls, token and certificate."
+            )
+        if not url.host:
+            raise exc.ArgumentError("Name the server: minishark+flight://HOST:31337")
+        address = f"grpc{'+tls' if encrypted else ''}://{url.host}:{url.port or 31337}"
+        return [url.database or None, address], {"db_kwargs": options, "autocommit": True}
+
+    def connect(self, *cargs: Any, **cparams: Any) -> Any:
+        """A connection to the server."""
+        path, address = cargs
+        connection = _FlightConnection(self.loaded_dbapi.connect(address, **cparams))
+        if path:
+            cursor = connection.cursor()
+            cursor.execute(f"USE {_path(path)}")
+            cursor.close()
+        return connection
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        """Whether the server is gone, or has forgotten the connection."""
+        return "UNAVAILABLE" in str(e) or "UNAUTHENTICATED" in str(e)
+
+
+def _path(name: str) -> str:
+    return ".".join(quote(part) for part in name.split("."))
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise exc.ArgumentError(f"The option {name} is given more than once.")
+
+
+def _switch(name: str, value: str) -> bool:
+    if value.lower() in _ON | _OFF:
+        return value.lower() in _ON
+    raise exc.ArgumentError(f"The option {name} is true or false, not {value!r}.")
+
+
+def _option(name: str, value: Any) -> Any:
+    """A value of a URL as the type that `minishark.connect` takes."""
+    value = _text(name, value)
+    if name in _SWITCHES:
+        return _switch(name, value)
+    if name in _INTEGERS | _FLOATS:
+        try:
+            return int(value) if name in _INTEGERS else float(value)
+        except ValueError:
+            raise exc.ArgumentError(f"The option {name} is a number, not {value!r}.") from None
+    return value
