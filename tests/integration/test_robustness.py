@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import duckdb
 import psutil
 import pyarrow as pa
 import pytest
@@ -19,7 +21,7 @@ from processes import Program, program, until
 
 import minishark
 from minishark.cluster import folders, local
-from minishark.errors import ClusterError
+from minishark.errors import ClusterError, ResourceError
 from minishark.session import connect as connecting
 from minishark.session.session import Session
 
@@ -421,6 +423,23 @@ def test_shared_memory_fills_up(small_memory: Path) -> None:
         ).collect()
         assert [{"n": rows - 1}] == session.sql(shuffled).collect()
         assert len(session.warnings) == len(set(session.warnings))
+    assert [] == list(small_memory.iterdir())
+
+
+@pytest.mark.parametrize("small_memory", [24], indirect=True)
+def test_a_full_disk_while_files_are_loaded(
+    small_memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load ends with an error, no table is left, and other queries go on."""
+    monkeypatch.setattr(tempfile, "tempdir", str(small_memory))
+    file = tmp_path / "large.csv"
+    query = "SELECT i, md5(i::VARCHAR) AS a, md5((7 * i)::VARCHAR) AS b FROM range(600_000) t(i)"
+    duckdb.execute(f"COPY ({query}) TO '{file}' (HEADER)")
+    with minishark.connect(in_process=True, nodes=1) as session:
+        with pytest.raises(ResourceError, match="disk is full"):
+            session.create_table("large", file)
+        assert [] == session.tables
+        assert [{"n": 600_000}] == session.sql(f"SELECT count(*) AS n FROM '{file}'").collect()
     assert [] == list(small_memory.iterdir())
 
 
