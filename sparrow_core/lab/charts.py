@@ -128,11 +128,14 @@ def _draw_panel(
     axes.set_ylabel(chart.y)
     if chart.log_x:
         axes.set_xscale("log")
+        _plain_numbers(axes.xaxis)
     if chart.log_y:
         axes.set_yscale("log")
         _plain_numbers(axes.yaxis)
+    places = sorted({row.x for row in rows})
+    if len(places) == 1:
+        axes.set_xticks(places)  # series stand beside each other there
     if chart.category:
-        places = sorted({row.x for row in rows})
         axes.set_xticks(places, [chart.category.format(x) for x in places])
         axes.set_xlim(min(places) - 0.6, max(places) + 0.6)
         axes.grid(visible=False, axis="x")
@@ -181,9 +184,11 @@ def _draw_marks(axes: Any, chart: Chart, panel: str, rows: Sequence[Row]) -> Non
 def _shifts(chart: Chart, rows: Sequence[Row], series: int) -> Callable[[int, float], float]:
     """Shifts the points of different series apart, where they have error bars."""
     places = sorted({row.x for row in rows})
-    if chart.style != "responses" or len(places) < 2:
+    if chart.style != "responses":
         return lambda _, x: x
     middle = (series - 1) / 2
+    if len(places) == 1:
+        return lambda number, x: x * (1 + (number - middle) * _SPREAD / 2)
     if chart.log_x:
         gap = min(math.log(b / a) for a, b in pairwise(places))
         return lambda number, x: x * math.exp((number - middle) * gap * _SPREAD)

@@ -15,7 +15,7 @@ import pytest
 
 from sparrow_core.lab import beyond, charts, findings, on_paper, placements
 from sparrow_core.lab.emulation import EmulatedCluster, run_queries
-from sparrow_core.lab.experiment import AnyExperiment
+from sparrow_core.lab.experiment import AnyExperiment, Chart
 from sparrow_core.lab.findings import Finding
 from sparrow_core.lab.on_paper import IdleTime, ZeroWait, agreement
 from sparrow_core.lab.parameters import checked
@@ -274,6 +274,26 @@ def test_things_are_not_joined_by_lines() -> None:
 
 
 BAD = (0, -1, 1.5, [], [0.0], [1.5], ["foo"], "foo", {"a": 1}, True)
+
+
+def test_all_panels_fit_and_simulations_look_like_their_formulas() -> None:
+    """The common axis is as long as the tallest panel needs; logarithms are plain numbers."""
+    rows = [
+        Point(panel=panel, series=series, x=x, y=height, low=height - 1, high=height + 1)
+        for panel, height in (("low", 10.0), ("high", 1000.0))
+        for series in ("random", "random, simulated")
+        for x in (1.0, 2.0)
+    ]
+    low, high = charts.draw(Chart(x="Load"), "", rows).axes
+    assert low.get_ylim() == high.get_ylim()
+    assert low.get_ylim()[0] == 0
+    assert low.get_ylim()[1] >= 1001
+    colours = {line.get_color() for line in low.get_lines() if line.get_linestyle() != "None"}
+    assert 1 == len(colours)
+    figure = charts.draw(Chart(x="Load", log_y=True), "", rows)
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert "1,000" in labels
 
 
 @pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items()])
