@@ -299,6 +299,10 @@ def test_damaged_parquet_fails_its_query_only(
     files[1].write_bytes(content)
     with pytest.raises(MinisharkError):
         session.sql(f"SELECT sum(a), max(s) FROM '{tmp_path}/*.parquet'").to_arrow()
+    if damage == "other schema":  # a table has the columns of all files
+        session.create_table("damaged", f"{tmp_path}/*.parquet")
+        session.drop_table("damaged")
+        return
     with pytest.raises(MinisharkError):
         session.create_table("damaged", f"{tmp_path}/*.parquet")
     assert "damaged" not in session.tables

@@ -17,7 +17,7 @@ from minishark.sources import mapped_parquet
 from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.iceberg import IcebergSource
 
-_SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 8 else []) for seed in range(200)]
+_SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 3 else []) for seed in range(200)]
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match")

@@ -142,6 +142,7 @@ def compared(server: Server) -> pa.Table:
     return read(PostgresSource(server.dsn, "public", "compared").resolve())
 
 
+@pytest.mark.slow
 def test_pushed_predicates_leave_out_no_row(server: Server, compared: pa.Table) -> None:
     """Every comparison on every type: what DuckDB finds is found, and mostly nothing else."""
     snapshot = PostgresSource(server.dsn, "public", "compared").resolve()
@@ -238,7 +239,7 @@ def test_all_splits_see_one_moment_while_others_write(server: Server) -> None:
         writer.wait(10)
 
 
-_SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 8 else []) for seed in range(200)]
+_SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 3 else []) for seed in range(200)]
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
