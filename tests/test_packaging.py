@@ -108,7 +108,14 @@ def test_the_lock_pins_exact_versions_and_nothing_else() -> None:
 
 
 # Of extras that are not installed for `make test`.
-_UNTESTED = ("pandas", "distributed", "adbc-driver-manager", "dbt-adapters", "dbt-common", "dbt-core")
+_UNTESTED = (
+    "pandas",
+    "distributed",
+    "adbc-driver-manager",
+    "dbt-adapters",
+    "dbt-common",
+    "dbt-core",
+)
 
 
 def test_the_lock_pins_every_direct_dependency() -> None:
