@@ -541,11 +541,13 @@ class NodeMonitor:
 
     def _on_take_over(self, msg: TakeOver) -> list[Envelope]:
         """Jobs are another scheduler's from now on, with the attempts that are here."""
-        # For one that has moved on since, the message is late: it has nothing here.
-        moved = [job for job in msg.jobs if job.job_id not in self._moved]
-        current = {earlier: job.job_id for job in moved for earlier in job.replaces}
-        for job in moved:
-            self._fence(job, msg.scheduler)
+        current: dict[JobId, JobId] = {}
+        for job in msg.jobs:
+            # For one that has moved on since, the message is late: it has nothing here. None
+            # replaces itself.
+            if job.job_id not in self._moved and job.job_id not in job.replaces:
+                self._fence(job, msg.scheduler)
+                current.update(dict.fromkeys(job.replaces, job.job_id))
         while len(self._moved) > _MOVED_MAX:
             self._moved.popitem(last=False)
         answered = self._stop_asking(dict.fromkeys(current))
@@ -568,13 +570,15 @@ class NodeMonitor:
 
     def _fence(self, job: MovedJob, scheduler: Address) -> None:
         """Take nothing of the job's earlier submissions from other schedulers any more."""
-        here = tuple(job_id for job_id in job.replaces if job_id in self._jobs)
-        if here:
-            self._earlier[job.job_id] = here
+        here = dict.fromkeys(self._earlier.pop(job.job_id, ()))
         for job_id in job.replaces:
-            self._earlier.pop(job_id, None)
+            here.update(dict.fromkeys(self._earlier.pop(job_id, ())))
+            if job_id in self._jobs:
+                here[job_id] = None
             self._moved[job_id] = job.job_id
             self._unqueue(job_id)
+        if here:
+            self._earlier[job.job_id] = tuple(here)
         for job_id in here:
             self._jobs[job_id].scheduler = scheduler
 
