@@ -418,11 +418,13 @@ class Eagle(Placement):
         self._told.pop(node, None)
 
 
-class _LongPlacer(UnconstrainedPlacer):
+class _EaglePlacer(UnconstrainedPlacer):
     def __init__(self, rng: Random, probe_ratio: float, placement: Eagle) -> None:
         super().__init__(rng, probe_ratio)
         self._placement = placement
 
+
+class _LongPlacer(_EaglePlacer):
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
@@ -434,11 +436,7 @@ class _LongPlacer(UnconstrainedPlacer):
         return dict.fromkeys(self._placement.long.least_loaded(self._rng, general, count), 1)
 
 
-class _ShortPlacer(UnconstrainedPlacer):
-    def __init__(self, rng: Random, probe_ratio: float, placement: Eagle) -> None:
-        super().__init__(rng, probe_ratio)
-        self._placement = placement
-
+class _ShortPlacer(_EaglePlacer):
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
