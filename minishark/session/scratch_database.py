@@ -25,7 +25,9 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
+from minishark.compiler.sql.tokens import sql_tokens
 from minishark.errors import (
+    AlreadyExistsError,
     CatalogError,
     QueryCancelledError,
     QueryError,
@@ -51,6 +53,8 @@ _SETTINGS = {
 _ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
+_QUALIFIER = ("memory", ".", "main", ".")
+_QUALIFIED = re.compile(r'\bmemory"?\s*\.\s*"?main\b', re.IGNORECASE)
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
@@ -163,7 +167,8 @@ class ScratchDatabase:
             names = self._show()
             self._take((name,) if name is not None else _mentioned(sql, names))
             before = self._tables()
-            answer = self._answer(sql)
+            with self._temporary_noted() if self.temporary else contextlib.nullcontext():
+                answer = self._answer(sql)
             for table in self._tables():
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
@@ -180,7 +185,7 @@ class ScratchDatabase:
             return answer
 
     def run_temporary(self, sql: str) -> pa.Table:
-        """Run a statement about temporary tables, which only this connection has."""
+        """Run a statement that changes temporary tables only, which no other connection has."""
         with self._lock, self._temporary_noted():
             self._show()
             return self._answer(sql)
@@ -285,7 +290,7 @@ class ScratchDatabase:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
         with self._lock:
             self._show()
-            return "\n".join(text for _, text in self._run(f"{word} {sql}"))
+            return "\n".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""
@@ -401,10 +406,27 @@ class ScratchDatabase:
 
     def _defined(self, sql: str) -> bool:
         try:
-            self._con.execute(sql).fetchall()
+            self._con.execute(self._found(sql)).fetchall()
         except duckdb.Error:
             return False
         return True
+
+    def _found(self, sql: str) -> str:
+        """A statement with names that are found here of the cluster's tables.
+
+        What is registered is temporary, so `memory.main.t` is to be written as `main.t`.
+        """
+        if not _QUALIFIED.search(sql):
+            return sql
+        visible = {name.lower() for name in self._visible}
+        tokens = [(offset, _unquoted(text)) for offset, text, _ in sql_tokens(sql)]
+        text, last = "", 0
+        for at in range(len(tokens) - len(_QUALIFIER)):
+            *qualifier, (_, name) = tokens[at : at + len(_QUALIFIER) + 1]
+            if tuple(word for _, word in qualifier) == _QUALIFIER and name in visible:
+                text += sql[last : tokens[at][0]]
+                last = tokens[at + 2][0]
+        return text + sql[last:]
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
@@ -448,7 +470,7 @@ class ScratchDatabase:
 
     def _executed(self, sql: str) -> pa.Table:
         try:
-            relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
+            relation: duckdb.DuckDBPyRelation | None = self._con.sql(self._found(sql))
             answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
@@ -475,10 +497,15 @@ def _translated(error: duckdb.Error) -> Exception:
         return ResourceError(disk_full(error))
     text = message_of(error)
     if isinstance(error, duckdb.CatalogException):
-        return CatalogError(text)
+        return AlreadyExistsError(text) if "already exists" in text else CatalogError(text)
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return TaskFailedError(text)
+
+
+def _unquoted(token: str) -> str:
+    """A token as names are compared."""
+    return token.strip('"').replace('""', '"').lower()
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
