@@ -42,6 +42,8 @@ from minishark.worker.writing import disk_full
 
 # All rows of a table in the cluster, memory-mapped, or of a source, read when they are needed.
 ReadTable = Callable[[str], object]
+# While a statement runs, gives what reads its tables: sources as of one moment.
+Reading = Callable[[str], contextlib.AbstractContextManager[ReadTable]]
 # A context for a statement that runs, given what interrupts it.
 StoppedBy = Callable[[Callable[[], None]], contextlib.AbstractContextManager[None]]
 
@@ -95,11 +97,11 @@ class ScratchDatabase:
     """Runs statements, and tracks which tables the cluster must load again."""
 
     def __init__(
-        self, config: Mapping[str, str], tables: Callable[[], list[str]], read: ReadTable
+        self, config: Mapping[str, str], tables: Callable[[], list[str]], reading: Reading
     ) -> None:
-        """An empty database; `tables` gives the names of the cluster's tables."""
+        """An empty database; `tables` gives the names of the cluster's tables and of sources."""
         self._con = duckdb.connect(config=dict(config))
-        self._loaded, self._read = tables, read
+        self._loaded, self._reading = tables, reading
         self._con.execute("SET autoinstall_known_extensions = false")
         self._shared = _Changes()
         self._ours = _OURS  # a session's temporary tables are the cluster's, too
@@ -163,8 +165,7 @@ class ScratchDatabase:
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
-        with self._lock, self._shared.lock:
-            names = self._show()
+        with self._lock, self._shared.lock, self._shows(sql) as names:
             self._take((name,) if name is not None else _mentioned(sql, names))
             before = self._tables()
             with self._temporary_noted() if self.temporary else contextlib.nullcontext():
@@ -175,8 +176,7 @@ class ScratchDatabase:
             return answer
 
     def run(self, sql: str) -> pa.Table:
-        with self._lock, self._shared.lock:
-            names = self._show()
+        with self._lock, self._shared.lock, self._shows(sql) as names:
             if _COMMENT.match(sql):
                 self._take(_mentioned(sql, names))
             answer = self._answer(sql)
@@ -185,15 +185,13 @@ class ScratchDatabase:
             return answer
 
     def run_temporary(self, sql: str) -> pa.Table:
-        """Run a statement that changes temporary tables only, which no other connection has."""
-        with self._lock, self._temporary_noted():
-            self._show()
+        """Run a statement about temporary tables, which only this connection has."""
+        with self._lock, self._temporary_noted(), self._shows(sql):
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
         """Create a temporary table: by a statement, or of these rows."""
-        with self._lock, self._temporary_noted():
-            self._show()
+        with self._lock, self._temporary_noted(), self._shows(create):
             if name.lower() not in self.temporary:
                 self._unregister(name)  # the view of the cluster's table of that name
             if rows is None:
@@ -212,8 +210,7 @@ class ScratchDatabase:
         found = _ENUM.match(sql)
         if found is None:
             raise QueryError("Write CREATE TYPE name AS ENUM (query).")
-        with self._lock:
-            self._show()
+        with self._lock, self._shows(sql):
             self._run(sql)
             ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
             return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
@@ -224,8 +221,7 @@ class ScratchDatabase:
             raise QueryError("Write SET VARIABLE name = value.")
         name = found[1]
         value = f"getvariable({quote_text(name.strip(chr(34)))})"
-        with self._lock:
-            self._show()
+        with self._lock, self._shows(sql):
             self._run(sql)
             ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
             text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
@@ -249,11 +245,7 @@ class ScratchDatabase:
             lossless: whether DuckDB's types are kept.
             stoppable: a context in which it runs, which is given what interrupts it.
         """
-        with self._lock, stoppable(self._con.interrupt):
-            try:
-                names = self._show()
-            except duckdb.InterruptException as error:
-                raise _translated(error) from error
+        with self._lock, stoppable(self._con.interrupt), self._shows(sql) as names:
             if _ROW_NUMBERS.search(sql):
                 self._take(_mentioned(sql, names))  # views have no row ids
             return self._answer(sql) if lossless else self._handed_out(sql)
@@ -267,8 +259,8 @@ class ScratchDatabase:
             search: the schema in which names are looked up first, if not the cluster's tables'.
         """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
-        with self._lock, self._shared.lock:
-            names = [name for name in self._show() if not name.startswith(hidden)]
+        with self._lock, self._shared.lock, self._shows(sql) as shown:
+            names = [name for name in shown if not name.startswith(hidden)]
             if search:
                 self._run(f"USE {search}")
             self._run("BEGIN")
@@ -288,9 +280,9 @@ class ScratchDatabase:
 
     def explain(self, sql: str, *, analyze: bool) -> str:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
-        with self._lock:
-            self._show()
-            return "\n".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
+        with self._lock, self._shows(sql):
+            return "
+".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""
@@ -368,7 +360,17 @@ class ScratchDatabase:
         ).fetchall()
         return [name for (name,) in rows]
 
-    def _show(self) -> list[str]:
+    @contextlib.contextmanager
+    def _shows(self, sql: str) -> Iterator[list[str]]:
+        """While a statement runs, the cluster's tables are visible; their names."""
+        with self._reading(sql) as read:
+            try:
+                names = self._show(read)
+            except duckdb.InterruptException as error:
+                raise _translated(error) from error
+            yield names
+
+    def _show(self, read: ReadTable) -> list[str]:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
         self._shared.has_own = True
         own, names = self._tables(), self._loaded()
@@ -376,7 +378,7 @@ class ScratchDatabase:
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
-                    self._con.register(name, self._read(name))
+                    self._con.register(name, read(name))
                     self._visible.add(name)
         # What is registered stays mapped: the memory of dropped tables would not be free.
         # One that another connection has copied to change it must not hide the copy.

@@ -190,10 +190,15 @@ _RESERVED = re.compile(
     r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+",
     re.IGNORECASE,
 )
+# DuckDB's views of PostgreSQL's catalog; other names that begin so may be users'.
+_PG_VIEWS = """am attrdef attribute class collation constraint database depend description enum
+    index indexes namespace prepared_statements proc sequence sequences settings tables tablespace
+    type views"""
 # What makes a query more than one over tables, among its tokens without strings.
 _CATALOG = re.compile(
     r"\b(?:duckdb_\w+|pragma_\w+\s*\(|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
-    r"|pg_(?!typeof\b)\w+|current_(?:schemas?|setting|database|catalog)\s*\()"
+    rf"|pg_(?:{'|'.join(_PG_VIEWS.split())})\b|pg_catalog\s*\.|pg_(?!typeof\b)\w+\s*\("
+    r"|current_(?:schemas?|setting|database|catalog)\s*\()"
     r"|\(\s*(?:SHOW|DESCRIBE|DESC)\s+[\w\"(]",
     re.IGNORECASE,
 )
