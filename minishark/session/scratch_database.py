@@ -281,8 +281,7 @@ class ScratchDatabase:
     def explain(self, sql: str, *, analyze: bool) -> str:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
         with self._lock, self._shows(sql):
-            return "
-".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
+            return "\n".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""

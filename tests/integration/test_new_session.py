@@ -167,7 +167,7 @@ def test_whole_names_in_statements_that_write(sessions: tuple[Session, Session, 
         session.sql("CREATE TABLE few AS SELECT i FROM shared WHERE i < 2")
         session.sql(
             'INSERT INTO memory.main.few SELECT "memory" . main.shared.i '
-            "FROM memory.main.\"shared\" -- memory.main.shared\n WHERE i = 7"
+            'FROM memory.main."shared" -- memory.main.shared\n WHERE i = 7'
         )
         session.sql("CREATE SCHEMA IF NOT EXISTS away")
         session.sql("USE away")
