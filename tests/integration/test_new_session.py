@@ -141,8 +141,10 @@ def test_writes_from_temporary_tables_are_seen_everywhere(
     for statement, expected in (
         ("INSERT INTO target SELECT i FROM few", [0, 1, 2, 10]),
         (
-            "MERGE INTO target USING (SELECT j AS i FROM few) AS few ON target.i = few.i "
-            "WHEN NOT MATCHED THEN INSERT VALUES (few.i)",
+            (
+                "MERGE INTO target USING (SELECT j AS i FROM few) AS few ON target.i = few.i "
+                "WHEN NOT MATCHED THEN INSERT VALUES (few.i)"
+            ),
             [0, 1, 2, 10, 11],
         ),
         ("UPDATE target SET i = few.j + 9 FROM few WHERE target.i = few.j", [0, 1, 2, 10, 20]),
