@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, cycle
 from random import Random
 from typing import Any
 
@@ -94,7 +94,7 @@ class _Node:
 
     __slots__ = (
         "asks", "discipline", "flush_due", "idle_to", "lanes", "levels", "name", "plain", "queue",
-        "queued", "room", "running", "slots", "unreported",
+        "queued", "ready", "room", "running", "slots", "unreported",
     )  # fmt: skip
 
     def __init__(self, name: NodeName, slots: int, policy: str) -> None:
@@ -107,6 +107,8 @@ class _Node:
         self.asks: list[_Ask] = []
         self.queued = 0
         self.flush_due = False
+        # Answers with tasks, by job: they start when the node has handled what else has come.
+        self.ready: dict[_Job, list[_Ask]] = {}
         # Job, task and start, oldest first; if there are heartbeats.
         self.running: dict[tuple[JobId, TaskId, float], None] = {}
         # Ends that the next message to their scheduler tells, if its placements watch.
@@ -166,13 +168,13 @@ class ExpressCluster:
         self._cancellation = cancellation
         self._rng = Random(seed)
         self._placements = [Placements() for _ in range(schedulers)]
-        self._turn = cycle(self._placements)
+        self._turn = itertools.cycle(self._placements)
         self._heartbeat_s = heartbeat_s
         # Between schedulers and nodes; heartbeats of nodes to each scheduler apart from the rest.
         self.messages = self.heartbeats = 0
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
-        self._order = count()
+        self._order = itertools.count()
         # (time, handler, subject). All messages take `delay_s`, so they are in order.
         self._messages: deque[tuple[float, Callable[[Any], None], Any]] = deque()
         self._timers: list[tuple[float, int, Callable[[Any], None], Any]] = []
@@ -424,8 +426,13 @@ class ExpressCluster:
                     self._wake(node)
 
     def _flush(self, node: _Node) -> None:
-        """Ask for as many tasks as slots are free, one request per job."""
+        """Start what has come; ask for as many tasks as slots are free, one request per job."""
         node.flush_due = False
+        if node.ready:
+            ready, node.ready = node.ready, {}
+            for answer in itertools.chain.from_iterable(ready.values()):
+                for task in answer.tasks:
+                    self._start_task(answer, task)
         queue = node.queue
         asks: list[_Ask] = []
         if not node.plain and node.room and queue:
@@ -515,8 +522,8 @@ class ExpressCluster:
             node.unqueue(job.job_id)
         elif not node.plain and job.job_id in node.queue:
             node.queue[job.job_id].claim = ask.answered
-        for task in ask.tasks:
-            self._start_task(ask, task)
+        if ask.tasks:
+            node.ready.setdefault(job, []).append(ask)
         self._wake(node)
 
     def _start_task(self, ask: _Ask, task: TaskSpec) -> None:
