@@ -156,6 +156,7 @@ class Engine:
         self._folders = itertools.count()
         self._lock = threading.Lock()
         self.loading = threading.Lock()
+        self.writing = threading.RLock()  # held while a statement changes tables, before `loading`
         self._pid = os.getpid()
         self._stopped = False
         self._promised: set[str] = set()  # tables that a child has promised

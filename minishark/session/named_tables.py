@@ -20,6 +20,7 @@ from minishark.dataframe.partitioned import kept
 from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
+from minishark.session.memory_writes import MemoryWrites
 from minishark.sources.contract import Source
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.sources import arrow_table
@@ -146,8 +147,12 @@ class NamedTables:
             return self.run_in_scratch(sql)
         if target is not None and target.name in engine.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
-        engine.compute(engine.planning.tables_in(sql))
-        return engine.scratch.write(sql, target)
+        with engine.writing:
+            answer = MemoryWrites(engine).run(sql, target) if target is not None else None
+            if answer is not None:
+                return answer
+            engine.compute(engine.planning.tables_in(sql))
+            return engine.scratch.write(sql, target)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""
