@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -195,7 +195,27 @@ class Catalog:
         return CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
 
     def __contains__(self, name: str) -> bool:
-        return name.lower() in self._tables
+        return self.find(name) is not None
 
     def __iter__(self) -> Iterator[Table]:
         return iter(tuple(self._tables.values()))  # other threads add and remove some
+
+
+class CatalogView(Catalog):
+    """A catalog in which some tables have other versions, or are further ones."""
+
+    def __init__(self, seen: Catalog, tables: Iterable[Table] = ()) -> None:
+        """The catalog that is seen but for these tables, as it is whenever it is asked."""
+        super().__init__()
+        self._seen = seen
+        for table in tables:
+            self.add(table)
+
+    def find(self, name: str) -> Table | None:
+        return super().find(name) or self._seen.find(name)
+
+    def unknown(self, name: str) -> CatalogError:
+        return self._seen.unknown(name)
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter([self.get(table.name) for table in self._seen])

@@ -135,6 +135,10 @@ class QueryPlanner:
             _lock=self._lock,
         )
 
+    def seeing(self, catalog: Catalog) -> QueryPlanner:
+        """The same over another catalog, whose further tables the planning database knows."""
+        return replace(self, catalog=catalog, _plans=OrderedDict(), _lock=threading.Lock())
+
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
         # Where nodes are on several hosts, reading all in one place means moving it.

@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
+from minishark.catalog import Catalog
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
@@ -173,6 +174,12 @@ class Engine:
         child = copy.copy(self)
         child.detach(self.environment.settings)
         return child
+
+    def seeing(self, catalog: Catalog) -> Engine:
+        """The same engine, whose queries read the tables of another catalog."""
+        other = copy.copy(self)
+        other.planner = self.planner.seeing(catalog)
+        return other
 
     def detach(self, settings: Sequence[str]) -> None:
         """Go on as a child of the root, of which it is a copy, with these settings."""

@@ -209,6 +209,23 @@ class ScratchDatabase:
             shell: what its table is like.
             given: rows.
         """
+        return self._in_shell(sql, shell, given, fills=False)
+
+    def change_some(self, sql: str, shell: Shell, rows: pa.Table, *, is_alone: bool) -> MadeRows:
+        """Run a statement on a table that has these rows only.
+
+        Args:
+            sql: the statement.
+            shell: what its table is like.
+            rows: at least all rows that it changes.
+            is_alone: whether it reads no other table.
+        """
+        with self._lock:
+            if not is_alone:
+                self._show()
+            return self._in_shell(sql, shell, rows, fills=True)
+
+    def _in_shell(self, sql: str, shell: Shell, given: pa.Table | None, *, fills: bool) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
         with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
             self._replay()
@@ -218,12 +235,14 @@ class ScratchDatabase:
             undone.callback(self._run, "ROLLBACK")
             self._run("BEGIN")
             self._run(self._shared.described.get(shell.name.lower(), shell.create))
+            table = f"memory.main.{quote(shell.name)}"
+            if fills:
+                self._run(f"INSERT INTO {table} FROM {quote(ROWS)}")
             answer = self._answer(sql)
             for name, value in settings.items():
                 undone.callback(self._run, f"RESET SESSION {name}")
                 self._run(f"SET SESSION {name} = {value}")
-            rows = f"SELECT *, {shell.bucket} FROM memory.main.{quote(shell.name)}"
-            return MadeRows(answer, self._executed(rows))
+            return MadeRows(answer, self._executed(f"SELECT *, {shell.bucket} FROM {table}"))
 
     def must_keep(self, name: str) -> bool:
         """Whether a table is here, and not to be left to the cluster when that loads it."""

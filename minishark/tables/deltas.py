@@ -134,6 +134,16 @@ class DeltaWriter:
             raise
         return dataclasses.replace(table, partitions=tuple(partitions), version=table.version + 1)
 
+    def emptied(self, table: Table) -> Table:
+        """The next version of a table, without any row."""
+        store = self.cluster.store()
+        partitions = []
+        for partition in table.partitions:
+            first = partition_slices(partition)[0]
+            none = store.read((FileSlice(first.file, first.locations, 0, 0),))
+            partitions.append(self._new_partition(table, partition.index, _plain(none), store))
+        return dataclasses.replace(table, partitions=tuple(partitions), version=table.version + 1)
+
     def _placed(
         self, table: Table, rows: pa.Table, buckets: pa.ChunkedArray | None
     ) -> Iterable[tuple[int, pa.Table]]:
