@@ -220,9 +220,7 @@ class ScratchDatabase:
             rows: at least all rows that it changes.
             is_alone: whether it reads no other table.
         """
-        with self._lock:
-            if not is_alone:
-                self._show()
+        with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
             return self._in_shell(sql, shell, rows, fills=True)
 
     def _in_shell(self, sql: str, shell: Shell, given: pa.Table | None, *, fills: bool) -> MadeRows:

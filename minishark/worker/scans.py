@@ -142,7 +142,7 @@ def _joined(splits: Sequence[Split]) -> Iterator[Split]:
     """Consecutive splits of files as DuckDB reads them best; others as they are."""
     for kind, some in groupby(splits, type):
         if issubclass(kind, FileSplit):
-            yield from kind.joined([*some])
+            yield from kind.joined([each for each in some if isinstance(each, FileSplit)])
         else:
             yield from some
 
