@@ -255,4 +255,5 @@ class Runtime:
                 except TablesPromisedError as promised:
                     self.engine.compute(promised.names)
                 else:
+                    plan.close()
                     return plan.stages[-1].tasks

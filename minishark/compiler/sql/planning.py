@@ -201,6 +201,12 @@ class PlanningDatabase:
             self._miniatures.put(table.name, columns, table.statistics)
             self._names[table.name.lower()] = table.name
 
+    def update_table(self, table: Table) -> None:
+        """The next version of a table, with the same columns; most leave plans as they are."""
+        with self._lock:
+            columns = [(column.name, column.type) for column in table.schema]
+            self._miniatures.update(table.name, columns, table.statistics)
+
     def remove_table(self, name: str) -> None:
         with self._lock:
             self._miniatures.remove(name)
@@ -238,6 +244,15 @@ class PlanningDatabase:
     def tables_in(self, sql: str) -> tuple[str, ...]:
         with self._lock:
             return self._tables_in(sql, self._relations_in(sql))
+
+    def reads_nothing(self, sql: str, name: str) -> bool:
+        """Whether a statement that writes a table names it once, and reads no relation."""
+        with self._lock:
+            if self._known.has_macros or self._relations_in(sql) != set():
+                return False
+            text, word = sql.lower(), name.lower()
+            is_word = _WORD.fullmatch(word) is not None
+            return (_WORD.findall(text) if is_word else text).count(word) == 1
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`."""

@@ -36,6 +36,7 @@ _TIMES = {
 _NO_ARGUMENTS = re.compile(r"\s*\(\s*\)")
 _OPERATOR = duckdb.token_type.operator
 _INTO = ("INSERT", "MERGE")
+_VERBS = ("INSERT", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +209,14 @@ def unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
+def verb_of(sql: str) -> str:
+    """The word that says what a statement does, after WITH; empty if it is none of these."""
+    text = Text(sql)
+    if text.next() == "WITH":
+        text.until(*_VERBS)
+    return text.next() if text.next() in _VERBS else ""
+
+
 def parse_change(sql: str) -> Change:
     """A statement that changes a table's rows.
 
@@ -218,7 +227,7 @@ def parse_change(sql: str) -> Change:
     text.refuse("RETURNING", "CONFLICT")
     ctes = ""
     if text.next() == "WITH":
-        ctes = text.until("INSERT", "DELETE", "UPDATE", "MERGE") + " "
+        ctes = text.until(*_VERBS) + " "
     verb = text.next()
     text.at += 1
     match verb:
