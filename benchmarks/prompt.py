@@ -6,9 +6,9 @@
   `df()` of DuckDB, which has as many threads as the session has slots. "query" sorts by a computed
   key, so that rows are not only copied.
 - first: the first rows of a table of so many rows, as the shell shows them; beside all of them.
-- start: processes from nothing to the answer of `SELECT 42`: `minishark sql`; Python that imports
-  duckdb and asks the same, as DuckDB's own shell is not on PyPI; and Python alone. Peak memory is
-  that of the largest process.
+- start: processes from nothing to an answer: `minishark sql "SELECT 42"`, also with a table; Python
+  that imports duckdb and asks the same, as DuckDB's own shell is not on PyPI; and Python alone.
+  Peak memory is that of the largest process.
 
 The engines take turns; medians count. CPU time is that of all processes of an engine.
 """
@@ -16,8 +16,8 @@ The engines take turns; medians count. CPU time is that of all processes of an e
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -39,6 +39,18 @@ _QUERIES = {
     "table": "FROM t",
     "query": "SELECT *, price * tax AS product FROM t WHERE id % 100 > 0 ORDER BY hash(id)",
 }
+# A small process of its own, as a child's peak begins with that of its parent.
+_LAUNCHER = """
+import os, sys, time
+null = os.open(os.devnull, os.O_WRONLY)
+began = time.perf_counter()
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ,
+                     file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)])
+_, status, usage = os.wait4(pid, 0)
+elapsed = time.perf_counter() - began
+assert status == 0, sys.argv
+print(elapsed, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+"""
 
 
 def main() -> None:
@@ -109,12 +121,14 @@ def _compared(
 
 def _starts(repetitions: int) -> dict[str, float]:
     duck = "import duckdb; print(duckdb.sql('SELECT 42'))"
+    command = [sys.executable, "-m", "minishark.cli", "sql"]
     commands = {
-        "minishark sql": [sys.executable, "-m", "minishark.cli", "sql", "SELECT 42"],
+        "minishark sql": [*command, "SELECT 42"],
+        "minishark sql with a table": [*command, "SELECT count(*) FROM region"],
         "duckdb in Python": [sys.executable, "-c", duck],
         "Python": [sys.executable, "-c", "print(42)"],
     }
-    figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}
+    figures: dict[str, list[list[float]]] = {name: [] for name in commands}
     for _ in range(repetitions):
         for name, arguments in commands.items():
             figures[name].append(_run(arguments))
@@ -129,17 +143,12 @@ def _starts(repetitions: int) -> dict[str, float]:
     return report
 
 
-def _run(arguments: list[str]) -> tuple[float, float, float]:
-    """Elapsed time and CPU time of a process with its children, in seconds, and its peak in MB."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    actions = [(os.POSIX_SPAWN_DUP2, null, 1)]
-    began = time.perf_counter()
-    pid = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=actions)
-    _, status, usage = os.wait4(pid, 0)
-    elapsed = time.perf_counter() - began
-    os.close(null)
-    assert status == 0, arguments
-    return elapsed, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+def _run(arguments: list[str]) -> list[float]:
+    """Elapsed and CPU time of a process with its children, in seconds, and its peak in MB."""
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", _LAUNCHER, *arguments], capture_output=True, check=True
+    )
+    return [float(figure) for figure in found.stdout.split()]
 
 
 if __name__ == "__main__":
