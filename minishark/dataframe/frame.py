@@ -10,9 +10,10 @@ where it was typed. Nothing runs before an action.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -38,7 +39,7 @@ from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
 from minishark.dataframe.writer import DataFrameWriter
-from minishark.errors import OptionError, UnsupportedError
+from minishark.errors import OptionError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
@@ -383,15 +384,13 @@ class DataFrame(CamelCase):
             raise OptionError("Both DataFrames must be of the same session.")
         return query_of(other)
 
-    def hint(self, name: str, *_: Any) -> NoReturn:
-        """Not supported, as joins are planned by table statistics.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise UnsupportedError(
-            f"minishark takes no hints such as {name!r}: it decides by the sizes of tables."
+    def hint(self, name: str, *_: Any) -> DataFrame:
+        """The same, with a warning: joins are planned by table statistics, not by hints."""
+        warnings.warn(
+            f"minishark takes no hints such as {name!r}: it decides by the sizes of tables.",
+            stacklevel=2,
         )
+        return self
 
     # Groups
 
