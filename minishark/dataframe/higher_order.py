@@ -190,12 +190,12 @@ def _unnested(column: Column, name: str) -> Column:
 
 
 def _positions(column: Column) -> Column:
-    return call("range", call("len", column))
+    return call("range", call("cardinality", column).cast("BIGINT"))
 
 
 def _filled(column: Column, elements: Column) -> Column:
     """The elements, or a NULL where there are none."""
-    return case(call("len", column) > 0, elements).otherwise([None])
+    return case(call("cardinality", column) > 0, elements).otherwise([None])
 
 
 def explode(col: Any) -> Generator:
