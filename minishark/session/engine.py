@@ -51,10 +51,10 @@ from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
-from minishark.query.sources import SourceRows, SourceTables
+from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
-from minishark.session.scratch_database import ScratchDatabase
+from minishark.session.scratch_database import ReadTable, ScratchDatabase
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
@@ -140,7 +140,7 @@ class Engine:
             options=options,
             sources=self.sources,
         )
-        self.scratch = ScratchDatabase(limits, self._readable, self._rows)
+        self.scratch = ScratchDatabase(limits, self._readable, self._reading)
         self.root = self
         self.placing = placing
         self.storage = storage
@@ -335,8 +335,12 @@ class Engine:
         """The names of what the scratch database can read."""
         return [*self.loaded_tables, *self.sources.names]
 
-    def _rows(self, name: str) -> pa.Table | SourceRows:
-        return self.sources.rows(name) if name in self.sources else self.tables.read(name)
+    @contextlib.contextmanager
+    def _reading(self, sql: str) -> Iterator[ReadTable]:
+        with self.sources.reading(sql) as sources:
+            yield (
+                lambda name: sources.rows(name) if name in self.sources else self.tables.read(name)
+            )
 
     def run(
         self,
@@ -581,6 +585,10 @@ class _Query(Generic[Result]):
         self.engine.restore(lost)
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+        with contextlib.closing(plan):
+            return self._executed(plan, warnings)
+
+    def _executed(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
         if self.sink.takes_constants and plan.logical.is_constant:
             # Pools ask SELECT 1 all day. If it fails, the task's error is the one to tell.
@@ -622,12 +630,8 @@ class _Query(Generic[Result]):
                 adaptation=adaptation,
                 observer=self.observer,
             )
-            try:
-                run.run()
-                result = self.sink.finish(run)
-            finally:
-                for snapshot in plan.opened:
-                    snapshot.close()
+            run.run()
+            result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
         metrics = self._metrics(run.metrics(), warnings)

@@ -25,7 +25,9 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
+from minishark.compiler.sql.tokens import sql_tokens
 from minishark.errors import (
+    AlreadyExistsError,
     CatalogError,
     QueryCancelledError,
     QueryError,
@@ -42,6 +44,8 @@ from minishark.worker.writing import disk_full
 
 # All rows of a table in the cluster, memory-mapped, or of a source, read when they are needed.
 ReadTable = Callable[[str], object]
+# While a statement runs, gives what reads its tables: sources as of one moment.
+Reading = Callable[[str], contextlib.AbstractContextManager[ReadTable]]
 # A context for a statement that runs, given what interrupts it.
 StoppedBy = Callable[[Callable[[], None]], contextlib.AbstractContextManager[None]]
 
@@ -53,6 +57,8 @@ _SETTINGS = {
 ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
+_QUALIFIER = ("memory", ".", "main", ".")
+_QUALIFIED = re.compile(r'\bmemory"?\s*\.\s*"?main\b', re.IGNORECASE)
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
@@ -117,11 +123,11 @@ class ScratchDatabase:
     """Runs statements, and tracks which tables the cluster must load again."""
 
     def __init__(
-        self, config: Mapping[str, str], tables: Callable[[], list[str]], read: ReadTable
+        self, config: Mapping[str, str], tables: Callable[[], list[str]], reading: Reading
     ) -> None:
-        """An empty database; `tables` gives the names of the cluster's tables."""
+        """An empty database; `tables` gives the names of the cluster's tables and of sources."""
         self._con = duckdb.connect(config=dict(config))
-        self._loaded, self._read = tables, read
+        self._loaded, self._reading = tables, reading
         self._con.execute("SET autoinstall_known_extensions = false")
         self._shared = _Changes()
         self._ours = _OURS  # a session's temporary tables are the cluster's, too
@@ -185,11 +191,11 @@ class ScratchDatabase:
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
-        with self._lock, self._shared.lock:
-            names = self._show()
+        with self._lock, self._shared.lock, self._shows(sql) as names:
             self._take((name,) if name is not None else _mentioned(sql, names))
             before = self._tables()
-            answer = self._answer(sql)
+            with self._temporary_noted() if self.temporary else contextlib.nullcontext():
+                answer = self._answer(sql)
             for table in self._tables():
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
@@ -214,9 +220,7 @@ class ScratchDatabase:
             rows: at least all rows that it changes.
             is_alone: whether it reads no other table.
         """
-        with self._lock:
-            if not is_alone:
-                self._show()
+        with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
             return self._in_shell(sql, shell, rows, fills=True)
 
     def _in_shell(self, sql: str, shell: Shell, given: pa.Table | None, *, fills: bool) -> MadeRows:
@@ -263,8 +267,7 @@ class ScratchDatabase:
         return tells_all and not stays
 
     def run(self, sql: str) -> pa.Table:
-        with self._lock, self._shared.lock:
-            names = self._show()
+        with self._lock, self._shared.lock, self._shows(sql) as names:
             if _COMMENT.match(sql):
                 self._take(_mentioned(sql, names))
             answer = self._answer(sql)
@@ -274,14 +277,12 @@ class ScratchDatabase:
 
     def run_temporary(self, sql: str) -> pa.Table:
         """Run a statement about temporary tables, which only this connection has."""
-        with self._lock, self._temporary_noted():
-            self._show()
+        with self._lock, self._temporary_noted(), self._shows(sql):
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
         """Create a temporary table: by a statement, or of these rows."""
-        with self._lock, self._temporary_noted():
-            self._show()
+        with self._lock, self._temporary_noted(), self._shows(create):
             if name.lower() not in self.temporary:
                 self._unregister(name)  # the view of the cluster's table of that name
             if rows is None:
@@ -300,8 +301,7 @@ class ScratchDatabase:
         found = _ENUM.match(sql)
         if found is None:
             raise QueryError("Write CREATE TYPE name AS ENUM (query).")
-        with self._lock:
-            self._show()
+        with self._lock, self._shows(sql):
             self._run(sql)
             ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
             return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
@@ -312,8 +312,7 @@ class ScratchDatabase:
             raise QueryError("Write SET VARIABLE name = value.")
         name = found[1]
         value = f"getvariable({quote_text(name.strip(chr(34)))})"
-        with self._lock:
-            self._show()
+        with self._lock, self._shows(sql):
             self._run(sql)
             ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
             text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
@@ -337,11 +336,7 @@ class ScratchDatabase:
             lossless: whether DuckDB's types are kept.
             stoppable: a context in which it runs, which is given what interrupts it.
         """
-        with self._lock, stoppable(self._con.interrupt):
-            try:
-                names = self._show()
-            except duckdb.InterruptException as error:
-                raise _translated(error) from error
+        with self._lock, stoppable(self._con.interrupt), self._shows(sql) as names:
             if _ROW_NUMBERS.search(sql):
                 self._take_numbered(_mentioned(sql, names))
             return self._answer(sql) if lossless else self._handed_out(sql)
@@ -355,8 +350,8 @@ class ScratchDatabase:
             search: the schema in which names are looked up first, if not the cluster's tables'.
         """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
-        with self._lock, self._shared.lock:
-            names = [name for name in self._show() if not name.startswith(hidden)]
+        with self._lock, self._shared.lock, self._shows(sql) as shown:
+            names = [name for name in shown if not name.startswith(hidden)]
             if search:
                 self._run(f"USE {search}")
             self._run("BEGIN")
@@ -378,9 +373,8 @@ class ScratchDatabase:
 
     def explain(self, sql: str, *, analyze: bool) -> str:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
-        with self._lock:
-            self._show()
-            return "\n".join(text for _, text in self._run(f"{word} {sql}"))
+        with self._lock, self._shows(sql):
+            return "\n".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""
@@ -465,7 +459,17 @@ class ScratchDatabase:
         ).fetchall()
         return [name for (name,) in rows]
 
-    def _show(self) -> list[str]:
+    @contextlib.contextmanager
+    def _shows(self, sql: str) -> Iterator[list[str]]:
+        """While a statement runs, the cluster's tables are visible; their names."""
+        with self._reading(sql) as read:
+            try:
+                names = self._show(read)
+            except duckdb.InterruptException as error:
+                raise _translated(error) from error
+            yield names
+
+    def _show(self, read: ReadTable) -> list[str]:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
         self._shared.has_own = True
         own, names = self._tables(), self._loaded()
@@ -473,7 +477,7 @@ class ScratchDatabase:
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
-                    self._con.register(name, self._read(name))
+                    self._con.register(name, read(name))
                     self._visible.add(name)
         # What is registered stays mapped: the memory of dropped tables would not be free.
         # One that another connection has copied to change it must not hide the copy.
@@ -503,10 +507,27 @@ class ScratchDatabase:
 
     def _defined(self, sql: str) -> bool:
         try:
-            self._con.execute(sql).fetchall()
+            self._con.execute(self._found(sql)).fetchall()
         except duckdb.Error:
             return False
         return True
+
+    def _found(self, sql: str) -> str:
+        """A statement with names that are found here of the cluster's tables.
+
+        What is registered is temporary, so `memory.main.t` is to be written as `main.t`.
+        """
+        if not _QUALIFIED.search(sql):
+            return sql
+        visible = {name.lower() for name in self._visible}
+        tokens = [(offset, _unquoted(text)) for offset, text, _ in sql_tokens(sql)]
+        text, last = "", 0
+        for at in range(len(tokens) - len(_QUALIFIER)):
+            *qualifier, (_, name) = tokens[at : at + len(_QUALIFIER) + 1]
+            if tuple(word for _, word in qualifier) == _QUALIFIER and name in visible:
+                text += sql[last : tokens[at][0]]
+                last = tokens[at + 2][0]
+        return text + sql[last:]
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
@@ -560,7 +581,7 @@ class ScratchDatabase:
 
     def _executed(self, sql: str) -> pa.Table:
         try:
-            relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
+            relation: duckdb.DuckDBPyRelation | None = self._con.sql(self._found(sql))
             answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
@@ -593,10 +614,15 @@ def _translated(error: duckdb.Error) -> Exception:
         return ResourceError(disk_full(error))
     text = message_of(error)
     if isinstance(error, duckdb.CatalogException):
-        return CatalogError(text)
+        return AlreadyExistsError(text) if "already exists" in text else CatalogError(text)
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return TaskFailedError(text)
+
+
+def _unquoted(token: str) -> str:
+    """A token as names are compared."""
+    return token.strip('"').replace('""', '"').lower()
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -193,6 +193,11 @@ class FileSplit(Split):
     @abstractmethod
     def relation(self, paths: Sequence[str]) -> Relation:
         """The rows, given where each of `files` is on this host, in folders of any name."""
+
+    @classmethod
+    def joined(cls, splits: Sequence[Self]) -> Sequence[FileSplit]:
+        """Splits that a task reads one after the other, as fewer that DuckDB reads at once."""
+        return splits
 
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         """Not called: DuckDB reads the relation."""

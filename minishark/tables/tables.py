@@ -21,6 +21,7 @@ from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
+    AlreadyExistsError,
     CatalogError,
     ConflictError,
     DataError,
@@ -120,7 +121,9 @@ class Tables:
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
         if name in self.catalog and not replace:
-            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+            raise AlreadyExistsError(
+                f"There is a table called {name!r} already; pass replace=True."
+            )
         if self.planning.has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
 
@@ -409,7 +412,7 @@ class Tables:
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
-                raise CatalogError(f"There is a table called {table.name!r} already.")
+                raise AlreadyExistsError(f"There is a table called {table.name!r} already.")
             self.catalog.add(table)
             self.planning.put_table(table)
         if replaced is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import cloudpickle
 import duckdb
@@ -111,9 +112,9 @@ class Scans:
 
     def _relation(self, name: str, reads: Sequence[SplitRead]) -> str:
         parts = [
-            _typed(read.schema, self._part(name, split, read.pushed))
-            for read in reads
-            for split in read.splits
+            _typed(schema, self._part(name, split, pushed))
+            for (schema, pushed), some in groupby(reads, lambda read: (read.schema, read.pushed))
+            for split in _joined([split for read in some for split in read.splits])
         ]
         return f"({' UNION ALL '.join(parts or [_nothing(reads[0].schema)])})"
 
@@ -135,6 +136,15 @@ def _unpickled(pickled: bytes) -> SplitRead:
     except Exception as error:  # it needs a module that is not here, or the like
         raise DataError(f"A split of a source can't be unpickled here: {error}") from error
     return read
+
+
+def _joined(splits: Sequence[Split]) -> Iterator[Split]:
+    """Consecutive splits of files as DuckDB reads them best; others as they are."""
+    for kind, some in groupby(splits, type):
+        if issubclass(kind, FileSplit):
+            yield from kind.joined([each for each in some if isinstance(each, FileSplit)])
+        else:
+            yield from some
 
 
 def _told(error: BaseException) -> MinisharkError:

@@ -144,7 +144,8 @@ class Job:
     @property
     def claim(self) -> Claim:
         """What queue disciplines may know of the job at this moment."""
-        return claim_of(self.submit.user, self.submit.options, len(self.placer.waiting))
+        options, placer = self.submit.options, self.placer
+        return claim_of(self.submit.user, options, len(placer.waiting), levels=placer.wants_levels)
 
     @property
     def story(self) -> tuple[str, ...]:

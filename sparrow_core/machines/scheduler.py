@@ -89,6 +89,7 @@ from sparrow_core.protocol.messages import (
     NodeLoad,
     NodeLost,
     NodeRefused,
+    Notes,
     Ping,
     PingJob,
     Pong,
@@ -118,6 +119,7 @@ from sparrow_core.protocol.types import (
     JobReport,
     KeptJob,
     MovedJob,
+    NodeLevel,
     RunningTask,
     TaskKey,
     TaskSpec,
@@ -244,6 +246,7 @@ class Scheduler:
         # Since when nodes have named jobs that nobody here knows.
         self._unknown: OrderedDict[JobId, float] = OrderedDict()
         self._unacknowledged: dict[JobId, Address] = {}  # open jobs, and their clients
+        self._peers: tuple[Address, ...] = ()  # other schedulers of the nodes
         self._accept_due = False
         self._weights = SetWeights()
         self._generation = 0  # of the tick that is awaited
@@ -263,9 +266,9 @@ class Scheduler:
     def _dispatch(self, msg: SchedulerIn, now: float) -> list[Envelope]:
         match msg:  # the most frequent messages first
             case GetTasks():
-                return self._on_get_tasks(msg, now)
+                return [*self._on_get_tasks(msg, now), *self._tell_peers(now)]
             case ReportTasks():
-                return self._on_reports(msg.reports, now)
+                return self._on_report_tasks(msg, now)
             case SubmitJob():
                 return self._on_submit_job(msg, now)
             case EndJob():
@@ -292,6 +295,8 @@ class Scheduler:
                 return self._on_taken_over(msg, now)
             case AskNodes():
                 return self._ask_nodes()
+            case Notes():
+                return self._on_notes(msg, now)
             case TakeOverTimer():
                 return self._open_taken_over(msg.job_id, now)
             case GetShared():
@@ -634,7 +639,7 @@ class Scheduler:
             out.append(Envelope(self._ledger.nodes[name].address, msg))
         for placement in self._watching if out else ():
             placement.on_reserved(job.submit, reservations, now)
-        return out
+        return [*out, *self._tell_peers(now)]
 
     def _place(
         self, job: Job, tasks: tuple[TaskSpec, ...], avoid: tuple[NodeName, ...], now: float
@@ -776,6 +781,7 @@ class Scheduler:
         if node is None:
             return out  # not registered yet: its heartbeat comes, and its request times out
         node.heard_at = now
+        self._note_level(msg.node, msg.level, now)
         job = self._ledger.jobs.get(msg.job_id)
         if job is None:
             nothing = AssignTasks(
@@ -832,6 +838,12 @@ class Scheduler:
 
     def _share(self, job: Job, to: Address, job_id: JobId) -> Envelope:
         return Envelope(to, JobShared(job_id, self.address, job.submit.shared))
+
+    def _on_report_tasks(self, msg: ReportTasks, now: float) -> list[Envelope]:
+        out = self._on_reports(msg.reports, now)
+        if msg.node in self._ledger.nodes:
+            self._note_level(msg.node, msg.level, now)
+        return [*out, *self._tell_peers(now)]
 
     def _on_reports(self, reports: tuple[JobReport, ...], now: float) -> list[Envelope]:
         out: list[Envelope] = []
@@ -970,6 +982,7 @@ class Scheduler:
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
+        self._peers = tuple(each for each in msg.schedulers if each != self.address)
         for placement in self._watching:
             placement.on_heartbeat(msg.name, sum(msg.load), _longest_by_job(msg.longest), now)
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
@@ -1080,6 +1093,27 @@ class Scheduler:
         except (Unsatisfiable, NoNodes) as error:
             return self._abort(job, _kind_of(error), str(error), job.story)
         return self._reserve(job, reservations, now)
+
+    # --- what placements know -------------------------------------------------------------------
+
+    def _note_level(self, node: NodeName, level: NodeLevel | None, now: float) -> None:
+        if level is not None:
+            for placement in self._watching:
+                placement.on_level(node, level, now)
+
+    def _tell_peers(self, now: float) -> list[Envelope]:
+        """What placements have to tell those of other schedulers, which nodes have named."""
+        out: list[Envelope] = []
+        for name, placement in self._placements.noting.items() if self._peers else ():
+            if body := placement.notes(len(self._peers), now):
+                out += [Envelope(peer, Notes(name, body)) for peer in self._peers]
+        return out
+
+    def _on_notes(self, msg: Notes, now: float) -> list[Envelope]:
+        # For one that no job here has named, there is nobody to tell.
+        if (placement := self._placements.noting.get(msg.placement)) is not None:
+            placement.on_notes(msg.body, now)
+        return []
 
     # --- time ----------------------------------------------------------------------------------
 
