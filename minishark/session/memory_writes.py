@@ -27,9 +27,12 @@ from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
+from minishark.session.memory_transactions import AddedRows, measured, with_rows
 from minishark.session.scratch_database import ROWS, Shell
 from minishark.tables.deltas import without_rows
 from minishark.tables.warehouse import dml
+
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class MemoryWrites:
         if engine.scratch.must_keep(name):
             return None
         with engine.up_to_date():
-            table = engine.tables.catalog.find(name)
+            table = engine.planner.catalog.find(name)
         return table if table is not None and table.is_computed else None
 
     # INSERT
@@ -66,7 +69,7 @@ class MemoryWrites:
         engine = self.engine
         if engine.planning.reads_nothing(sql):
             made = engine.scratch.insert(sql, _shell(table))
-            self._add(table, made.rows)
+            self._publish(table, _NONE, made.rows)
             return made.answer
         try:
             change = dml.parse_change(sql)
@@ -81,7 +84,7 @@ class MemoryWrites:
             how = f"({', '.join(map(quote, change.columns))}) "
         insert = f"INSERT INTO {quote(table.name)} {how}FROM {quote(ROWS)}"
         made = engine.scratch.insert(insert, _shell(table), given)
-        self._add(table, made.rows)
+        self._publish(table, _NONE, made.rows)
         return made.answer
 
     # DELETE, UPDATE, MERGE
@@ -111,8 +114,7 @@ class MemoryWrites:
 
     def _deleted(self, change: dml.Delete, table: Table) -> pa.Table | None:
         if not change.condition and not change.using:
-            tables = self.engine.tables
-            tables.changed(table, tables.deltas.emptied(table))
+            self._next(table, self.engine.tables.deltas.emptied(table), None)
             return counted(table.rows)
         found = self._found(change, table, quote(ROW_NUMBER))
         if found is None:
@@ -133,23 +135,29 @@ class MemoryWrites:
 
     # Versions
 
-    def _add(self, table: Table, rows: pa.Table) -> None:
-        """Publish the version of a table with more rows, the last column being their buckets."""
-        self._publish(table, np.empty(0, np.int64), rows)
-
     def _publish(self, table: Table, deleted: NDArray[np.int64], added: pa.Table | None) -> None:
-        """Publish the version of a table without some rows, by their numbers, and with others."""
-        tables, new = self.engine.tables, table
+        """Make the version of a table without some rows, by their numbers, and with others.
+
+        The last column of `added` has their buckets.
+        """
+        new, rows = table, None
         if len(deleted):
-            new = without_rows(new, deleted)
-        if added is not None:
+            new = without_rows(table, deleted)
+        if added is not None and added.num_rows:
             last = added.num_columns - 1
-            buckets = added.column(last) if table.is_hashed else None
-            added = added.remove_column(last)
-            if added.num_rows:
-                new = tables.deltas.with_rows(new, added, buckets)
+            rows = AddedRows(added.remove_column(last), added.column(last).combine_chunks())
+            new = with_rows(self.engine, new, rows)
         if new is not table:
-            tables.changed(table, tables.merged(new), added)
+            self._next(table, new, None if len(deleted) else rows)
+
+    def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
+        """Let the next statements see a version; `added` if it only has more rows."""
+        engine = self.engine
+        new = measured(engine.tables.merged(new), new, None)
+        if engine.transaction is not None:
+            engine.transaction.change(old, new, added)
+        else:
+            engine.tables.changed((old, new))
 
 
 def _shell(table: Table) -> Shell:

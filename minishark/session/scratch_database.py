@@ -133,9 +133,10 @@ class ScratchDatabase:
         self._ours = _OURS  # a session's temporary tables are the cluster's, too
         self._begin()
 
-    def child(self) -> ScratchDatabase:
+    def child(self, reading: Reading) -> ScratchDatabase:
         """Another connection, with settings and temporary tables of its own."""
         child = copy.copy(self)
+        child._reading = reading  # noqa: SLF001 - a copy of this one
         child.reconnect()
         return child
 

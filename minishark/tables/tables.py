@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -35,8 +35,7 @@ from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
-from minishark.tables.changed_statistics import changed_statistics
-from minishark.tables.deltas import DeltaWriter, changed_files, needs_merge
+from minishark.tables.deltas import DeltaWriter, changed_files, needs_merge, versions
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
@@ -169,7 +168,7 @@ class Tables:
         for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
             try:
-                return self._stored_rows(table)
+                return self.stored_rows(table)
             except (InputMissingError, OSError) as error:
                 if self.is_current(table):  # else it was replaced, or its replicas moved
                     files = error.files if isinstance(error, InputMissingError) else ()
@@ -177,34 +176,43 @@ class Tables:
                     if lost is None:
                         raise
                     self.restore(lost)
-        return self._stored_rows(self.catalog.get(name))
+        return self.stored_rows(self.catalog.get(name))
 
-    def _stored_rows(self, table: Table) -> pa.Table:
+    def stored_rows(self, table: Table) -> pa.Table:
         slices = [item for p in table.partitions for item in partition_slices(p)]
         return self.cluster.store().read(tuple(slices))
 
     # Changes
 
-    def changed(self, old: Table, new: Table, added: pa.Table | None = None) -> None:
-        """Publish the next version of a table; `added` are the rows that it has more.
+    def changed(self, *changes: tuple[Table, Table]) -> None:
+        """Publish the next versions of tables, all at once: each with the one before.
 
         Raises:
-            ConflictError: there is another version by now.
+            ConflictError: a table has another version by now; nothing was published.
         """
-        statistics = changed_statistics(old.statistics, old.schema, added, new.rows, new.bytes)
-        new = replace_fields(new, statistics=statistics)
         with self._lock:
-            current = self.catalog.find(old.name)
-            if current is None or not current.same_rows(old):
-                raise ConflictError(
-                    f"Table {old.name} was changed or replaced meanwhile; run the statement again."
-                )
-            self.catalog.add(_relocated(new, current))
-            self.planning.update_table(new)
-        for file, nodes in changed_files(old, new).items():
+            current = {old.folder: self._current(old) for old, _ in changes}
+            found = [_relocated(new, current[old.folder]) for old, new in changes]
+            self.catalog.add(*found)
+            for new in found:
+                self.planning.update_table(new)
+        for old, new in changes:
+            self.retire(changed_files(old, new))
+        self.sweep()
+
+    def _current(self, old: Table) -> Table:
+        current = self.catalog.find(old.name)
+        if current is None or not current.same_rows(old):
+            raise ConflictError(
+                f"Table {old.name} was changed or replaced meanwhile; run the statement again."
+            )
+        return current
+
+    def retire(self, files: Mapping[str, Sequence[str]]) -> None:
+        """Files that no version has any more, with their locations, are deleted some time."""
+        for file, nodes in files.items():
             for node in nodes:
                 self._retired.give_up(file, node, self.cluster.open_folders)
-        self.sweep()
 
     def merged(self, table: Table) -> Table:
         """The same rows, with partitions that have changed much stored again as single files."""
@@ -219,7 +227,7 @@ class Tables:
         partitions = list(table.partitions)
         for old, new in zip(worn, loaded.partitions, strict=True):
             partitions[old.index] = replace_fields(new, index=old.index)
-        return replace_fields(table, partitions=tuple(partitions), version=table.version + 1)
+        return replace_fields(table, partitions=tuple(partitions), version=next(versions))
 
     def numbered(self, table: Table) -> Table:
         """The same rows with their numbers, as a table that only views of the catalog have."""

@@ -553,13 +553,15 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
         columns: which columns are wanted.
     """
     assert not isinstance(change, Insert), "it changes no rows"
-    if isinstance(change, Merge):
-        matches = f"EXISTS (SELECT 1 FROM {change.source} WHERE {change.condition})"
-    else:
-        matches = _matches(change)
     alias = quote(change.alias)
     wanted = f"{alias}.*" if columns == "*" else columns
-    return f"{change.ctes}SELECT {wanted} FROM {numbered} AS {alias} WHERE {matches}"
+    selected = f"{change.ctes}SELECT {wanted} FROM {numbered} AS {alias}"
+    source = change.using if isinstance(change, Delete) else change.source
+    condition = change.condition or "true"
+    if not source:
+        return f"{selected} WHERE {condition}"
+    others = " CROSS JOIN ".join(Text(source).parts())
+    return f"{selected} SEMI JOIN ({others}) ON ({condition})"
 
 
 def search_of(change: Change) -> str:
