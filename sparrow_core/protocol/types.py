@@ -157,12 +157,13 @@ class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 class Loss(Struct, frozen=True, array_like=True, gc=False):
-    """An attempt that must be retried, and why."""
+    """An attempt that must be retried, and why; `on_the_way` if it was lost with a message."""
 
     task_id: TaskId
     attempt: Count
     executor: str
     reason: str
+    on_the_way: bool = False
 
 
 class JobReport(Struct, frozen=True, array_like=True, gc=False):

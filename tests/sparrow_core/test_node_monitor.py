@@ -237,8 +237,9 @@ def test_tasks_that_an_executor_does_not_know_are_lost() -> None:
     node(assign(1, 0, drained=True))
     status = ExecutorStatus(info("e0", 1), (), ())
     assert [] == node(status, now=0.5)
-    report = loss(0, "the executor does not know of it")
-    assert [Envelope(S, ReportTasks((report,)))] == node(status, now=1.0)
+    lost = Loss(0, 1, "n-e0", "the executor does not know of it", on_the_way=True)
+    expected = [Envelope(S, ReportTasks((JobReport(JOB, (), (lost,)),)))]
+    assert expected == node(status, now=1.0)
 
 
 def test_executors_hear_again_of_jobs_that_are_over() -> None:

@@ -199,6 +199,21 @@ def test_reservations_are_cancelled_when_all_tasks_are_bound() -> None:
     assert [] == scheduler(get("b", 1)), "that was the answer"
 
 
+def test_what_is_lost_with_messages_does_not_count_as_the_tasks_fault() -> None:
+    """Only after many more tries is a task given up that never begins."""
+    scheduler = Driven("a", max_attempts=2, max_tries=4)
+    scheduler(submit(task(0)))
+    lost = Loss(0, 1, "a-e0", "the executor does not know of it", on_the_way=True)
+    for attempt in range(1, 4):
+        assert (0,) == tuple(t.task_id for t in scheduler(get("a", 1))[0].msg.tasks)  # type: ignore[attr-defined]
+        again = JobReport(JOB, (), (structs.replace(lost, attempt=attempt),))
+        assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(ReportTasks((again,)))
+    scheduler(get("a", 1))
+    last = JobReport(JOB, (), (structs.replace(lost, attempt=4),))
+    (out,) = scheduler(ReportTasks((last,)))
+    assert isinstance(out.msg, TaskAbandoned)
+
+
 def test_a_node_that_falls_idle_gets_a_reservation_of_the_oldest_job_that_waits() -> None:
     """In place of stealing; only where the job may run, and only of short jobs."""
     scheduler = Driven("a", "b")
