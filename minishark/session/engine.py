@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
+from minishark.catalog import Catalog
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
@@ -50,10 +51,10 @@ from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
-from minishark.query.sources import SourceRows, SourceTables
+from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
-from minishark.session.scratch_database import ScratchDatabase
+from minishark.session.scratch_database import ReadTable, ScratchDatabase
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
@@ -139,7 +140,7 @@ class Engine:
             options=options,
             sources=self.sources,
         )
-        self.scratch = ScratchDatabase(limits, self._readable, self._rows)
+        self.scratch = ScratchDatabase(limits, self._readable, self._reading)
         self.root = self
         self.placing = placing
         self.storage = storage
@@ -156,6 +157,7 @@ class Engine:
         self._folders = itertools.count()
         self._lock = threading.Lock()
         self.loading = threading.Lock()
+        self.writing = threading.RLock()  # held while a statement changes tables, before `loading`
         self._pid = os.getpid()
         self._stopped = False
         self._promised: set[str] = set()  # tables that a child has promised
@@ -172,6 +174,12 @@ class Engine:
         child = copy.copy(self)
         child.detach(self.environment.settings)
         return child
+
+    def seeing(self, catalog: Catalog) -> Engine:
+        """The same engine, whose queries read the tables of another catalog."""
+        other = copy.copy(self)
+        other.planner = self.planner.seeing(catalog)
+        return other
 
     def detach(self, settings: Sequence[str]) -> None:
         """Go on as a child of the root, of which it is a copy, with these settings."""
@@ -327,8 +335,12 @@ class Engine:
         """The names of what the scratch database can read."""
         return [*self.loaded_tables, *self.sources.names]
 
-    def _rows(self, name: str) -> pa.Table | SourceRows:
-        return self.sources.rows(name) if name in self.sources else self.tables.read(name)
+    @contextlib.contextmanager
+    def _reading(self, sql: str) -> Iterator[ReadTable]:
+        with self.sources.reading(sql) as sources:
+            yield (
+                lambda name: sources.rows(name) if name in self.sources else self.tables.read(name)
+            )
 
     def run(
         self,
@@ -573,6 +585,10 @@ class _Query(Generic[Result]):
         self.engine.restore(lost)
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+        with contextlib.closing(plan):
+            return self._executed(plan, warnings)
+
+    def _executed(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
         if self.sink.takes_constants and plan.logical.is_constant:
             # Pools ask SELECT 1 all day. If it fails, the task's error is the one to tell.
@@ -614,12 +630,8 @@ class _Query(Generic[Result]):
                 adaptation=adaptation,
                 observer=self.observer,
             )
-            try:
-                run.run()
-                result = self.sink.finish(run)
-            finally:
-                for snapshot in plan.opened:
-                    snapshot.close()
+            run.run()
+            result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
         metrics = self._metrics(run.metrics(), warnings)

@@ -17,9 +17,10 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
 from minishark.dataframe.partitioned import kept
-from minishark.errors import CatalogError, UnsupportedError
+from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
+from minishark.session.memory_writes import MemoryWrites
 from minishark.sources.contract import Source
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.sources import arrow_table
@@ -90,7 +91,9 @@ class NamedTables:
         if name in self.engine.sources:
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
         if not replace and name.lower() in self.engine.scratch.own_tables:
-            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+            raise AlreadyExistsError(
+                f"There is a table called {name!r} already; pass replace=True."
+            )
 
     def _publish(self, table: Table, *, replace: bool) -> None:
         # Another thread may be loading what a statement made of a table of that name before: it
@@ -132,16 +135,24 @@ class NamedTables:
     def insert(self, name: str, query: str) -> None:
         self.write(f"INSERT INTO {ident(name)} {query}", Target(name, is_main=True))
 
+    def is_named(self, target: Target) -> bool:
+        """Whether a statement that writes there changes one of these tables."""
+        return target.is_main and (len(target.path) > 1 or not self.engine.scratch.is_elsewhere)
+
     def write(self, sql: str, target: Target | None) -> pa.Table:
         # The cluster loads the changes before the next query.
         engine = self.engine
         engine.check_open()
-        if engine.scratch.is_elsewhere or (target is not None and not target.is_main):
+        if target is not None and not self.is_named(target):
             return self.run_in_scratch(sql)
         if target is not None and target.name in engine.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
-        engine.compute(engine.planning.tables_in(sql))
-        return engine.scratch.write(sql, target)
+        with engine.writing:
+            answer = MemoryWrites(engine).run(sql, target) if target is not None else None
+            if answer is not None:
+                return answer
+            engine.compute(engine.planning.tables_in(sql))
+            return engine.scratch.write(sql, target)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""

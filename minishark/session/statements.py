@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -15,6 +16,7 @@ from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
+from minishark.expressions import quote
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
 from minishark.session.named_tables import HIDDEN
@@ -170,11 +172,11 @@ class Statements:
         if not runtime.engine.is_root:
             if statement.is_temporary and target is not None:
                 return self._create_temporary(statement, target.name)
-            if self._names_temporary(statement.sql):
+            if self._is_temporary(statement):
                 with runtime.engine.up_to_date():
                     runtime.engine.compute(runtime.planning.tables_in(statement.sql))
                     return runtime.scratch.run_temporary(statement.sql)
-        if target is not None and target.is_main and not runtime.scratch.is_elsewhere:
+        if target is not None and runtime.named.is_named(target):
             match statement:
                 case kinds.CreateTableAs(query=query) if self._can_create(target.name, statement):
                     runtime.named.store_query(target.name, query, Layout(replicas=2), replace=True)
@@ -189,8 +191,16 @@ class Statements:
         temporary = self.runtime.scratch.temporary
         if not temporary:
             return False
-        text = sql.lower()
-        return any(name in text for name in temporary)
+        names = "|".join(re.escape(quote(name)[1:-1]) for name in temporary)
+        return re.search(rf"(?<!\w)(?:{names})(?!\w)", sql.lower()) is not None
+
+    def _is_temporary(self, statement: kinds.Write) -> bool:
+        """Whether a statement changes a temporary table, and so no other one."""
+        target = statement.target
+        if target is None or isinstance(statement, kinds.CreateTable):
+            return False
+        *schema, name = [part.lower() for part in target.path]
+        return name in self.runtime.scratch.temporary and schema in ([], ["temp"], ["temp", "main"])
 
     def _create_temporary(self, statement: kinds.Write, name: str) -> pa.Table:
         """A temporary table, whose rows are computed on the cluster where they can be."""
@@ -223,7 +233,7 @@ class Statements:
         # that do not survive Arrow.
         runtime = self.runtime
         with runtime.engine.up_to_date():
-            if self._names_temporary(created.query):
+            if runtime.scratch.is_elsewhere or self._names_temporary(created.query):
                 return False
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import duckdb
@@ -205,7 +206,7 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
 
 def test_ctrl_c_in_a_statement_that_writes() -> None:
     """It comes out as KeyboardInterrupt; the statement changed nothing, and the next one runs."""
-    database = ScratchDatabase({}, tables=list, read=lambda _: pa.table({}))
+    database = ScratchDatabase({}, tables=list, reading=lambda _: nullcontext(pa.table))
     database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
 
     def write(sql: str) -> pa.Table:
