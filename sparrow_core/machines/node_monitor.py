@@ -385,7 +385,10 @@ class NodeMonitor:
         self._asking[self._requests] = ask
         reports = self._unreported.take(ask.scheduler)
         level = self._level(ask.count) if ask.claim.levels else None
-        msg = GetTasks(ask.job_id, self.name, self._requests, ask.count, reports, level)
+        msg = GetTasks(
+            job_id=ask.job_id, node=self.name, request=self._requests,
+            count=ask.count, reports=reports, level=level,
+        )  # fmt: skip
         return Envelope(ask.scheduler, msg)
 
     def _level(self, asked: int = 0) -> NodeLevel:

@@ -143,7 +143,7 @@ WIRE: list[tuple[Message, str]] = [
     (NodeRefused("m"), '["NodeRefused","m"]'),
     (NodeLost(NODE, "r"), '["NodeLost","n","r"]'),
     (Reserve(JOB, AT, 2), '["Reserve","j","e#a",2,["","",0,1.0,1,false]]'),
-    (GetTasks(JOB, NODE, 1, 2, REPORTS, NodeLevel(-1, 4)),
+    (GetTasks(job_id=JOB, node=NODE, request=1, count=2, reports=REPORTS, level=NodeLevel(-1, 4)),
      '["GetTasks","j","n",1,2,[["j",[3],[[1,2,"n-e0","lost",false]]]],[-1,4]]'),
     (ReportTasks(REPORTS), '["ReportTasks",[["j",[3],[[1,2,"n-e0","lost",false]]]],"",null]'),
     (Notes("p", b"s"), '["Notes","p","cw=="]'),
