@@ -217,7 +217,8 @@ def _select(part: MappedFile, path: str, deletes: Sequence[str]) -> str:
             f"The Parquet file {part.path} has no field ids, and its table no mapping of names; "
             "write the file again with the table's own writer."
         )
-    columns = ", ".join(_column(column, stored) for column in part.columns)
+    trusted = str(metadata.created_by).startswith("DuckDB")
+    columns = ", ".join(_column(column, stored, trusted=trusted) for column in part.columns)
     conditions = _conditions(part, metadata, deletes)
     # Names by position: those in the file may differ in case only.
     names = [f"c{number}" for number in range(len(stored))]
@@ -230,8 +231,14 @@ def _select(part: MappedFile, path: str, deletes: Sequence[str]) -> str:
     return f"SELECT {columns} FROM {read}{where}"
 
 
-def _column(column: MappedColumn, stored: pa.Schema) -> str:
-    """SQL of one column of the table."""
+def _column(column: MappedColumn, stored: pa.Schema, *, trusted: bool) -> str:
+    """SQL of one column of the table.
+
+    Args:
+        column: the column.
+        stored: the columns of the file.
+        trusted: whether bounds of floating-point columns in the file count NaN.
+    """
     name = quote(column.name)
     if column.is_row_number:
         return f"n AS {name}"
@@ -240,6 +247,10 @@ def _column(column: MappedColumn, stored: pa.Schema) -> str:
         return f"CAST({column.constant} AS {column.type}) AS {name}"
     source = f"c{number}"
     type_ = stored.field(number).type
+    if pa.types.is_floating(type_) and not trusted:
+        # Other writers leave NaN out of bounds, and DuckDB would skip rows, or take all of a row
+        # group, by filters that it evaluates on them: it does not see through this.
+        source = f"CASE WHEN {source} IS NULL THEN NULL ELSE {source} END"
     if pa.types.is_timestamp(type_):
         # Without a zone, files mean UTC where tables mean an instant (INT96, for one).
         zoned = type_.tz is not None
