@@ -26,6 +26,7 @@ from minishark.programs.program import Program
 from minishark.programs.result_table import IntoTable, load_parts
 from minishark.programs.run import ProgramRun
 from minishark.programs.workers import WorkerJobs
+from minishark.query.inputs import partition_slices
 from minishark.tables.tables import Tables
 from minishark.worker.program_files import keep_part
 from minishark.worker.protocol import ProgramJob, StoredPartition, encode
@@ -188,7 +189,7 @@ def _working_folder() -> str:
 
 
 def _partitions(table: Table) -> tuple[StoredPartition, ...]:
-    return tuple(StoredPartition(p.file, p.locations, p.rows) for p in table.partitions)
+    return tuple(StoredPartition(partition_slices(p), p.rows) for p in table.partitions)
 
 
 def _preferred(

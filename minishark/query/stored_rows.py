@@ -13,8 +13,8 @@ import pyarrow as pa
 from minishark.compiler.logical.operators import Project, Scan
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.expressions import ColumnRef
+from minishark.query.inputs import partition_slices
 from minishark.query.planner import QueryPlan
-from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
 _Convert = Callable[[pa.Array], pa.Array]
@@ -41,9 +41,9 @@ def stored_rows(
     names, wanted = [name.lower() for name in (c.name for c in table.schema)], schema()
     positions = [names.index(name.lower()) for name in chosen[1]]
     parts: list[tuple[pa.Table, Sequence[_Convert]]] = []
-    for partition in table.partitions:
+    for item in (item for each in table.partitions for item in partition_slices(each)):
         try:
-            stored = store.read((FileSlice(partition.file, partition.locations),))
+            stored = store.read((item,))
         except InputMissingError:
             return None
         part = stored.select(positions)

@@ -14,7 +14,13 @@ from typing import Any
 from minishark.compiler.sql.statements import session_setting
 from minishark.dataframe import DataFrame
 from minishark.dataframe.names import ident
-from minishark.errors import CatalogError, OptionError, QueryError, UnsupportedError
+from minishark.errors import (
+    AlreadyExistsError,
+    CatalogError,
+    OptionError,
+    QueryError,
+    UnsupportedError,
+)
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.worker.protocol import ScalarFunction
@@ -95,7 +101,7 @@ class Definitions:
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
         if self.engine.planning.has_view(name):
             if not replace:
-                raise CatalogError(f"There is a view called {name!r} already.")
+                raise AlreadyExistsError(f"There is a view called {name!r} already.")
             if re.search(rf"\b{re.escape(name)}\b", frame.sql(), re.IGNORECASE):
                 raise CatalogError(f"The view {name!r} would read itself; use table({name!r}).")
             self.drop_view(name)
@@ -123,6 +129,10 @@ class Definitions:
         engine.planning.change(lambda con: create_function(con, function, uncalled(fn)))
         engine.scratch.change(lambda con: create_function(con, function, called))
         engine.set_functions({**engine.planner.functions, name: function})
+
+    def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        if self.engine.root.planner.functions.get(function.name) != function:
+            self.register_function(function, fn)
 
     def remove_function(self, name: str) -> None:
         engine = self.engine.root

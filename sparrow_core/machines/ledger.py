@@ -95,6 +95,14 @@ class Node:
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)
 
+    def suits(self, options: JobOptions) -> bool:
+        """Whether a job may be placed on it."""
+        return (
+            options.framework in self.frameworks
+            and not self.draining
+            and all(attribute in self.attributes for attribute in options.requires)
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class Job:
@@ -144,7 +152,8 @@ class Job:
     @property
     def claim(self) -> Claim:
         """What queue disciplines may know of the job at this moment."""
-        return claim_of(self.submit.user, self.submit.options, len(self.placer.waiting))
+        options, placer = self.submit.options, self.placer
+        return claim_of(self.submit.user, options, len(placer.waiting), levels=placer.wants_levels)
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -204,13 +213,7 @@ class Ledger:
         """The nodes on which a job may be placed: attributes, framework, and not draining."""
         key = (options.framework, options.requires)
         if key not in self._eligible:
-            self._eligible[key] = [
-                name
-                for name, node in self.nodes.items()
-                if options.framework in node.frameworks
-                and not node.draining
-                and all(attribute in node.attributes for attribute in options.requires)
-            ]
+            self._eligible[key] = [name for name, node in self.nodes.items() if node.suits(options)]
         return self._eligible[key]
 
     def starting(self, options: JobOptions, since: float) -> list[NodeName]:

@@ -89,6 +89,7 @@ from sparrow_core.protocol.messages import (
     NodeLoad,
     NodeLost,
     NodeRefused,
+    Notes,
     Ping,
     PingJob,
     Pong,
@@ -118,6 +119,7 @@ from sparrow_core.protocol.types import (
     JobReport,
     KeptJob,
     MovedJob,
+    NodeLevel,
     RunningTask,
     TaskKey,
     TaskSpec,
@@ -244,6 +246,9 @@ class Scheduler:
         # Since when nodes have named jobs that nobody here knows.
         self._unknown: OrderedDict[JobId, float] = OrderedDict()
         self._unacknowledged: dict[JobId, Address] = {}  # open jobs, and their clients
+        self._peers: tuple[Address, ...] = ()  # other schedulers of the nodes
+        # Jobs with waiting tasks that go to nodes that fall idle.
+        self._hungry: OrderedDict[JobId, Job] = OrderedDict()
         self._accept_due = False
         self._weights = SetWeights()
         self._generation = 0  # of the tick that is awaited
@@ -263,9 +268,9 @@ class Scheduler:
     def _dispatch(self, msg: SchedulerIn, now: float) -> list[Envelope]:
         match msg:  # the most frequent messages first
             case GetTasks():
-                return self._on_get_tasks(msg, now)
+                return [*self._on_get_tasks(msg, now), *self._tell_peers(now)]
             case ReportTasks():
-                return self._on_reports(msg.reports, now)
+                return self._on_report_tasks(msg, now)
             case SubmitJob():
                 return self._on_submit_job(msg, now)
             case EndJob():
@@ -292,6 +297,8 @@ class Scheduler:
                 return self._on_taken_over(msg, now)
             case AskNodes():
                 return self._ask_nodes()
+            case Notes():
+                return self._on_notes(msg, now)
             case TakeOverTimer():
                 return self._open_taken_over(msg.job_id, now)
             case GetShared():
@@ -470,6 +477,8 @@ class Scheduler:
         tasks = {task.task_id: task for task in msg.tasks}
         job = Job(submit=msg, tasks=tasks, placer=placer, heard_at=now, served_at=now, trail=trail)
         self._ledger.open(job)
+        if placer.uses_idle and placer.waiting:
+            self._hungry[msg.job_id] = job
         self._unknown.pop(msg.job_id, None)
         return job
 
@@ -634,7 +643,7 @@ class Scheduler:
             out.append(Envelope(self._ledger.nodes[name].address, msg))
         for placement in self._watching if out else ():
             placement.on_reserved(job.submit, reservations, now)
-        return out
+        return [*out, *self._tell_peers(now)]
 
     def _place(
         self, job: Job, tasks: tuple[TaskSpec, ...], avoid: tuple[NodeName, ...], now: float
@@ -645,6 +654,8 @@ class Scheduler:
             reservations = job.placer.place(tasks, nodes, avoid)
         except (Unsatisfiable, NoNodes) as error:
             return self._abort(job, _kind_of(error), str(error), job.story)
+        if job.placer.uses_idle:
+            self._hungry[job.job_id] = job
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, tasks)]
 
     def _widen_timers(self, job: Job, tasks: Sequence[TaskSpec]) -> list[Envelope]:
@@ -738,6 +749,7 @@ class Scheduler:
 
     def _remember_ended(self, job_id: JobId, ended: _Ended) -> None:
         self._unacknowledged.pop(job_id, None)
+        self._hungry.pop(job_id, None)
         self._ended[job_id] = ended
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
@@ -776,19 +788,22 @@ class Scheduler:
         if node is None:
             return out  # not registered yet: its heartbeat comes, and its request times out
         node.heard_at = now
+        self._note_level(msg.node, msg.level, now)
         job = self._ledger.jobs.get(msg.job_id)
         if job is None:
+            fed = self._feed(msg.node, msg.level, now)
             nothing = AssignTasks(
                 job_id=msg.job_id, scheduler=self.address,
                 client=self.address,  # no task, so no result for anybody
                 request=msg.request, tasks=(), drained=True, has_shared=False,
             )  # fmt: skip
-            return [*out, Envelope(node.address, nothing)]
+            return [*out, Envelope(node.address, nothing), *fed]
         return [*out, *self._assign(job, msg, node, now)]
 
     def _assign(self, job: Job, msg: GetTasks, node: Node, now: float) -> list[Envelope]:
         if msg.node in job.cancelled_on and not job.placer.offers(msg.node):
-            return []  # CancelReservations is on its way and answers this request, too
+            # CancelReservations is on its way and answers this request, too.
+            return self._feed(msg.node, msg.level, now)
         tasks = job.placer.take(msg.node, msg.count)
         assert len(tasks) <= msg.count, "the node has no slot for more"
         for placement in self._watching:
@@ -817,10 +832,24 @@ class Scheduler:
         if job.trail is not None:
             bound = tuple(task.task_id for task in tasks)
             job.trail.add(now, msg.node, "asked", msg.count, bound)
-        return out if job.placer.waiting else [*out, *self._all_bound(job)]
+        if not job.placer.waiting:
+            out += self._all_bound(job)
+        return out if tasks else [*out, *self._feed(msg.node, msg.level, now)]
+
+    def _feed(self, name: NodeName, level: NodeLevel | None, now: float) -> list[Envelope]:
+        """A node has told a level at which it has free slots, and is given no task."""
+        if level is None or level.net >= 0:
+            return []
+        node = self._ledger.nodes[name]
+        for job in self._hungry.values():
+            if node.suits(job.submit.options):
+                # What is on its way there serves as well.
+                return [] if name in job.reserved else self._reserve(job, {name: 1}, now)
+        return []
 
     def _all_bound(self, job: Job) -> list[Envelope]:
         """No task of the job waits any more: withdraw its reservations."""
+        self._hungry.pop(job.job_id, None)
         out = self._cancel_reservations(job)
         if job.trail is not None and job.trail.steps:
             out.append(Envelope(job.submit.client, JobPlaced(job.job_id, job.trail.take())))
@@ -832,6 +861,13 @@ class Scheduler:
 
     def _share(self, job: Job, to: Address, job_id: JobId) -> Envelope:
         return Envelope(to, JobShared(job_id, self.address, job.submit.shared))
+
+    def _on_report_tasks(self, msg: ReportTasks, now: float) -> list[Envelope]:
+        out = self._on_reports(msg.reports, now)
+        if msg.node in self._ledger.nodes:
+            self._note_level(msg.node, msg.level, now)
+            out += self._feed(msg.node, msg.level, now)
+        return [*out, *self._tell_peers(now)]
 
     def _on_reports(self, reports: tuple[JobReport, ...], now: float) -> list[Envelope]:
         out: list[Envelope] = []
@@ -970,6 +1006,7 @@ class Scheduler:
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
+        self._peers = tuple(each for each in msg.schedulers if each != self.address)
         for placement in self._watching:
             placement.on_heartbeat(msg.name, sum(msg.load), _longest_by_job(msg.longest), now)
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
@@ -1081,6 +1118,27 @@ class Scheduler:
             return self._abort(job, _kind_of(error), str(error), job.story)
         return self._reserve(job, reservations, now)
 
+    # --- what placements know -------------------------------------------------------------------
+
+    def _note_level(self, node: NodeName, level: NodeLevel | None, now: float) -> None:
+        if level is not None:
+            for placement in self._watching:
+                placement.on_level(node, level, now)
+
+    def _tell_peers(self, now: float) -> list[Envelope]:
+        """What placements have to tell those of other schedulers, which nodes have named."""
+        out: list[Envelope] = []
+        for name, placement in self._placements.noting.items() if self._peers else ():
+            if body := placement.notes(len(self._peers), now):
+                out += [Envelope(peer, Notes(name, body)) for peer in self._peers]
+        return out
+
+    def _on_notes(self, msg: Notes, now: float) -> list[Envelope]:
+        # For one that no job here has named, there is nobody to tell.
+        if (placement := self._placements.noting.get(msg.placement)) is not None:
+            placement.on_notes(msg.body, now)
+        return []
+
     # --- time ----------------------------------------------------------------------------------
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
@@ -1135,6 +1193,8 @@ class Scheduler:
         assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX
         assert all(map(self._has, self._unacknowledged))
+        hungry = (job for job in self._ledger.jobs.values() if job.placer.uses_idle)
+        assert {job.job_id for job in hungry if job.placer.waiting} == self._hungry.keys()
         taken = {e: id_ for id_, each in self._taking_over.items() for e in each.submit.replaces}
         assert taken == self._taken_from
         assert self._unanswered.keys() <= self._ledger.nodes.keys()

@@ -73,6 +73,7 @@ class Placements:
         self._plug_ins = plug_ins
         self._made: dict[str, Placement] = {}
         self.watching: list[Placement] = []  # those that are told what the scheduler sees
+        self.noting: dict[str, Placement] = {}  # those that tell other schedulers' placements
 
     def placer(self, name: str, job: PlacedJob, rng: Random) -> Placer:
         """The placer for a job under the placement of that name; InvalidJob if there is none."""
@@ -87,8 +88,10 @@ class Placements:
                 text = f"this scheduler's configuration does not list the placement {name!r}"
                 raise InvalidJob(text)
             placement = self._made[name] = make_placement(name)
-            if _watches(placement):
+            if _overrides(placement, *_HOOKS):
                 self.watching.append(placement)
+            if _overrides(placement, "notes"):
+                self.noting[name] = placement
         return placement
 
     def __iter__(self) -> Iterator[Placement]:
@@ -96,8 +99,10 @@ class Placements:
         return iter(self.watching)
 
 
-def _watches(placement: Placement) -> bool:
-    """Whether it overrides an `on_` method: the others need not be called on every message."""
+_HOOKS = tuple(name for name in vars(Watcher) if name.startswith("on_"))
+
+
+def _overrides(placement: Placement, *methods: str) -> bool:
+    """Whether it overrides one of these: the others need not be called on every message."""
     kind = type(placement.inner if isinstance(placement, plugins.FencedPlacement) else placement)
-    hooks = [name for name in vars(Watcher) if name.startswith("on_")]
-    return any(getattr(kind, name) is not getattr(Watcher, name) for name in hooks)
+    return any(getattr(kind, name) is not getattr(Watcher, name) for name in methods)

@@ -61,18 +61,33 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 class Claim(Struct, frozen=True, array_like=True, gc=False):
-    """What a node's queue discipline knows of a job; `waiting` is its number of unbound tasks."""
+    """What a node's queue discipline knows of a job; `waiting` is its number of unbound tasks.
+
+    With `levels`, the node tells its level when it asks for tasks of the job, and when it falls
+    idle after one.
+    """
 
     user: str = ""
     framework: str = ""
     priority: int = 0
     task_s: Seconds = 1.0
     waiting: Count = 1
+    levels: bool = False
 
 
-def claim_of(user: str, options: JobOptions, waiting: int) -> Claim:
+def claim_of(user: str, options: JobOptions, waiting: int, *, levels: bool = False) -> Claim:
     """The claim of a job at the moment when `waiting` of its tasks are unbound."""
-    return Claim(user, options.framework, options.priority, options.task_s, waiting)
+    return Claim(user, options.framework, options.priority, options.task_s, waiting, levels)
+
+
+class NodeLevel(Struct, frozen=True, array_like=True, gc=False):
+    """A node's queued reservations minus its free slots, at some moment.
+
+    `stamp` grows with each that the node tells, so that a late one can be told from a newer.
+    """
+
+    net: int
+    stamp: Count
 
 
 class PlacementStep(Struct, frozen=True, array_like=True, gc=False):

@@ -50,6 +50,7 @@ from sparrow_core.protocol.types import (
     KeptJob,
     Loss,
     MovedJob,
+    NodeLevel,
     RunningTask,
     TaskKey,
 )
@@ -221,7 +222,7 @@ def test_a_lost_executor_gives_its_tasks_back() -> None:
         version=PROTOCOL_VERSION, name=N, address=M, executors=(info("e1", 1),),
         held=(HeldJob(JOB, 0),), running=(key(1),),
         load=(0, 1), reports=(report,), deaths=1,
-        last_death="n-e0: killed by SIGKILL, while it had task 0",
+        last_death="n-e0: killed by SIGKILL, while it had task 0", schedulers=(S,),
     )  # fmt: skip
     assert [Envelope(S, registered), Envelope(M, Flush())] == lost
     assert [] == node.step(Flush())
@@ -297,9 +298,29 @@ def test_heartbeats_say_what_the_node_has_of_each_schedulers_jobs() -> None:
         held=held,
         running=(key(0),),
         load=(3, 1),
+        schedulers=(S,),
     )
     assert Envelope(S, expected) == beat
     assert [] == node(Tick(0)), "a doubled timer"
+
+
+def test_levels_are_told_to_those_who_want_them() -> None:
+    """With requests as if nothing were asked, and once when the node falls idle."""
+    node = Driven(e0=1, e1=1)
+    levels = Claim(levels=True)
+    asked = node(Reserve(JOB, S, 3, levels))
+    assert [Envelope(S, GetTasks(JOB, N, 1, 2, (), NodeLevel(1 - 2, 1)))] == asked
+    assert [] == node(CancelReservations(JOB)), "it has told that its slots are free"
+    node(Reserve(OTHER, S, 1, levels))
+    answer = AssignTasks(
+        job_id=OTHER, scheduler=S, client=C, request=2, tasks=(Assignment(0, 1, b""),),
+        drained=True, has_shared=False, claim=levels,
+    )  # fmt: skip
+    node(answer)
+    out = node(TasksEnded(OTHER, E0, (AttemptEnd(0, 1, 0.1),)))
+    told = ReportTasks((JobReport(OTHER, (0,)),), N, NodeLevel(-2, 3))
+    assert [Envelope(S, told)] == out
+    assert [] == node(Tick(9), Flush())
 
 
 def test_the_supervisor_hears_of_a_refusal() -> None:

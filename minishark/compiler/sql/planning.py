@@ -92,7 +92,9 @@ _FILE_ENDING = re.compile(
 )
 _ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NULL"
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
-_INTERNAL = re.compile(r'\nDid you mean "(?:pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*')
+_INTERNAL = re.compile(
+    r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
+)
 REMOTE_FILES = (
     "minishark reads files of its machines, and s3://, gs:// and az:// URIs that follow FROM or "
     "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
@@ -201,6 +203,12 @@ class PlanningDatabase:
             self._miniatures.put(table.name, columns, table.statistics)
             self._names[table.name.lower()] = table.name
 
+    def update_table(self, table: Table) -> None:
+        """The next version of a table, with the same columns; most leave plans as they are."""
+        with self._lock:
+            columns = [(column.name, column.type) for column in table.schema]
+            self._miniatures.update(table.name, columns, table.statistics)
+
     def remove_table(self, name: str) -> None:
         with self._lock:
             self._miniatures.remove(name)
@@ -238,6 +246,11 @@ class PlanningDatabase:
     def tables_in(self, sql: str) -> tuple[str, ...]:
         with self._lock:
             return self._tables_in(sql, self._relations_in(sql))
+
+    def reads_nothing(self, sql: str) -> bool:
+        """Whether an INSERT surely reads no relation."""
+        with self._lock:
+            return not self._known.has_macros and self._relations_in(sql) == set()
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`."""
@@ -403,6 +416,11 @@ class PlanningDatabase:
         if _TELLS_TIME.search(sql) is not None:
             return True
         return self._known.defines_time and self._names_definition(sql)
+
+    def names_definition(self, sql: str) -> bool:
+        """Whether a statement may read a view or call a macro."""
+        with self._lock:
+            return self._names_definition(sql)
 
     def _names_definition(self, sql: str) -> bool:
         text = sql.lower()

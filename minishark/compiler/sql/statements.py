@@ -90,7 +90,11 @@ class Write(_Statement, frozen=True):
     is_temporary: bool = False  # whether it creates a temporary table
 
 
-class CreateTableAs(Write, frozen=True, kw_only=True):
+class CreateTable(Write, frozen=True):
+    """CREATE TABLE, in whatever form."""
+
+
+class CreateTableAs(CreateTable, frozen=True, kw_only=True):
     """CREATE TABLE AS query; `replaces` for OR REPLACE."""
 
     query: str
@@ -344,7 +348,7 @@ def _create(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
                 return CreateTableAs(
                     sql, target, is_temporary, query=cursor.rest, replaces=replaces
                 )
-            return Write(sql, target, is_temporary)
+            return CreateTable(sql, target, is_temporary)
         case "INDEX":
             return Write(sql, _target(cursor) if cursor.skip_to("ON") and cursor.word() else None)
         case "TYPE" if cursor.skip_to("ENUM") and cursor.skip("ENUM", "("):
