@@ -277,6 +277,8 @@ class Column(CamelCase):
 
     def alias(self, name: str) -> Column:
         """The same under another name."""
+        if not isinstance(name, str):
+            raise OptionError(f"alias() takes a name as text, not {name!r}.")
         return replace(self, name=name)
 
     def cast(self, type_: Any) -> Column:
