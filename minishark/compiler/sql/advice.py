@@ -42,7 +42,7 @@ def _shortened(found: re.Match[str]) -> str:
     return f"{found[1]}{''.join(lines[:_CANDIDATES_MAX])}\t... and {left} more\n"
 
 
-def _misspelt_keyword(_: re.Match[str], excerpt: str) -> str:
+def _misspelt_keyword(_found: re.Match[str], excerpt: str) -> str:
     """The keyword that was probably meant by the marked word, or by the one before it."""
     line, _, mark = excerpt.partition("\n")
     begin = len(mark) - len(mark.lstrip()) - len("LINE ")
@@ -61,7 +61,7 @@ def _quoted_text(found: re.Match[str], excerpt: str) -> str:
     return f"In SQL, \"{name}\" is the name of a column. Text has single quotes: '{name}'."
 
 
-def _relative_path(found: re.Match[str], _: str) -> str:
+def _relative_path(found: re.Match[str], _excerpt: str) -> str:
     path = found[1]
     if "://" in path or Path(path).is_absolute():
         return "Check the path; * and ? in it match several files."
