@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -36,10 +35,9 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.task_errors import TaskError
-from minishark.worker.values import LoadedValues, dump, load, unsendable, write_file
+from minishark.worker.values import UNPICKLABLE, LoadedValues, dump, load, unsendable, write_file
 
 _FUNCTIONS_MAX = 64
-_UNPICKLED = (AttributeError, TypeError, pickle.PicklingError)
 _SHARED_MAX = 256
 _POLL_S = 0.05
 _STUCK_S = 1.0
@@ -177,7 +175,7 @@ class PythonTasks:
         except BaseException as error:  # also an interrupt: nobody will know of these files
             for item in stored:
                 self.store.remove(item)
-            if isinstance(error, _UNPICKLED):
+            if isinstance(error, UNPICKLABLE):
                 raise TypeError(str(unsendable("The result", error))) from error
             raise
 

@@ -44,6 +44,10 @@ class Sink(Protocol):
         """Store some bytes; returns where they are."""
 
 
+UNPICKLABLE = (AttributeError, TypeError, pickle.PicklingError)
+"""What pickling raises."""
+
+
 def unsendable(what: str, error: Exception) -> OptionError:
     """The error of something that can't be pickled."""
     return OptionError(
