@@ -95,7 +95,9 @@ def rows(query: LazyQuery, tables: Iterable[pa.Table]) -> Iterator[Row]:
         yield from rows_of(table, integers)
 
 
-def shown(query: LazyQuery, count: int, *, truncate: bool | int, vertical: bool) -> str:
+def shown(query: LazyQuery, count: Any, *, truncate: bool | int, vertical: bool) -> str:
+    if not isinstance(count, int) or count < 0:
+        raise OptionError(f"show() takes a whole number of rows from 0, not {count!r}.")
     # One more row tells whether there are more.
     found = run(_first(query, count + 1)) if query.is_distributed else run(query)
     width = _SHOWN_WIDTH if truncate is True else int(truncate)

@@ -314,6 +314,8 @@ class Column(CamelCase):
         """The same under another name; a generator such as `posexplode` takes one per column."""
         if len(names) != 1:
             raise OptionError(f"alias() takes one name here, not {len(names)}.")
+        if not isinstance(names[0], str):
+            raise OptionError(f"alias() takes a name as text, not {names[0]!r}.")
         return replace(self, name=names[0])
 
     def cast(self, type_: Any) -> Column:

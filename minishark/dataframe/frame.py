@@ -128,8 +128,16 @@ class DataFrame(CamelCase):
                 return self.filter(key)
             case _:
                 raise OptionError(
-                    "df[...] takes a name, a list of names, or a condition; rows have no positions."
+                    "df[...] takes a name, a list of names, or a condition. Rows have no "
+                    "positions; collect(), take(n) and to_local_iterator() give them."
                 )
+
+    def __setitem__(self, key: Any, item: Any) -> NoReturn:
+        """Refused: DataFrames do not change."""
+        raise TypeError(
+            f"DataFrames do not change: write df = df.with_column({key!r}, ...), where ... is an "
+            'expression such as col("a") * 2.'
+        )
 
     def __getattr__(self, name: str) -> Any:
         """A column, or a method in camelCase.
