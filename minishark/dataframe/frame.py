@@ -10,6 +10,7 @@ where it was typed. Nothing runs before an action.
 
 from __future__ import annotations
 
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from minishark.dataframe import actions, partitioned, shaping, statistics, verbs
+from minishark.dataframe import actions, conversions, partitioned, shaping, statistics, verbs
 from minishark.dataframe.applied import EachRow, check_callable
 from minishark.dataframe.column import (
     Column,
@@ -34,7 +35,7 @@ from minishark.dataframe.column import (
 )
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
-from minishark.dataframe.lazy_query import LazyQuery, query_of
+from minishark.dataframe.lazy_query import LazyQuery, query_of, wide_integers
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import (
     CamelCase,
@@ -956,6 +957,25 @@ class DataFrame(CamelCase):
 
     def _mapped(self, label: str, kind: Any, fn: Any, schema: SchemaLike) -> DataFrame:
         return DataFrame(partitioned.mapped(self._query, label, kind, fn, schema))
+
+    @property
+    def rdd(self) -> Any:
+        """The rows as Python objects: `df.rdd.map(lambda row: row.a).collect()`.
+
+        They pass through this process when an action first needs them. For much data, verbs of
+        DataFrames and `map_partitions` are faster, as rows stay where they are stored.
+
+        Examples:
+            >>> session.range(4).rdd.map(lambda row: row.id % 2).count_by_value()
+            {0: 2, 1: 2}
+        """
+        return self._query.runtime.items(self.to_arrow, wide_integers(self._query))
+
+    def to_json(self) -> Any:
+        """The rows as texts of JSON, as `rdd` has them."""
+        packed = conversions.struct(*(self._column(name) for name in self.columns))
+        text = call("json_merge_patch", "{}", call("to_json", packed)).cast("VARCHAR")
+        return self.select(text.alias("value")).rdd.map(operator.itemgetter(0))
 
     def foreach_partition(self, fn: Callable[[Iterator[Row]], Any]) -> None:
         """Call a function with an iterator over each partition's Rows now, for its side effects.

@@ -436,7 +436,7 @@ class Session(CamelCase):
             ['A', 'B', 'C']
         """
         check_partitions(partitions)
-        return self._calls().parallelize(items, partitions)
+        return self._calls().parallelize(items, partitions, self.create_dataframe)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.
