@@ -170,7 +170,7 @@ class PartitionsLostError(TasksLostError):
 
 
 class ConflictError(ExecutionError):
-    """Another writer has changed a table of the warehouse meanwhile; nothing was written."""
+    """Another writer has changed a table meanwhile; nothing was written."""
 
 
 class ResourceError(ExecutionError):

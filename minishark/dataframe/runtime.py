@@ -51,8 +51,10 @@ class Runtime(Protocol):
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a query with their Arrow types."""
 
-    def run(self, sql: str, *, cancellation: Cancellation | None = None) -> Answer:
-        """Run a query to its end."""
+    def run(
+        self, sql: str, *, cancellation: Cancellation | None = None, lossless: bool = False
+    ) -> Answer:
+        """Run a query to its end; `lossless` rows keep DuckDB's types."""
 
     def profile(self, sql: str) -> Profile:
         """Run a query to its end; what it did, and why each task ran where it did."""
@@ -132,6 +134,9 @@ class Runtime(Protocol):
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
         """Make a Python function callable from SQL, replacing one of the same name."""
+
+    def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        """Make a Python function callable from SQL, unless it is already."""
 
     def remove_function(self, name: str) -> None:
         """Remove a registered function; raises OptionError if there is none."""

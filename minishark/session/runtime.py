@@ -68,6 +68,7 @@ class Runtime:
         self.create_view = self.definitions.create_view
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
+        self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
         self.calls = calls or self._calls(cluster)
         self.warehouse: Warehouse | None = None
@@ -157,10 +158,12 @@ class Runtime:
         with self.engine.up_to_date():
             return self.planning.arrow_schema(sql)
 
-    def run(self, sql: str, *, cancellation: Cancellation | None = None) -> Answer:
+    def run(
+        self, sql: str, *, cancellation: Cancellation | None = None, lossless: bool = False
+    ) -> Answer:
         with self.engine.up_to_date():
             heard = () if cancellation is None else (cancellation.check,)
-            return Answer(*self.engine.run(sql, CollectRows(), handlers=heard))
+            return Answer(*self.engine.run(sql, CollectRows(lossless), handlers=heard))
 
     def profile(self, sql: str) -> Profile:
         events: list[AnyEvent] = []
@@ -253,4 +256,5 @@ class Runtime:
                 except TablesPromisedError as promised:
                     self.engine.compute(promised.names)
                 else:
+                    plan.close()
                     return plan.stages[-1].tasks
