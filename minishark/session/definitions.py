@@ -130,6 +130,10 @@ class Definitions:
         engine.scratch.change(lambda con: create_function(con, function, called))
         engine.set_functions({**engine.planner.functions, name: function})
 
+    def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        if self.engine.root.planner.functions.get(function.name) != function:
+            self.register_function(function, fn)
+
     def remove_function(self, name: str) -> None:
         engine = self.engine.root
         engine.check_open()

@@ -86,6 +86,11 @@ class Split(ABC):
     rows: int | None = None
     bytes: int = 0
 
+    @classmethod
+    def joined(cls, splits: Sequence[Self]) -> Sequence[Split]:
+        """Splits that one task reads one after the other, as fewer ones if that is faster."""
+        return splits
+
     @abstractmethod
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         """The rows, with the columns in `pushed`, in their Arrow types.
@@ -193,11 +198,6 @@ class FileSplit(Split):
     @abstractmethod
     def relation(self, paths: Sequence[str]) -> Relation:
         """The rows, given where each of `files` is on this host, in folders of any name."""
-
-    @classmethod
-    def joined(cls, splits: Sequence[Self]) -> Sequence[FileSplit]:
-        """Splits that a task reads one after the other, as fewer that DuckDB reads at once."""
-        return splits
 
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         """Not called: DuckDB reads the relation."""

@@ -252,19 +252,31 @@ class DeltaSnapshot(Snapshot):
         )
 
     def _column(self, file: Mapping[str, Any], name: str, type_: str) -> MappedColumn:
-        physical, number = self._physical[name]
         if name not in self._partitioned:
-            # Files that are read by id may have any names.
-            named = (physical,) if number is None else None
-            return MappedColumn(
-                name=name, type=type_, stored=(physical,), field_id=number, named=named
-            )
+            return self._own_columns[name]
         # The log's value counts, even if a file has the column.
         value = file.get(f"partition.{self._key(file, name)}")
         sql = constant(value, self._types[name])
         if sql is None:
             raise UnsupportedError(f"{self._name} is partitioned by {name}, which is {type_}.")
         return MappedColumn(name=name, type=type_, constant=sql, named=())
+
+    @cached_property
+    def _own_columns(self) -> Mapping[str, MappedColumn]:
+        """The columns that files have themselves; all share them, as there may be many files."""
+        found = {}
+        for column in self.schema:
+            physical, number = self._physical[column.name]
+            # Files that are read by id may have any names.
+            named = (physical,) if number is None else None
+            found[column.name] = MappedColumn(
+                name=column.name,
+                type=column.type,
+                stored=(physical,),
+                field_id=number,
+                named=named,
+            )
+        return found
 
     def _column_statistics(self, name: str) -> ColumnStatistics:
         bounds = [self._bounds(file, name) for file in self._files]

@@ -174,13 +174,21 @@ class IcebergSnapshot(Snapshot):
         mapped: list[MappedFile] = []
         others: list[Split] = []
         metadata = self._pinned.slim
+        # By the constants of a file: many files share them, on their way to tasks, too.
+        known: dict[str, tuple[MappedColumn, ...] | None] = {}
         for task in self._plan(pushed.predicates):
             if task.file.file_format not in (FileFormat.PARQUET, FileFormat.ORC):
                 raise UnsupportedError(
                     f"{task.file.file_path} of {self._name} is a file of "
                     f"{task.file.file_format.name}; only Parquet and ORC files are read."
                 )
-            columns = self._columns(task.file) if self._is_mapped(task) else None
+            columns = None
+            if self._is_mapped(task):
+                constants = self._pinned.partition_constants(task.file)
+                key = repr(constants)
+                if key not in known:
+                    known[key] = self._columns(constants)
+                columns = known[key]
             if columns is None:
                 others.append(IcebergFile(self._name, task, metadata, self._pinned.io))
             else:
@@ -222,9 +230,11 @@ class IcebergSnapshot(Snapshot):
             return False
         return self._access is not None or all(_is_local(each.file_path) for each in files)
 
-    def _columns(self, file: DataFile) -> tuple[MappedColumn, ...] | None:
-        """Where the columns are in a file; None if a constant has no SQL."""
-        partition = self._pinned.partition_constants(file)
+    def _columns(self, partition: Mapping[int, Any]) -> tuple[MappedColumn, ...] | None:
+        """Where the columns are in files with these constants, by field id.
+
+        None if one has no SQL.
+        """
         columns = []
         for column, field_ in zip(self.schema, self._pinned.schema.fields, strict=True):
             value = partition.get(field_.field_id, field_.initial_default)

@@ -111,11 +111,10 @@ class Scans:
             check_unchanged(file)
 
     def _relation(self, name: str, reads: Sequence[SplitRead]) -> str:
-        parts = [
-            _typed(schema, self._part(name, split, pushed))
-            for (schema, pushed), some in groupby(reads, lambda read: (read.schema, read.pushed))
-            for split in _joined([split for read in some for split in read.splits])
-        ]
+        parts = []
+        for (schema, pushed), some in groupby(reads, lambda read: (read.schema, read.pushed)):
+            splits = _joined([split for read in some for split in read.splits])
+            parts += [_typed(schema, self._part(name, split, pushed)) for split in splits]
         return f"({' UNION ALL '.join(parts or [_nothing(reads[0].schema)])})"
 
     def _part(self, name: str, split: Split, pushed: Pushed) -> str:
@@ -139,12 +138,10 @@ def _unpickled(pickled: bytes) -> SplitRead:
 
 
 def _joined(splits: Sequence[Split]) -> Iterator[Split]:
-    """Consecutive splits of files as DuckDB reads them best; others as they are."""
-    for kind, some in groupby(splits, type):
-        if issubclass(kind, FileSplit):
-            yield from kind.joined([each for each in some if isinstance(each, FileSplit)])
-        else:
-            yield from some
+    """Consecutive splits of one kind as they are read fastest."""
+    for _, some in groupby(splits, type):
+        alike = [*some]
+        yield from alike[0].joined(alike)
 
 
 def _told(error: BaseException) -> MinisharkError:

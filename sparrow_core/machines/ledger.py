@@ -95,6 +95,14 @@ class Node:
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)
 
+    def suits(self, options: JobOptions) -> bool:
+        """Whether a job may be placed on it."""
+        return (
+            options.framework in self.frameworks
+            and not self.draining
+            and all(attribute in self.attributes for attribute in options.requires)
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class Job:
@@ -205,13 +213,7 @@ class Ledger:
         """The nodes on which a job may be placed: attributes, framework, and not draining."""
         key = (options.framework, options.requires)
         if key not in self._eligible:
-            self._eligible[key] = [
-                name
-                for name, node in self.nodes.items()
-                if options.framework in node.frameworks
-                and not node.draining
-                and all(attribute in node.attributes for attribute in options.requires)
-            ]
+            self._eligible[key] = [name for name, node in self.nodes.items() if node.suits(options)]
         return self._eligible[key]
 
     def starting(self, options: JobOptions, since: float) -> list[NodeName]:

@@ -247,6 +247,8 @@ class Scheduler:
         self._unknown: OrderedDict[JobId, float] = OrderedDict()
         self._unacknowledged: dict[JobId, Address] = {}  # open jobs, and their clients
         self._peers: tuple[Address, ...] = ()  # other schedulers of the nodes
+        # Jobs with waiting tasks that go to nodes that fall idle.
+        self._hungry: OrderedDict[JobId, Job] = OrderedDict()
         self._accept_due = False
         self._weights = SetWeights()
         self._generation = 0  # of the tick that is awaited
@@ -475,6 +477,8 @@ class Scheduler:
         tasks = {task.task_id: task for task in msg.tasks}
         job = Job(submit=msg, tasks=tasks, placer=placer, heard_at=now, served_at=now, trail=trail)
         self._ledger.open(job)
+        if placer.uses_idle and placer.waiting:
+            self._hungry[msg.job_id] = job
         self._unknown.pop(msg.job_id, None)
         return job
 
@@ -650,6 +654,8 @@ class Scheduler:
             reservations = job.placer.place(tasks, nodes, avoid)
         except (Unsatisfiable, NoNodes) as error:
             return self._abort(job, _kind_of(error), str(error), job.story)
+        if job.placer.uses_idle:
+            self._hungry[job.job_id] = job
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, tasks)]
 
     def _widen_timers(self, job: Job, tasks: Sequence[TaskSpec]) -> list[Envelope]:
@@ -743,6 +749,7 @@ class Scheduler:
 
     def _remember_ended(self, job_id: JobId, ended: _Ended) -> None:
         self._unacknowledged.pop(job_id, None)
+        self._hungry.pop(job_id, None)
         self._ended[job_id] = ended
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
@@ -784,17 +791,19 @@ class Scheduler:
         self._note_level(msg.node, msg.level, now)
         job = self._ledger.jobs.get(msg.job_id)
         if job is None:
+            fed = self._feed(msg.node, msg.level, now)
             nothing = AssignTasks(
                 job_id=msg.job_id, scheduler=self.address,
                 client=self.address,  # no task, so no result for anybody
                 request=msg.request, tasks=(), drained=True, has_shared=False,
             )  # fmt: skip
-            return [*out, Envelope(node.address, nothing)]
+            return [*out, Envelope(node.address, nothing), *fed]
         return [*out, *self._assign(job, msg, node, now)]
 
     def _assign(self, job: Job, msg: GetTasks, node: Node, now: float) -> list[Envelope]:
         if msg.node in job.cancelled_on and not job.placer.offers(msg.node):
-            return []  # CancelReservations is on its way and answers this request, too
+            # CancelReservations is on its way and answers this request, too.
+            return self._feed(msg.node, msg.level, now)
         tasks = job.placer.take(msg.node, msg.count)
         assert len(tasks) <= msg.count, "the node has no slot for more"
         for placement in self._watching:
@@ -823,10 +832,24 @@ class Scheduler:
         if job.trail is not None:
             bound = tuple(task.task_id for task in tasks)
             job.trail.add(now, msg.node, "asked", msg.count, bound)
-        return out if job.placer.waiting else [*out, *self._all_bound(job)]
+        if not job.placer.waiting:
+            out += self._all_bound(job)
+        return out if tasks else [*out, *self._feed(msg.node, msg.level, now)]
+
+    def _feed(self, name: NodeName, level: NodeLevel | None, now: float) -> list[Envelope]:
+        """A node has told a level at which it has free slots, and is given no task."""
+        if level is None or level.net >= 0:
+            return []
+        node = self._ledger.nodes[name]
+        for job in self._hungry.values():
+            if node.suits(job.submit.options):
+                # What is on its way there serves as well.
+                return [] if name in job.reserved else self._reserve(job, {name: 1}, now)
+        return []
 
     def _all_bound(self, job: Job) -> list[Envelope]:
         """No task of the job waits any more: withdraw its reservations."""
+        self._hungry.pop(job.job_id, None)
         out = self._cancel_reservations(job)
         if job.trail is not None and job.trail.steps:
             out.append(Envelope(job.submit.client, JobPlaced(job.job_id, job.trail.take())))
@@ -843,6 +866,7 @@ class Scheduler:
         out = self._on_reports(msg.reports, now)
         if msg.node in self._ledger.nodes:
             self._note_level(msg.node, msg.level, now)
+            out += self._feed(msg.node, msg.level, now)
         return [*out, *self._tell_peers(now)]
 
     def _on_reports(self, reports: tuple[JobReport, ...], now: float) -> list[Envelope]:
@@ -1169,6 +1193,8 @@ class Scheduler:
         assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX
         assert all(map(self._has, self._unacknowledged))
+        hungry = (job for job in self._ledger.jobs.values() if job.placer.uses_idle)
+        assert {job.job_id for job in hungry if job.placer.waiting} == self._hungry.keys()
         taken = {e: id_ for id_, each in self._taking_over.items() for e in each.submit.replaces}
         assert taken == self._taken_from
         assert self._unanswered.keys() <= self._ledger.nodes.keys()
