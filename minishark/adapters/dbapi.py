@@ -7,8 +7,8 @@
 
 Parameters are `?` or `$1` with a sequence, `$name` with a mapping. Every statement is committed at
 once, unless a BEGIN came before: `commit` does nothing, and `rollback` raises NotSupportedError.
-Threads may share a connection but not a cursor. Values are Python's: Decimal, date, UUID, timedelta,
-int for HUGEINT, datetime with microseconds for every TIMESTAMP.
+Threads may share a connection but not a cursor. Values are Python's: Decimal, date, UUID,
+timedelta, int for HUGEINT, datetime with microseconds for every TIMESTAMP.
 """
 
 from __future__ import annotations

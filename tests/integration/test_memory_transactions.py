@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import minishark
+from minishark import dbapi
 from minishark.errors import ConflictError, QueryError, UnsupportedError
 from minishark.session.session import Session
 
@@ -120,7 +121,7 @@ def test_what_a_transaction_does_not_take(pair: tuple[Session, Session]) -> None
 def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> None:
     """A connection of the DB-API commits and rolls back; without BEGIN each statement stands."""
     one, other = pair
-    connection = minishark.dbapi.connect(session=one)
+    connection = dbapi.connect(session=one)
     connection.execute("BEGIN")
     connection.execute("INSERT INTO a VALUES (10, 1)")
     assert one.in_transaction
