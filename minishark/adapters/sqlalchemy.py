@@ -357,7 +357,9 @@ class _Connection(dbapi.Connection):
         self._shared, self._sessions = session, sessions
 
     def rollback(self) -> None:
-        """Do nothing: pools of connections roll back what they get back."""
+        """Undo what follows a BEGIN, if there was one: pools roll back what they get back."""
+        if not self._closed and self.session.in_transaction:
+            super().rollback()
 
     def close(self) -> None:
         was_closed = self._closed
@@ -474,10 +476,12 @@ class MinisharkDialect(default.DefaultDialect):
         return connection
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Nothing: each statement was committed at once."""
+        """Undo what follows a BEGIN, if a statement was one."""
+        dbapi_connection.rollback()
 
     def do_commit(self, dbapi_connection: Any) -> None:
-        """Nothing: each statement was committed at once."""
+        """Commit what follows a BEGIN, if a statement was one."""
+        dbapi_connection.commit()
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         """Whether the session is gone."""

@@ -31,7 +31,7 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
-from minishark.errors import CatalogError, OptionError
+from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -183,21 +183,28 @@ class Session(CamelCase):
         return await asyncio.to_thread(self.sql, text, params)
 
     def begin(self, *, lazily: bool = False) -> None:
-        """Begin a transaction over one table of the warehouse; COMMIT or ROLLBACK ends it.
+        """Begin a transaction; COMMIT or ROLLBACK ends it.
+
+        It changes one table of the warehouse, or, without one, tables in memory.
 
         Args:
             lazily: whether statements that no transaction can hold, such as CREATE TABLE, are
-                committed at once as long as it has changed nothing; SQL's BEGIN refuses them.
+                committed at once as long as it has changed nothing; SQL's BEGIN refuses them. Only
+                with a warehouse.
 
         Raises:
             QueryError: there is one already.
-            UnsupportedError: the session has no warehouse.
+            UnsupportedError: `lazily`, and the session has no warehouse.
         """
         self._runtime.engine.check_open()
-        if self._runtime.warehouse is None:
-            self.sql("BEGIN")  # says why there are none
-        else:
+        if self._runtime.warehouse is not None:
             self._runtime.warehouse.begin(is_lazy=lazily)
+        elif lazily:
+            raise UnsupportedError(
+                "Without a warehouse (connect(warehouse=...)) transactions begin with BEGIN."
+            )
+        else:
+            self.sql("BEGIN")
 
     @property
     def has_transactions(self) -> bool:
@@ -207,8 +214,10 @@ class Session(CamelCase):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction was begun that has not ended."""
-        warehouse = self._runtime.warehouse
-        return warehouse is not None and warehouse.in_transaction
+        runtime = self._runtime
+        if runtime.warehouse is not None and runtime.warehouse.in_transaction:
+            return True
+        return runtime.engine.transaction is not None
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
