@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -103,7 +103,7 @@ class Table:
     statistics: TableStatistics
     replicas: int = 1  # the declared number; where nodes die, others get copies
     is_computed: bool = True  # False for a cached table that is computed when first needed
-    version: int = 0  # counts the changes since it was stored
+    version: int = 0  # 0 as it was stored; each change gives it a number that no other has
 
     @property
     def folder(self) -> str:
@@ -169,18 +169,27 @@ def promised_table(name: str, schema: Schema) -> Table:
 
 
 class Catalog:
-    """The tables of a session by name; names are case-insensitive, as in SQL."""
+    """The tables of a session by name; names are case-insensitive, as in SQL.
 
-    def __init__(self) -> None:
-        self._tables: dict[str, Table] = {}
+    Threads may read it while one changes it.
+    """
 
-    def add(self, table: Table) -> None:
-        self._tables[table.name.lower()] = table
+    def __init__(self, tables: Iterable[Table] = ()) -> None:
+        # A change replaces it, so what was read from it at once belongs together.
+        self._tables: Mapping[str, Table] = {table.name.lower(): table for table in tables}
+
+    def add(self, *tables: Table) -> None:
+        """Add or replace tables, all at once."""
+        self._tables = {**self._tables, **{table.name.lower(): table for table in tables}}
 
     def remove(self, name: str) -> Table:
         table = self.get(name)
-        del self._tables[name.lower()]
+        self._tables = {k: other for k, other in self._tables.items() if k != name.lower()}
         return table
+
+    def at_once(self) -> Catalog:
+        """The tables as they are now, whatever becomes of them."""
+        return Catalog(self)
 
     def get(self, name: str) -> Table:
         table = self.find(name)
@@ -199,7 +208,29 @@ class Catalog:
         return CatalogError(f"There is no table called {name!r}; the tables are: {listed}.{hint}")
 
     def __contains__(self, name: str) -> bool:
-        return name.lower() in self._tables
+        return self.find(name) is not None
 
     def __iter__(self) -> Iterator[Table]:
         return iter(tuple(self._tables.values()))  # other threads add and remove some
+
+
+class CatalogView(Catalog):
+    """A catalog in which some tables have other versions, or are further ones."""
+
+    def __init__(self, seen: Catalog, tables: Iterable[Table] = ()) -> None:
+        """The catalog that is seen but for these tables, as it is whenever it is asked."""
+        super().__init__(tables)
+        self._seen = seen
+
+    def find(self, name: str) -> Table | None:
+        return super().find(name) or self._seen.find(name)
+
+    def at_once(self) -> Catalog:
+        """The tables as they are now, whatever becomes of them."""
+        return CatalogView(self._seen.at_once(), super().__iter__())
+
+    def unknown(self, name: str) -> CatalogError:
+        return self._seen.unknown(name)
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter([super(CatalogView, self).find(table.name) or table for table in self._seen])

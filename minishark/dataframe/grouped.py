@@ -33,9 +33,10 @@ class GroupedData(CamelCase):
     Attributes:
         frame: the rows.
         keys: the grouping columns.
-        sets: "ROLLUP" or "CUBE", which add subtotals; empty for plain groups.
+        sets: "ROLLUP" or "CUBE", which add subtotals, or "GROUPING SETS"; empty for plain groups.
         pivot_on: the column whose values become columns.
         pivot_values: those values.
+        positions: of GROUPING SETS, the positions among the keys of each set's.
 
     Examples:
         >>> from minishark import functions as F
@@ -49,6 +50,7 @@ class GroupedData(CamelCase):
     sets: str = ""
     pivot_on: Column | None = None
     pivot_values: tuple[Any, ...] = ()
+    positions: tuple[tuple[int, ...], ...] = ()
 
     def agg(self, *aggregates: Column | Mapping[str, str]) -> DataFrame:
         """One row for each group.
@@ -171,11 +173,14 @@ class GroupedData(CamelCase):
         inner = query_of(self.frame).to_select().opened([*self.keys, *aggregates])
         items = [inner.item(column) for column in (*self.keys, *aggregates)]
         # GROUP BY takes a literal number for a position, so constant keys are named by theirs.
-        texts = ", ".join(
+        texts = [
             key.sql(inner.resolve) if key.references else str(position)
             for position, key in enumerate(self.keys, 1)
-        )
-        groups = f"{self.sets} ({texts})" if self.sets else texts
+        ]
+        listed = ", ".join(texts)
+        if self.positions:
+            listed = ", ".join(f"({', '.join(texts[i] for i in one)})" for one in self.positions)
+        groups = f"{self.sets} ({listed})" if self.sets else listed
         return replace(inner, items=tuple(items), group_by=groups)
 
 

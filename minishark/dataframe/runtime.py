@@ -135,5 +135,8 @@ class Runtime(Protocol):
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
         """Make a Python function callable from SQL, replacing one of the same name."""
 
+    def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        """Make a Python function callable from SQL, unless it is already."""
+
     def remove_function(self, name: str) -> None:
         """Remove a registered function; raises OptionError if there is none."""

@@ -135,6 +135,10 @@ class QueryPlanner:
             _lock=self._lock,
         )
 
+    def seeing(self, catalog: Catalog) -> QueryPlanner:
+        """The same over another catalog, whose further tables the planning database knows."""
+        return replace(self, catalog=catalog, _plans=OrderedDict(), _lock=threading.Lock())
+
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
         # Where nodes are on several hosts, reading all in one place means moving it.
@@ -242,12 +246,12 @@ class QueryPlanner:
             found.plan, found.sources, options, counts_all=counts_all
         )
         # A snapshot: tables replaced from here on are noticed by `is_current`.
-        tables = Catalog()
+        known, tables = self.catalog.at_once(), Catalog()
         for table in read:
             tables.add(table)
         for name in (*bound.tables, *logical.tables):
             if name not in tables and name.lower() not in found.sources:
-                tables.add(self.catalog.get(name))
+                tables.add(known.get(name))
         python = self.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
@@ -298,9 +302,9 @@ class QueryPlanner:
 
     def _renewed(self, plan: QueryPlan) -> QueryPlan | None:
         """A plan for the versions that its tables have now; None if it might be another one."""
-        tables = Catalog()
+        known, tables = self.catalog.at_once(), Catalog()
         for name, table in plan.tables.items():
-            found = table if name in plan.source_tables else self.catalog.find(name)
+            found = table if name in plan.source_tables else known.find(name)
             if found is None or not found.planned_as(table):
                 return None
             tables.add(found)

@@ -4,6 +4,10 @@ DuckDB says what a statement means: an INSERT runs in the scratch database, on a
 the columns, defaults and constraints of the real one, and the rows that are in it afterwards become
 a delta. A query that gives these rows runs on the cluster before.
 
+The others run on a table that has only the rows which they may change: a query finds those on the
+cluster, with their numbers. They are deleted, and what is left of them becomes a delta, with rows
+that a MERGE adds.
+
 What can't be done so is left to the scratch database with all rows of the table.
 """
 
@@ -11,17 +15,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from minishark.catalog import Table
+from minishark.catalog import ROW_NUMBER, CatalogView, Table
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
+from minishark.session.file_writer import counted
+from minishark.session.memory_transactions import AddedRows, measured, with_rows
 from minishark.session.scratch_database import ROWS, Shell
+from minishark.tables.deltas import without_rows
 from minishark.tables.warehouse import dml
+
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,8 @@ class MemoryWrites:
         match dml.verb_of(sql):
             case "INSERT":
                 return self._insert(sql, table)
+            case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
+                return self._changed(sql, table)
             case _:
                 return None
 
@@ -47,16 +60,16 @@ class MemoryWrites:
         if engine.scratch.must_keep(name):
             return None
         with engine.up_to_date():
-            table = engine.tables.catalog.find(name)
+            table = engine.planner.catalog.find(name)
         return table if table is not None and table.is_computed else None
 
     # INSERT
 
     def _insert(self, sql: str, table: Table) -> pa.Table | None:
         engine = self.engine
-        if engine.planning.reads_nothing(sql, table.name):
+        if engine.planning.reads_nothing(sql):
             made = engine.scratch.insert(sql, _shell(table))
-            self._add(table, made.rows)
+            self._publish(table, _NONE, made.rows)
             return made.answer
         try:
             change = dml.parse_change(sql)
@@ -71,17 +84,80 @@ class MemoryWrites:
             how = f"({', '.join(map(quote, change.columns))}) "
         insert = f"INSERT INTO {quote(table.name)} {how}FROM {quote(ROWS)}"
         made = engine.scratch.insert(insert, _shell(table), given)
-        self._add(table, made.rows)
+        self._publish(table, _NONE, made.rows)
         return made.answer
 
-    def _add(self, table: Table, rows: pa.Table) -> None:
-        """Publish the version of a table with more rows, the last column being their buckets."""
-        if not rows.num_rows:
-            return
-        tables, last = self.engine.tables, rows.num_columns - 1
-        buckets = rows.column(last) if table.is_hashed else None
-        rows = rows.remove_column(last)
-        tables.changed(table, tables.deltas.with_rows(table, rows, buckets), rows)
+    # DELETE, UPDATE, MERGE
+
+    def _changed(self, sql: str, table: Table) -> pa.Table | None:
+        try:
+            change = dml.parse_change(sql, returning=True)
+        except UnsupportedError:
+            return None
+        if dml.mentions(sql, table.name) > 1 or self.engine.planning.names_definition(sql):
+            return None  # it may read the table besides, of which not all rows would be there
+        if isinstance(change, dml.Delete) and not change.returning:
+            return self._deleted(change, table)
+        if isinstance(change, dml.Merge) and change.changes_alone:
+            return None  # any row may change
+        if self.engine.planning.varies(dml.search_of(change)):
+            return None  # another search would find other rows
+        found = self._found(change, table, "*")
+        if found is None:
+            return None
+        last = found.num_columns - 1
+        is_alone = not dml.reads_others(change)
+        rows, numbers = found.remove_column(last), found.column(last).to_numpy()
+        made = self.engine.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
+        self._publish(table, numbers, made.rows)
+        return made.answer
+
+    def _deleted(self, change: dml.Delete, table: Table) -> pa.Table | None:
+        if not change.condition and not change.using:
+            self._next(table, self.engine.tables.deltas.emptied(table), None)
+            return counted(table.rows)
+        found = self._found(change, table, quote(ROW_NUMBER))
+        if found is None:
+            return None
+        self._publish(table, found.column(0).to_numpy(), None)
+        return counted(found.num_rows)
+
+    def _found(self, change: dml.Change, table: Table, columns: str) -> pa.Table | None:
+        """The rows that a statement may change, with their numbers; None if it does not plan."""
+        engine = self.engine
+        numbered = engine.tables.numbered(table)
+        view = engine.seeing(CatalogView(engine.planner.catalog, [numbered]))
+        sql = dml.concerned(change, quote(numbered.name), columns)
+        try:
+            return view.run(sql, CollectRows(lossless=True))[0]
+        except (UnsupportedError, QueryError):
+            return None
+
+    # Versions
+
+    def _publish(self, table: Table, deleted: NDArray[np.int64], added: pa.Table | None) -> None:
+        """Make the version of a table without some rows, by their numbers, and with others.
+
+        The last column of `added` has their buckets.
+        """
+        new, rows = table, None
+        if len(deleted):
+            new = without_rows(table, deleted)
+        if added is not None and added.num_rows:
+            last = added.num_columns - 1
+            rows = AddedRows(added.remove_column(last), added.column(last).combine_chunks())
+            new = with_rows(self.engine, new, rows)
+        if new is not table:
+            self._next(table, new, None if len(deleted) else rows)
+
+    def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
+        """Let the next statements see a version; `added` if it only has more rows."""
+        engine = self.engine
+        new = measured(engine.tables.merged(new), new, None)
+        if engine.transaction is not None:
+            engine.transaction.change(old, new, added)
+        else:
+            engine.tables.changed((old, new))
 
 
 def _shell(table: Table) -> Shell:

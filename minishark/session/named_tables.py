@@ -43,6 +43,13 @@ class NamedTables:
 
     engine: Engine  # stores them, and runs statements
 
+    def _refuse_in_transaction(self) -> None:
+        if self.engine.transaction is not None:
+            raise UnsupportedError(
+                "A transaction changes rows of tables in memory that have no keys or indexes, and "
+                "nothing else: COMMIT or ROLLBACK it first."
+            )
+
     @property
     def names(self) -> list[str]:
         engine = self.engine
@@ -66,6 +73,7 @@ class NamedTables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         engine = self.engine
+        self._refuse_in_transaction()
         with engine.up_to_date():
             if isinstance(data, DataFrame) and not data.is_local():
                 layout = kept(query_of(data), layout)
@@ -105,6 +113,7 @@ class NamedTables:
     def store_query(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
         """Store the rows of a query as a table, without bringing them to the front end."""
         tables = self.engine.tables
+        self._refuse_in_transaction()
         bound = self.engine.planning.bind(sql).schema
         schema = stored_schema(table_schema(bound))
         check_layout(layout)
@@ -121,6 +130,7 @@ class NamedTables:
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
         engine = self.engine
         engine.check_open()
+        self._refuse_in_transaction()
         if name in engine.sources:
             engine.sources.remove(name)
             return
@@ -151,6 +161,7 @@ class NamedTables:
             answer = MemoryWrites(engine).run(sql, target) if target is not None else None
             if answer is not None:
                 return answer
+            self._refuse_in_transaction()
             engine.compute(engine.planning.tables_in(sql))
             return engine.scratch.write(sql, target)
 

@@ -68,6 +68,7 @@ class Runtime:
         self.create_view = self.definitions.create_view
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
         self.register_function = self.definitions.register_function
+        self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
         self.calls = calls or self._calls(cluster)
         self.warehouse: Warehouse | None = None

@@ -66,6 +66,7 @@ _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
 _ENUM = re.compile(
     r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
 )
+_DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
 _COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
 # What must see all rows of a table, or what Arrow does not have.
 _SEES_ALL = re.compile(r"\b(?:PRIMARY KEY|UNIQUE|REFERENCES|GENERATED|COLLATE)\b", re.IGNORECASE)
@@ -108,6 +109,8 @@ class _Changes:
     changed: dict[str, int] = field(default_factory=dict)  # not loaded yet: the last change of each
     numbers: Iterator[int] = field(default_factory=count)
     definitions: list[str] = field(default_factory=list)  # not made yet
+    # The last definition of each view, by name in lower case.
+    views: dict[str, str] = field(default_factory=dict)
     own: dict[str, None] = field(default_factory=dict)  # tables that only this database can hold
     numbered: set[str] = field(default_factory=set)  # tables whose row ids statements know
     # How tables of the cluster are created that have defaults or constraints, by name in lower
@@ -133,9 +136,10 @@ class ScratchDatabase:
         self._ours = _OURS  # a session's temporary tables are the cluster's, too
         self._begin()
 
-    def child(self) -> ScratchDatabase:
+    def child(self, reading: Reading) -> ScratchDatabase:
         """Another connection, with settings and temporary tables of its own."""
         child = copy.copy(self)
+        child._reading = reading  # noqa: SLF001 - a copy of this one
         child.reconnect()
         return child
 
@@ -150,6 +154,7 @@ class ScratchDatabase:
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
         self._settings: list[str] = []
+        self._views: dict[str, str] = {}  # the last definition of each own one
         self._visible: set[str] = set()
         # Whether USE has made another schema the default than that of the cluster's tables.
         self.is_elsewhere = False
@@ -168,20 +173,29 @@ class ScratchDatabase:
     def interrupt(self) -> None:
         self._con.interrupt()
 
-    def define(self, sql: str, *, alone: bool = False, own: bool = False) -> None:
+    def define(self, sql: str, *, alone: bool = False, own: bool = False, view: str = "") -> None:
         """Register a view, macro, type or setting; created when a statement runs here.
 
         Args:
             sql: the statement.
             alone: whether only this database accepts it, and says so now.
             own: whether it concerns this connection only.
+            view: the view that it creates, replaces or drops.
         """
         with self._lock, self._shared.lock:
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
+                return
+            waiting = self._settings if own else self._shared.definitions
+            if view:  # what was to be made of it before is made no more
+                views = self._views if own else self._shared.views
+                waiting[:] = [each for each in waiting if each != views.get(view.lower())]
+                views[view.lower()] = sql
+            if view and _DROP.match(sql):
+                self._defined(sql)  # now, or it would drop one that is created later
             else:
-                (self._settings if own else self._shared.definitions).append(sql)
+                waiting.append(sql)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Change the connection, for example by a function that statements may call."""
@@ -209,6 +223,21 @@ class ScratchDatabase:
             shell: what its table is like.
             given: rows.
         """
+        return self._in_shell(sql, shell, given, fills=False)
+
+    def change_some(self, sql: str, shell: Shell, rows: pa.Table, *, is_alone: bool) -> MadeRows:
+        """Run a statement on a table that has these rows only.
+
+        Args:
+            sql: the statement.
+            shell: what its table is like.
+            rows: at least all rows that it changes.
+            is_alone: whether it reads no other table.
+        """
+        with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
+            return self._in_shell(sql, shell, rows, fills=True)
+
+    def _in_shell(self, sql: str, shell: Shell, given: pa.Table | None, *, fills: bool) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
         with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
             self._replay()
@@ -218,12 +247,14 @@ class ScratchDatabase:
             undone.callback(self._run, "ROLLBACK")
             self._run("BEGIN")
             self._run(self._shared.described.get(shell.name.lower(), shell.create))
+            table = f"memory.main.{quote(shell.name)}"
+            if fills:
+                self._run(f"INSERT INTO {table} FROM {quote(ROWS)}")
             answer = self._answer(sql)
             for name, value in settings.items():
                 undone.callback(self._run, f"RESET SESSION {name}")
                 self._run(f"SET SESSION {name} = {value}")
-            rows = f"SELECT *, {shell.bucket} FROM memory.main.{quote(shell.name)}"
-            return MadeRows(answer, self._executed(rows))
+            return MadeRows(answer, self._executed(f"SELECT *, {shell.bucket} FROM {table}"))
 
     def must_keep(self, name: str) -> bool:
         """Whether a table is here, and not to be left to the cluster when that loads it."""

@@ -19,19 +19,23 @@ from minishark.errors import CatalogError, QueryError, UnsupportedError
 from minishark.expressions import quote
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
+from minishark.session.memory_transactions import transact
 from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
 from minishark.tables.store import survives_arrow
 
-_TRANSACTION = (
-    "Transactions are for tables of a warehouse: see connect(warehouse=...). In memory, each "
-    "statement is a transaction of its own."
+_NOT_IN_TRANSACTION = (
+    "A transaction over tables in memory takes queries, and INSERT, DELETE, UPDATE and MERGE on "
+    "tables without keys and indexes: COMMIT or ROLLBACK before other statements."
 )
 _WAREHOUSE = (
     "VACUUM and CACHE TABLE are for tables of a warehouse: see connect(warehouse=...). Others are "
     "in memory already."
 )
+
+
+_DEFINES = (kinds.FrontEndCommand, kinds.Definition, kinds.CreateEnum)
 
 
 @dataclass(slots=True)
@@ -67,6 +71,8 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
+        if runtime.engine.transaction is not None and isinstance(statement, _DEFINES):
+            raise UnsupportedError(_NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
                 return self._query(sql, None, parsed)
@@ -84,8 +90,9 @@ class Statements:
                 answer = self._write(statement)
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
-            case kinds.Transaction():
-                raise UnsupportedError(_TRANSACTION)
+            case kinds.Transaction(verb=verb):
+                transact(runtime.engine, verb)
+                answer = counted(0)
             case kinds.Vacuum() | kinds.CacheTable():
                 raise UnsupportedError(_WAREHOUSE)
             case _:
@@ -105,10 +112,11 @@ class Statements:
         """A statement that later ones depend on."""
         sql, runtime = statement.sql, self.runtime
         match statement:
-            case kinds.Definition(name=name, is_temporary=is_temporary):
+            case kinds.Definition(name=name, is_temporary=is_temporary, is_view=is_view):
                 engine = runtime.engine
                 own = is_temporary or (name != "" and engine.planning.has_own(name))
-                runtime.definitions.define(sql, own=own and not engine.is_root)
+                view = name if is_view else ""
+                runtime.definitions.define(sql, own=own and not engine.is_root, view=view)
             case kinds.Setting(is_reserved=True):
                 raise UnsupportedError("minishark chooses this setting itself; see connect().")
             case kinds.Setting():
@@ -169,6 +177,10 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
+        if runtime.engine.transaction is not None:
+            if self._names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
+                raise UnsupportedError(_NOT_IN_TRANSACTION)
+            return runtime.named.write(statement.sql, target)
         if not runtime.engine.is_root:
             if statement.is_temporary and target is not None:
                 return self._create_temporary(statement, target.name)

@@ -68,10 +68,9 @@ def _with_values(
 def _distinct(values: pa.ChunkedArray) -> int:
     """How many values differ, at most."""
     try:
-        count: int = pc.count_distinct(values, mode="only_valid").as_py()
+        return int(pc.count_distinct(values, mode="only_valid").as_py())
     except pa.ArrowNotImplementedError:
-        return len(values) - values.null_count
-    return count
+        return len(values) - int(values.null_count)
 
 
 def _widened(known: ColumnStatistics, type_: str, values: pa.ChunkedArray) -> _Bounds:

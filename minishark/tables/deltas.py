@@ -47,6 +47,9 @@ from minishark.worker.writing import FULL, disk_full
 DELETED_MAX = 1_024
 """Most deleted rows of a file: their numbers travel with every task that reads it."""
 
+versions = itertools.count(1)
+"""Numbers for versions of tables: no two of a process have the same."""
+
 _GROWTH = 4
 _DELTA_ROWS = 65_536  # a larger delta is not copied into the next one
 _NEW_PARTITION_ROWS = 250_000
@@ -76,7 +79,7 @@ def without_rows(table: Table, numbers: NDArray[np.int64]) -> Table:
     for number, rows in reversed([*zip(files.tolist(), groups, strict=True)]):
         index, file, _ = row_place(number << FILE_SHIFT)  # the last first: deltas may vanish
         partitions[index] = _without(partitions[index], file, rows)
-    return dataclasses.replace(table, partitions=tuple(partitions), version=table.version + 1)
+    return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
 
 
 def _without(partition: Partition, file: int, rows: NDArray[np.int64]) -> Partition:
@@ -109,7 +112,7 @@ class DeltaWriter:
     def forget(self, folder: str) -> None:
         self._known.pop(folder, None)
 
-    def with_rows(self, table: Table, rows: pa.Table, buckets: pa.ChunkedArray | None) -> Table:
+    def with_rows(self, table: Table, rows: pa.Table, buckets: pa.Array | None) -> Table:
         """The next version of a table, with rows added.
 
         Args:
@@ -132,10 +135,20 @@ class DeltaWriter:
             if error.errno in FULL:
                 raise ResourceError(disk_full(error)) from error
             raise
-        return dataclasses.replace(table, partitions=tuple(partitions), version=table.version + 1)
+        return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+    def emptied(self, table: Table) -> Table:
+        """The next version of a table, without any row."""
+        store = self.cluster.store()
+        partitions = []
+        for partition in table.partitions:
+            first = partition_slices(partition)[0]
+            none = store.read((FileSlice(first.file, first.locations, 0, 0),))
+            partitions.append(self._new_partition(table, partition.index, _plain(none), store))
+        return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
 
     def _placed(
-        self, table: Table, rows: pa.Table, buckets: pa.ChunkedArray | None
+        self, table: Table, rows: pa.Table, buckets: pa.Array | None
     ) -> Iterable[tuple[int, pa.Table]]:
         if buckets is not None:
             numbers = buckets.to_numpy()

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec import structs
 
-from minishark.catalog import Catalog, Table
+from minishark.catalog import ROW_NUMBER, Catalog, ColumnStatistics, Table
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -27,15 +28,14 @@ from minishark.errors import (
     OptionError,
     PartitionsLostError,
 )
-from minishark.expressions import Schema
+from minishark.expressions import Column, Schema
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
-from minishark.tables.changed_statistics import changed_statistics
-from minishark.tables.deltas import DeltaWriter, changed_files
+from minishark.tables.deltas import DeltaWriter, changed_files, needs_merge, versions
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
@@ -50,6 +50,7 @@ from minishark.tables.sources import (
 from minishark.worker.statistics import merge_statistics
 from minishark.worker.store import InputMissingError
 
+NUMBERED = "_minishark_numbered_"  # how the names of tables with numbered rows start
 _SMALL_TABLE_ROWS = 20_000
 _SMALL_TABLE_BYTES = 1 << 20
 _READS_MAX = 5
@@ -79,6 +80,7 @@ class Tables:
     _same_as: dict[str, str] = field(default_factory=dict)
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
+    _numbered: set[str] = field(default_factory=set)  # folders of tables whose rows were numbered
     _retired: Farewells = field(default_factory=Farewells)  # files of former versions
     _restoring: threading.Lock = field(default_factory=threading.Lock)
 
@@ -156,6 +158,9 @@ class Tables:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
+        if folder in self._numbered:
+            self._numbered.discard(folder)
+            self.planning.remove_table(f"{NUMBERED}{folder}")
         self._homes.pop(folder, None)
         self.cluster.remove_folder(folder)
 
@@ -163,7 +168,7 @@ class Tables:
         for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
             try:
-                return self._stored_rows(table)
+                return self.stored_rows(table)
             except (InputMissingError, OSError) as error:
                 if self.is_current(table):  # else it was replaced, or its replicas moved
                     files = error.files if isinstance(error, InputMissingError) else ()
@@ -171,34 +176,77 @@ class Tables:
                     if lost is None:
                         raise
                     self.restore(lost)
-        return self._stored_rows(self.catalog.get(name))
+        return self.stored_rows(self.catalog.get(name))
 
-    def _stored_rows(self, table: Table) -> pa.Table:
+    def stored_rows(self, table: Table) -> pa.Table:
         slices = [item for p in table.partitions for item in partition_slices(p)]
         return self.cluster.store().read(tuple(slices))
 
     # Changes
 
-    def changed(self, old: Table, new: Table, added: pa.Table | None = None) -> None:
-        """Publish the next version of a table; `added` are the rows that it has more.
+    def changed(self, *changes: tuple[Table, Table]) -> None:
+        """Publish the next versions of tables, all at once: each with the one before.
 
         Raises:
-            ConflictError: there is another version by now.
+            ConflictError: a table has another version by now; nothing was published.
         """
-        statistics = changed_statistics(old.statistics, old.schema, added, new.rows, new.bytes)
-        new = replace_fields(new, statistics=statistics)
         with self._lock:
-            current = self.catalog.find(old.name)
-            if current is None or not current.same_rows(old):
-                raise ConflictError(
-                    f"Table {old.name} was changed or replaced meanwhile; run the statement again."
-                )
-            self.catalog.add(_relocated(new, current))
-            self.planning.update_table(new)
-        for file, nodes in changed_files(old, new).items():
+            current = {old.folder: self._current(old) for old, _ in changes}
+            found = [_relocated(new, current[old.folder]) for old, new in changes]
+            self.catalog.add(*found)
+            for new in found:
+                self.planning.update_table(new)
+        for old, new in changes:
+            self.retire(changed_files(old, new))
+        self.sweep()
+
+    def _current(self, old: Table) -> Table:
+        current = self.catalog.find(old.name)
+        if current is None or not current.same_rows(old):
+            raise ConflictError(
+                f"Table {old.name} was changed or replaced meanwhile; run the statement again."
+            )
+        return current
+
+    def retire(self, files: Mapping[str, Sequence[str]]) -> None:
+        """Files that no version has any more, with their locations, are deleted some time."""
+        for file, nodes in files.items():
             for node in nodes:
                 self._retired.give_up(file, node, self.cluster.open_folders)
-        self.sweep()
+
+    def merged(self, table: Table) -> Table:
+        """The same rows, with partitions that have changed much stored again as single files."""
+        worn = tuple(partition for partition in table.partitions if needs_merge(partition))
+        if not worn:
+            return table
+        source = TableSource(schema=table.schema, merged=worn)
+        copies = self.copies(len(table.partitions), table.replicas)
+        layout = TableLayout((), len(worn), copies)
+        with self.temporary_folders(table.folder), self.loading(table.name, "merge") as observer:
+            loaded = self._loader(table.folder, source, layout, observer).load()
+        partitions = list(table.partitions)
+        for old, new in zip(worn, loaded.partitions, strict=True):
+            partitions[old.index] = replace_fields(new, index=old.index)
+        return replace_fields(table, partitions=tuple(partitions), version=next(versions))
+
+    def numbered(self, table: Table) -> Table:
+        """The same rows with their numbers, as a table that only views of the catalog have."""
+        name = f"{NUMBERED}{table.folder}"
+        columns = (*table.statistics.columns, ColumnStatistics(distinct=table.rows))
+        found = replace_fields(
+            table,
+            name=name,
+            schema=(*table.schema, Column(ROW_NUMBER, "BIGINT")),
+            partitions=tuple(replace_fields(p, is_numbered=True) for p in table.partitions),
+            statistics=structs.replace(table.statistics, columns=columns),
+        )
+        with self._lock:
+            if table.folder in self._numbered:
+                self.planning.update_table(found)
+            else:
+                self.planning.put_table(found)
+                self._numbered.add(table.folder)
+        return found
 
     def sweep(self) -> None:
         """Delete files of former versions that no open query can be reading."""
@@ -294,10 +342,10 @@ class Tables:
         return max(nodes, replicas) if partitions == 1 else replicas
 
     @contextlib.contextmanager
-    def loading(self, name: str) -> Iterator[QueryObserver]:
+    def loading(self, name: str, verb: str = "load") -> Iterator[QueryObserver]:
         """The observer of a load, which is told when it is over."""
         began_s = time.perf_counter()
-        with self.observed(f"load {name}") as observer:
+        with self.observed(f"{verb} {name}") as observer:
             yield observer
             observer.loaded(time.perf_counter() - began_s)
 
@@ -312,18 +360,28 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
         """Load a source into a folder, as a table that is not published yet."""
-        site = Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes)
-        loader = TableLoader(
-            site=site,
+        loader = self._loader(folder, source, layout, observer, on_progress=on_progress)
+        return self.described(
+            name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
+        )
+
+    def _loader(
+        self,
+        folder: str,
+        source: TableSource,
+        layout: TableLayout,
+        observer: QueryObserver,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> TableLoader:
+        return TableLoader(
+            site=Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes),
             folder=folder,
             source=source,
             layout=layout,
             observer=observer,
             on_progress=on_progress,
             storage=self.storage,
-        )
-        return self.described(
-            name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
         )
 
     def _place(self, folder: str) -> Placement:

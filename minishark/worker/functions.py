@@ -160,6 +160,24 @@ class MapGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class SortRows:
+    """The rows of a task in an order."""
+
+    keys: tuple[tuple[int, str], ...]  # positions of columns, each with what follows in ORDER BY
+
+    def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
+        table = rows.read_all()
+        listed = ", ".join(f"#{position + 1} {order}" for position, order in self.keys)
+        with duckdb.connect() as connection:
+            connection.execute("SET arrow_lossless_conversion = true")
+            yield (
+                connection.from_arrow(table)
+                .query("t", f"FROM t ORDER BY {listed}")
+                .to_arrow_table()
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ForEach:
     """`fn(table)`, once per partition, for its side effects; without output."""
 

@@ -120,6 +120,9 @@ class Placer(ABC):
     # Whether nodes tell their levels (`Watcher.on_level`): a message more whenever one falls idle
     # after a task of the job.
     wants_levels = False
+    # Whether the job reserves on a node of which its scheduler hears that it has fallen idle, if it
+    # is the oldest that waits: in place of stealing, for which nodes would ask each other.
+    uses_idle = False
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
         self.waiting: OrderedDict[TaskId, TaskSpec] = OrderedDict()

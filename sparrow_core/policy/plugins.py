@@ -151,6 +151,7 @@ class _FencedPlacer(Placer):
         self.waiting = inner.waiting
         self.waits_for_loads = inner.waits_for_loads
         self.wants_levels = inner.wants_levels
+        self.uses_idle = inner.uses_idle
         self._name = name
         self._job_id = job_id
         self._inner = inner

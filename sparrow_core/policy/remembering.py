@@ -1,9 +1,9 @@
 """Placements that remember what their scheduler has seen: past Sparrow, which is stateless.
 
-Each is a `Placement` like a stranger's plug-in (docs/policies.md), with nothing but what a
-scheduler sees anyway; only `dodoor` listens to heartbeats, and only `prequal` sends messages of its
-own, which are probes. What is remembered may be stale, because schedulers share nothing: it decides
-where tasks are likely to start soon, never whether they run.
+Each is a `Placement` like a stranger's plug-in (docs/policies.md). `dodoor` and `eagle` listen to
+heartbeats; `prequal` probes; under `known_idle` and `eagle` nodes tell when they fall idle, and
+under `known_idle` schedulers tell each other what is on nodes. What is remembered may be stale: it
+decides where tasks are likely to start soon, never whether they run.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class KnownIdle(Remembering):
     HEADROOM: Final = 1.02
     # Reservations a task where too few nodes are idle, also if other schedulers tell nothing: what
     # has four messages a task.
-    CROWDED: Final = 1.2
+    CROWDED: Final = 1.3
     CROWDED_ALONE: Final = 1.35
 
     def __init__(self) -> None:
@@ -472,12 +472,14 @@ class _PrequalPlacer(BoundPlacer):
 class Eagle(Placement):
     """Short jobs avoid nodes with long ones, and have nodes of their own.
 
-    After Eagle (Delgado et al., SoCC 2016) and Hawk (ATC 2015), without stealing, which nodes would
-    do. A job is long if its tasks are expected to take `LONG_TIMES` times the (geometric) mean of
-    recent jobs. Long jobs may not use the short partition, a fixed share of the nodes, and reserve
-    on those with least of the scheduler's long work. Short jobs reserve on nodes without a long
-    job, as far as is known: from the scheduler's own jobs, and from heartbeats, which tell of tasks
-    that run for long. In place of Eagle's bitmap, which nodes send with the answers to probes.
+    After Eagle (Delgado et al., SoCC 2016) and Hawk (ATC 2015). A job is long if its tasks are
+    expected to take `LONG_TIMES` times the (geometric) mean of recent jobs. Long jobs may not use
+    the short partition, a fixed share of the nodes, and reserve on those with least of the
+    scheduler's long work. Short jobs reserve on nodes without a long job, as far as is known: from
+    the scheduler's own jobs, and from heartbeats, which tell of tasks that run for long. In place
+    of Eagle's bitmap, which nodes send with the answers to probes. In place of Hawk's stealing, a
+    node that falls idle tells the scheduler of its last task, which reserves there for its oldest
+    short job that waits.
     """
 
     LONG_TIMES: Final = 10.0
@@ -550,6 +552,8 @@ class _EaglePlacer(UnconstrainedPlacer):
 
 
 class _LongPlacer(_EaglePlacer):
+    wants_levels = True
+
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
@@ -562,6 +566,9 @@ class _LongPlacer(_EaglePlacer):
 
 
 class _ShortPlacer(_EaglePlacer):
+    wants_levels = True
+    uses_idle = True
+
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:

@@ -168,6 +168,7 @@ class ExpressCluster:
         self._cancellation = cancellation
         self._rng = Random(seed)
         self._placements = [Placements() for _ in range(schedulers)]
+        self._hungry: dict[Placements, dict[JobId, _Job]] = {each: {} for each in self._placements}
         self._turn = itertools.cycle(self._placements)
         self._heartbeat_s = heartbeat_s
         # Between schedulers and nodes; heartbeats of nodes to each scheduler apart from the rest.
@@ -298,6 +299,8 @@ class ExpressCluster:
             self._place(job)
 
     def _place(self, job: _Job) -> None:
+        if job.placer.uses_idle:
+            self._hungry[job.placements][job.job_id] = job
         self._reserve(job, job.placer.place(job.start.tasks, self._names))
         waits: dict[float, list[int]] = {}
         for task in job.start.tasks:
@@ -333,6 +336,8 @@ class ExpressCluster:
             for placement in placements:
                 placement.on_level(ask.node.name, ask.level, self.now)
         self._assign(ask)
+        if ask.level is not None and not ask.tasks:
+            self._feed(placements, ask.node.name, ask.level)
         if placements.noting:
             self._tell_peers(placements)
 
@@ -341,7 +346,16 @@ class ExpressCluster:
         self._tell_ended(ended)
         for placement in placements:
             placement.on_level(name, level, self.now)
+        self._feed(placements, name, level)
         self._tell_peers(placements)
+
+    def _feed(self, placements: Placements, name: NodeName, level: NodeLevel) -> None:
+        """As the scheduler's."""
+        hungry = self._hungry[placements]
+        if level.net < 0 and hungry:
+            job = next(iter(hungry.values()))
+            if name not in job.reserved:
+                self._reserve(job, {name: 1})
 
     def _tell_peers(self, placements: Placements) -> None:
         peers = len(self._placements) - 1
@@ -376,6 +390,8 @@ class ExpressCluster:
         if not ask.node.plain:
             ask.answered = job.claim_now()
         self._messages.append((self.now + self._delay_s, self._answer, ask))
+        if not placer.waiting:
+            self._hungry[job.placements].pop(job.job_id, None)
         if not placer.waiting and job.reserved:
             cancelled = tuple(job.reserved)
             job.reserved.clear()

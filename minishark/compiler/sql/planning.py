@@ -93,7 +93,9 @@ _FILE_ENDING = re.compile(
 )
 _ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NULL"
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
-_INTERNAL = re.compile(r'\nDid you mean "(?:pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*')
+_INTERNAL = re.compile(
+    r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
+)
 REMOTE_FILES = (
     "minishark reads files of its machines, and s3://, gs:// and az:// URIs that follow FROM or "
     "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
@@ -246,14 +248,10 @@ class PlanningDatabase:
         with self._lock:
             return self._tables_in(sql, self._relations_in(sql))
 
-    def reads_nothing(self, sql: str, name: str) -> bool:
-        """Whether a statement that writes a table names it once, and reads no relation."""
+    def reads_nothing(self, sql: str) -> bool:
+        """Whether an INSERT surely reads no relation."""
         with self._lock:
-            if self._known.has_macros or self._relations_in(sql) != set():
-                return False
-            text, word = sql.lower(), name.lower()
-            is_word = _WORD.fullmatch(word) is not None
-            return (_WORD.findall(text) if is_word else text).count(word) == 1
+            return not self._known.has_macros and self._relations_in(sql) == set()
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`."""
@@ -419,6 +417,11 @@ class PlanningDatabase:
         if _TELLS_TIME.search(sql) is not None:
             return True
         return self._known.defines_time and self._names_definition(sql)
+
+    def names_definition(self, sql: str) -> bool:
+        """Whether a statement may read a view or call a macro."""
+        with self._lock:
+            return self._names_definition(sql)
 
     def _names_definition(self, sql: str) -> bool:
         text = sql.lower()

@@ -60,6 +60,7 @@ class Definition(_Statement, frozen=True):
 
     name: str = ""
     is_temporary: bool = False
+    is_view: bool = False
 
 
 class Setting(_Statement, frozen=True):
@@ -383,7 +384,8 @@ def _defined(
             cursor.skip_any("TABLE")  # DROP MACRO TABLE
             cursor.skip_any("IF", "NOT", "EXISTS")
             *_, name = cursor.name() or ("",)
-            return Definition(sql, name=name, is_temporary=is_temporary)
+            is_view = noun == "VIEW" and first != "ALTER"
+            return Definition(sql, name=name, is_temporary=is_temporary, is_view=is_view)
         case "SCHEMA" | "SEQUENCE" | "DATABASE":
             return FrontEndCommand(sql)
         case "INDEX":
