@@ -47,6 +47,7 @@ from minishark.session.lazy import imported
 from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.served import Served
+from minishark.session.shown import session_html
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
 from minishark.sources.contract import Source
@@ -145,6 +146,13 @@ class Session(CamelCase):
         cluster, tables = self._runtime.cluster, ", ".join(self.tables) or "none"
         size = f"nodes: {len(cluster.nodes)}, slots: {cluster.total_slots}"
         return f"<minishark session: {size}, tables: {tables}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the cluster, the tables, and the page if there is one."""
+        if not self.is_open:
+            return "<p><b>minishark</b>: this session is stopped; call connect() again.</p>"
+        page = None if self._page is None else self._page.address
+        return session_html(self.nodes(), self.catalog.list_tables(), page)
 
     # Statements
 
