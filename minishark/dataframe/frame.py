@@ -358,7 +358,7 @@ class DataFrame(CamelCase):
         called = f"{col1}_{col2}"
         texts = [call("coalesce", column(name).cast("VARCHAR"), "null") for name in (col1, col2)]
         pairs = self.select(texts[0].alias(called), texts[1].alias("value"))
-        return pairs.group_by(called).pivot("value").agg(count_of_rows())
+        return pairs.group_by(called).pivot("value").agg(count_of_rows())  # noqa: PD010 - no pandas
 
     def freq_items(self, cols: Sequence[str], support: float = 0.01) -> DataFrame:
         """One row with, for each column, a list of its frequent values.
@@ -1003,6 +1003,14 @@ def cached_frame(runtime: Runtime, cached: CachedRows) -> DataFrame:
 def local_frame(runtime: Runtime, rows: pa.Table) -> DataFrame:
     """The answer of a statement that has run in the front end."""
     return DataFrame(LazyQuery(runtime=runtime, local_rows=rows))
+
+
+def reading(frame: DataFrame, others: Sequence[DataFrame]) -> DataFrame:
+    """The same rows, for which what the others read is kept, too."""
+    query = query_of(frame)
+    if not others or query.select is None:
+        return frame
+    return DataFrame(query.over(query.select, *map(query_of, others)))
 
 
 def view_frame(frame: DataFrame, name: str) -> DataFrame:

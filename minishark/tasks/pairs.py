@@ -114,7 +114,7 @@ class Pairs:
         An accumulator begins as a copy of `zero`.
         """
         return self.combine_by_key(
-            lambda value: seq_fn(algebra.fresh(zero), value), seq_fn, comb_fn, partitions
+            lambda value: seq_fn(algebra.fresh(zero), value), seq_fn, comb_fn, num_partitions
         )
 
     def group_by_key(self, num_partitions: int | None = None) -> Items:
@@ -138,10 +138,9 @@ class Pairs:
         self, num_partitions: int, partition_func: Callable[[Any], int] | None = None
     ) -> Items:
         """Pairs of equal keys in one partition: the one that `partition_func(key)` says."""
-        by_user = partition_func is not None
         bucket: Callable[[Any], int] = algebra.ByKey(num_partitions)
-        if by_user:
-            bucket = algebra.ByFunction(partitions, cast("Callable[[Any], int]", partition_func))
+        if partition_func is not None:
+            bucket = algebra.ByFunction(num_partitions, partition_func)
         return self._items.exchanged("partition_by", num_partitions, bucket)
 
     def sort_by_key(
