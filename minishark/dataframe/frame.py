@@ -347,8 +347,9 @@ class DataFrame(CamelCase):
         """The sample covariance of two columns."""
         return self._number(call("covar_samp", column(col1), column(col2), kind=Kind.GROUP))
 
-    def _number(self, aggregate: Column) -> Any:
-        return self.agg(aggregate).collect()[0][0]
+    def _number(self, aggregate: Column) -> float | None:
+        found: float | None = self.agg(aggregate).collect()[0][0]
+        return found
 
     def crosstab(self, col1: str, col2: str) -> DataFrame:
         """How often pairs of values occur: a row for each value of `col1`, a column for each other.
@@ -556,10 +557,12 @@ class DataFrame(CamelCase):
             if unknown:
                 raise OptionError(f"grouping_sets(): {unknown[0]!r} is not among the columns.")
             sets.append(tuple(map(texts.index, names)))
-        return GroupedData(self, tuple(keys), "GROUPING SETS", positions=tuple(sets))
+        return GroupedData(
+            frame=self, keys=tuple(keys), sets="GROUPING SETS", positions=tuple(sets)
+        )
 
     def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData:
-        return GroupedData(self, tuple(map(column_or_name, flat(columns))), sets)
+        return GroupedData(frame=self, keys=tuple(map(column_or_name, flat(columns))), sets=sets)
 
     def describe(self, *columns: str) -> DataFrame:
         """Count, mean, standard deviation, minimum and maximum of columns, as text.

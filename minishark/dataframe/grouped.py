@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedData(CamelCase):
     """The result of `DataFrame.group_by`; aggregates make a DataFrame of it.
 

@@ -100,7 +100,7 @@ class DataFrameWriter(CamelCase):
         return changed(self, _frame=self._frame.sort_within_partitions(*flat(columns)))
 
     def bucket_by(self, buckets: int, *columns: Any) -> DataFrameWriter:
-        """Hash partitions of a table: as many as `buckets`, by these columns; see `save_as_table`."""
+        """Hash partitions of a table: `buckets` of them, by these columns; see `save_as_table`."""
         names = tuple(self._frame[name].references[0].name for name in flat(columns))
         return changed(self, _keys=names, _partitions=buckets)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
@@ -14,12 +14,14 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
-from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.runtime import Runtime
 from minishark.tables.replication import replicas
+
+if TYPE_CHECKING:
+    from minishark.session.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +81,7 @@ class SessionCatalog(CamelCase):
 
     Attributes:
         runtime: has the tables and views.
-        table: makes a DataFrame of one of them.
-        run: runs a statement.
-        read: reads files.
-        load: loads a table of the warehouse into memory.
-        free: frees its memory.
+        session: runs statements.
 
     Examples:
         >>> session.range(3).create_or_replace_temp_view("three")
@@ -94,12 +92,7 @@ class SessionCatalog(CamelCase):
     """
 
     runtime: Runtime
-    table: Callable[[str], DataFrame]
-    run: Callable[[str], DataFrame]
-    read: DataFrameReader
-    load: Callable[[str], int]
-    free: Callable[[str], None]
-    _hidden = ("load", "free", "run", "read")
+    session: Session
 
     # Tables
 
@@ -124,7 +117,7 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: there is none of that name.
         """
-        return [ColumnInfo(*column) for column in self.table(name).dtypes]
+        return [ColumnInfo(*column) for column in self.session.table(name).dtypes]
 
     def table_exists(self, name: str) -> bool:
         """Whether there is a table or view of that name."""
@@ -170,15 +163,15 @@ class SessionCatalog(CamelCase):
         """
         del description
         if path is not None:
-            reader = self.read.format(source or "parquet").options(**options)
+            reader = self.session.read.format(source or "parquet").options(**options)
             frame = (reader if schema is None else reader.schema(schema)).load(path)
             self.runtime.create_table(table_name, frame, layout=Layout())
         elif schema is not None:
             columns = ", ".join(f"{ident(n)} {type_}" for n, type_ in declared_columns(schema))
-            self.run(f"CREATE TABLE {ident(table_name)} ({columns})")
+            self.session.sql(f"CREATE TABLE {ident(table_name)} ({columns})")
         else:
             raise OptionError("create_table() takes a path or a schema.")
-        return self.table(table_name)
+        return self.session.table(table_name)
 
     create_external_table = create_table
 
@@ -192,7 +185,7 @@ class SessionCatalog(CamelCase):
 
     def truncate_table(self, name: str) -> None:
         """Remove all rows of a table."""
-        self.run(f"DELETE FROM {ident(self.get_table(name).name)}")
+        self.session.sql(f"DELETE FROM {ident(self.get_table(name).name)}")
 
     def get_create_table_string(self, name: str) -> str:
         """A statement that makes an empty table of the same columns."""
@@ -221,7 +214,7 @@ class SessionCatalog(CamelCase):
             return
         if self.get_table(name).kind == "view":
             raise UnsupportedError(f"{name!r} is a view: use session.table({name!r}).persist().")
-        self.load(name)
+        self.session.cache(name)
 
     def uncache_table(self, name: str) -> None:
         """Free the memory of a table of the warehouse.
@@ -229,7 +222,7 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: it is not cached, or is in memory only.
         """
-        self.free(name)
+        self.session.uncache(name)
 
     def refresh_table(self, name: str) -> None:
         """Do nothing but check the name: queries see the current rows.
@@ -254,11 +247,11 @@ class SessionCatalog(CamelCase):
         Raises:
             QueryError: there is none of that name.
         """
-        self.run(f"USE {ident(name)}")
+        self.session.sql(f"USE {ident(name)}")
 
     def list_databases(self) -> list[str]:
         """The names of the schemas."""
-        found = self.run(
+        found = self.session.sql(
             "SELECT DISTINCT schema_name FROM information_schema.schemata "
             "WHERE schema_name NOT IN ('information_schema', 'pg_catalog') ORDER BY ALL"
         )
@@ -281,11 +274,13 @@ class SessionCatalog(CamelCase):
 
     def create_database(self, name: str, if_not_exists: bool = False) -> None:
         """Make a schema."""
-        self.run(f"CREATE SCHEMA {'IF NOT EXISTS ' * if_not_exists}{ident(name)}")
+        self.session.sql(f"CREATE SCHEMA {'IF NOT EXISTS ' * if_not_exists}{ident(name)}")
 
     def drop_database(self, name: str, if_exists: bool = False, cascade: bool = False) -> None:
         """Remove a schema; with `cascade`, also one that has tables."""
-        self.run(f"DROP SCHEMA {'IF EXISTS ' * if_exists}{ident(name)}{' CASCADE' * cascade}")
+        self.session.sql(
+            f"DROP SCHEMA {'IF EXISTS ' * if_exists}{ident(name)}{' CASCADE' * cascade}"
+        )
 
     def current_catalog(self) -> str:
         """The name of the current database of DuckDB, or of the warehouse."""
@@ -299,7 +294,7 @@ class SessionCatalog(CamelCase):
 
     def list_functions(self, pattern: str | None = None) -> list[str]:
         """The names of the functions that SQL can call; those that match `*` patterns."""
-        found = self.run(
+        found = self.session.sql(
             "SELECT DISTINCT lower(function_name) FROM duckdb_functions() ORDER BY ALL"
         )
         names = {*(row[0] for row in found.collect()), *self.runtime.planner.functions}
@@ -325,7 +320,7 @@ class SessionCatalog(CamelCase):
         return UserFunctions(self.runtime).register(name, f, return_type)
 
     def _value(self, sql: str) -> Any:
-        return self.run(sql).collect()[0][0]
+        return self.session.sql(sql).collect()[0][0]
 
     def _names(self) -> list[str]:
         return [*self.runtime.table_names, *self.runtime.planning.views()]

@@ -373,9 +373,7 @@ class Session(CamelCase):
     @property
     def catalog(self) -> SessionCatalog:
         """Tables, views and their columns."""
-        return SessionCatalog(
-            self._runtime, self.table, self.sql, self.read, self.cache, self.uncache
-        )
+        return SessionCatalog(self._runtime, self)
 
     @property
     def conf(self) -> Settings:

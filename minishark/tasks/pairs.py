@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from minishark.dataframe.applied import check_callable
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 
 def _same(value: Any) -> Any:
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Tagged:
+    """The value of a pair with the number of its side."""
+
+    place: int
+
+    def __call__(self, pair: Any) -> Any:
+        return pair[0], (self.place, pair[1])
 
 
 class Pairs:
@@ -175,10 +186,7 @@ class Pairs:
     def group_with(self, *others: Items, num_partitions: int | None = None) -> Items:
         """`(key, (list of values, list of the next one's values ...))` for each key of any."""
         sides = (self._items, *others)
-        tagged = [
-            side.map(lambda pair, place=place: (pair[0], (place, pair[1])))
-            for place, side in enumerate(sides)
-        ]
+        tagged = [side.map(_Tagged(place)) for place, side in enumerate(sides)]
         whole = tagged[0]
         for side in tagged[1:]:
             whole = whole.union(side)
