@@ -357,8 +357,9 @@ class DataFrame(CamelCase):
         """The sample covariance of two columns."""
         return self._number(call("covar_samp", column(col1), column(col2), kind=Kind.GROUP))
 
-    def _number(self, aggregate: Column) -> Any:
-        return self.agg(aggregate).collect()[0][0]
+    def _number(self, aggregate: Column) -> float | None:
+        found: float | None = self.agg(aggregate).collect()[0][0]
+        return found
 
     def crosstab(self, col1: str, col2: str) -> DataFrame:
         """How often pairs of values occur: a row for each value of `col1`, a column for each other.
@@ -368,7 +369,7 @@ class DataFrame(CamelCase):
         called = f"{col1}_{col2}"
         texts = [call("coalesce", column(name).cast("VARCHAR"), "null") for name in (col1, col2)]
         pairs = self.select(texts[0].alias(called), texts[1].alias("value"))
-        return pairs.group_by(called).pivot("value").agg(count_of_rows())
+        return pairs.group_by(called).pivot("value").agg(count_of_rows())  # noqa: PD010 - no pandas
 
     def freq_items(self, cols: Sequence[str], support: float = 0.01) -> DataFrame:
         """One row with, for each column, a list of its frequent values.
@@ -566,10 +567,12 @@ class DataFrame(CamelCase):
             if unknown:
                 raise OptionError(f"grouping_sets(): {unknown[0]!r} is not among the columns.")
             sets.append(tuple(map(texts.index, names)))
-        return GroupedData(self, tuple(keys), "GROUPING SETS", positions=tuple(sets))
+        return GroupedData(
+            frame=self, keys=tuple(keys), sets="GROUPING SETS", positions=tuple(sets)
+        )
 
     def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData:
-        return GroupedData(self, tuple(map(column_or_name, flat(columns))), sets)
+        return GroupedData(frame=self, keys=tuple(map(column_or_name, flat(columns))), sets=sets)
 
     def describe(self, *columns: str) -> DataFrame:
         """Count, mean, standard deviation, minimum and maximum of columns, as text.
@@ -1032,6 +1035,14 @@ def cached_frame(runtime: Runtime, cached: CachedRows) -> DataFrame:
 def local_frame(runtime: Runtime, rows: pa.Table) -> DataFrame:
     """The answer of a statement that has run in the front end."""
     return DataFrame(LazyQuery(runtime=runtime, local_rows=rows))
+
+
+def reading(frame: DataFrame, others: Sequence[DataFrame]) -> DataFrame:
+    """The same rows, for which what the others read is kept, too."""
+    query = query_of(frame)
+    if not others or query.select is None:
+        return frame
+    return DataFrame(query.over(query.select, *map(query_of, others)))
 
 
 def view_frame(frame: DataFrame, name: str) -> DataFrame:

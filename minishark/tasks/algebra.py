@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minishark.errors import OptionError
-from minishark.worker.protocol import Value
+from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.values import dump, load_small
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class RoundRobin:
 # Exchanges
 
 
-def _refused(_: memoryview) -> Any:
+def _refused(data: memoryview) -> FileSlice:  # noqa: ARG001 - a sink
     message = "no part of these pickles is stored apart"
     raise AssertionError(message)
 

@@ -24,6 +24,7 @@ from minishark.dataframe.applied import check_callable
 from minishark.dataframe.names import CamelCase
 from minishark.errors import OptionError, UnsupportedError
 from minishark.tasks import algebra
+from minishark.tasks.accumulators import counted, counting
 from minishark.tasks.call import CallOptions
 from minishark.tasks.figures import Figures
 from minishark.tasks.pairs import Pairs
@@ -55,7 +56,7 @@ class _Pipeline:
                 items = iter(transformation.of(number, items))
             else:
                 items = iter(transformation(items))
-        return self.action(items)
+        return counting(partial(self.action, items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,8 @@ class Items(Pairs, Figures, CamelCase):
         >>> numbers.map(lambda x: x * x).filter(lambda x: x % 2).reduce(lambda a, b: a + b)
         165
         >>> words = session.parallelize(["b", "a", "b"], 2)
-        >>> words.map(lambda word: (word, 1)).reduce_by_key(lambda a, b: a + b).sort_by_key().collect()
+        >>> counts = words.map(lambda word: (word, 1)).reduce_by_key(lambda a, b: a + b)
+        >>> counts.sort_by_key().collect()
         [('a', 1), ('b', 2)]
     """
 
@@ -241,7 +243,7 @@ class Items(Pairs, Figures, CamelCase):
     def zip_with_index(self) -> Items:
         """`(item, its position from 0)`; counts the items of the partitions now."""
         counts = list(self.actions("zip_with_index", lambda items: sum(1 for _ in items)))
-        starts = tuple([0, *itertools.accumulate(counts)])
+        starts = (0, *itertools.accumulate(counts))
 
         def numbered(number: int, items: Iterator[Any]) -> Iterator[Any]:
             return ((item, place) for place, item in enumerate(items, starts[number]))
@@ -461,7 +463,7 @@ class Items(Pairs, Figures, CamelCase):
                 slots=context.slots,
             )
             with Results[Any](pool, plan) as results:
-                yield from results
+                yield from map(counted, results)
 
     def chained(self, label: str, action: Callable[[Iterator[Any]], list[Any]]) -> list[Any]:
         """The lists that an action makes of each partition, as one."""

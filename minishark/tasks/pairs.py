@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from minishark.dataframe.applied import check_callable
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 
 def _same(value: Any) -> Any:
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Tagged:
+    """The value of a pair with the number of its side."""
+
+    place: int
+
+    def __call__(self, pair: Any) -> Any:
+        return pair[0], (self.place, pair[1])
 
 
 class Pairs:
@@ -114,7 +125,7 @@ class Pairs:
         An accumulator begins as a copy of `zero`.
         """
         return self.combine_by_key(
-            lambda value: seq_fn(algebra.fresh(zero), value), seq_fn, comb_fn, partitions
+            lambda value: seq_fn(algebra.fresh(zero), value), seq_fn, comb_fn, num_partitions
         )
 
     def group_by_key(self, num_partitions: int | None = None) -> Items:
@@ -138,10 +149,9 @@ class Pairs:
         self, num_partitions: int, partition_func: Callable[[Any], int] | None = None
     ) -> Items:
         """Pairs of equal keys in one partition: the one that `partition_func(key)` says."""
-        by_user = partition_func is not None
         bucket: Callable[[Any], int] = algebra.ByKey(num_partitions)
-        if by_user:
-            bucket = algebra.ByFunction(partitions, cast("Callable[[Any], int]", partition_func))
+        if partition_func is not None:
+            bucket = algebra.ByFunction(num_partitions, partition_func)
         return self._items.exchanged("partition_by", num_partitions, bucket)
 
     def sort_by_key(
@@ -176,10 +186,7 @@ class Pairs:
     def group_with(self, *others: Items, num_partitions: int | None = None) -> Items:
         """`(key, (list of values, list of the next one's values ...))` for each key of any."""
         sides = (self._items, *others)
-        tagged = [
-            side.map(lambda pair, place=place: (pair[0], (place, pair[1])))
-            for place, side in enumerate(sides)
-        ]
+        tagged = [side.map(_Tagged(place)) for place, side in enumerate(sides)]
         whole = tagged[0]
         for side in tagged[1:]:
             whole = whole.union(side)
