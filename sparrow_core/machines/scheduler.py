@@ -38,8 +38,8 @@ nothing of the job from its old scheduler any more, which may only have been slo
 Late binding: a reservation carries no task. A node with a free slot sends GetTasks and gets the
 job's oldest waiting task that may run there. When no task waits any more, the remaining
 reservations are withdrawn (CancelReservations). Where a job's placer wants it, a node that falls
-idle says so (ReportTasks), and gets a reservation of the oldest job that waits (`_feed`): that takes
-the place of nodes that steal from each other.
+idle says so (ReportTasks), and gets a reservation of the oldest job that waits (`_feed`). That
+takes the place of nodes that steal from each other.
 
 What the scheduler relies on:
 
