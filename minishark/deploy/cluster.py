@@ -29,6 +29,12 @@ class DeployedCluster(AttachedCluster):
         if self._scaler is not None:
             self._scaler.start()
 
+    @property
+    def most_slots(self) -> int:
+        scaling = self._scaler and self._scaler.options
+        most = scaling.max_nodes if scaling else self.deployment.nodes
+        return max(self.total_slots, most * self.deployment.executors_per_node)
+
     def start_node(self) -> None:
         """Ask the platform for one more machine; a node joins there."""
         self.deployment.grow()

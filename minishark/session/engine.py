@@ -142,6 +142,7 @@ class Engine:
             catalog=self.tables.catalog,
             options=options,
             sources=self.sources,
+            cores=lambda: cluster.cores,
         )
         self.scratch = ScratchDatabase(limits, self._readable, self._reading)
         self.root = self

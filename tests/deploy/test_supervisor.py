@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minishark.deploy.deployment import Deployment
 from minishark.deploy.host import NodeSpec
 from minishark.deploy.supervisor import (
+    BRIEF_PAUSE_S,
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
     End,
@@ -109,6 +110,22 @@ def test_pauses_grow_to_a_bound() -> None:
     assert gaps[0] < 1
     assert max(gaps) <= LAST_PAUSE_S + 0.1
     assert gaps[-1] == pytest.approx(LAST_PAUSE_S, abs=0.1)
+
+
+def test_a_node_that_often_dies_comes_again_soon() -> None:
+    """Once it has listened, it is worth little waiting: replicas are made on it."""
+    supervisor = Supervisor(nodes=1)
+    head, first = launches(supervisor)
+    supervisor.on(Placed(head.name, "m0", "tcp://h:70"), 0.0)
+    name, now = first.name, 0.0
+    for _ in range(20):
+        supervisor.on(Placed(name, "m1"), now)
+        supervisor.on(Started(name, "tcp://w:80/k"), now)
+        now += 5.0
+        supervisor.on(Ended(name, "It died."), now)
+        now += BRIEF_PAUSE_S
+        (again,) = launches(supervisor, now)
+        name = again.name
 
 
 @given(st.data())
