@@ -269,6 +269,8 @@ class Engine:
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        for sentence in self.cluster.warnings if self.is_root else ():
+            self.warn(sentence)  # it may have found out since
         return tuple(self._warnings)
 
     def warn(self, sentence: str) -> None:

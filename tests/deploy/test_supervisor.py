@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minishark.deploy import deployment as deployment_module
 from minishark.deploy.deployment import Deployment
 from minishark.deploy.host import NodeSpec
 from minishark.deploy.supervisor import (
@@ -227,6 +230,39 @@ class ToyPlatform:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def test_a_platform_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nodes run it may come back; else users are told, as what dies does not come again."""
+    monkeypatch.setattr(deployment_module, "_PATIENCE_S", 0.3)
+    platform = ToyPlatform(machines=1)
+    found = deployment(platform, nodes=1)
+    found.await_start()
+    answers = platform.events
+    fails = threading.Event()
+
+    def failing(timeout_s: float) -> list[Event]:
+        if fails.is_set():
+            raise ConnectionError("no route")
+        return answers(timeout_s)
+
+    monkeypatch.setattr(platform, "events", failing)
+    fails.set()
+    time.sleep(0.1)
+    fails.clear()
+    found.grow()
+    assert "" == found.problem
+    fails.set()
+    deadline = time.monotonic() + 10
+    while not found.problem:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "Toy does not answer" in found.problem
+    assert "ConnectionError: no route" in found.problem
+    with pytest.raises(ClusterError, match="do not come again"):
+        found.grow()
+    found.close()
+    assert ({}, 1) == (platform.running, platform.closed)
 
 
 def deployment(platform: ToyPlatform, nodes: int) -> Deployment:
