@@ -107,7 +107,9 @@ class Placement:
 class Cluster(Protocol):
     """Nodes and their storage, as a session uses them: its own cluster, or a shared one."""
 
-    warnings: tuple[str, ...]  # sentences for the user
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user; there may be more of them later."""
 
     address: str  # of a running cluster; empty for a session's own
 
@@ -139,6 +141,12 @@ class Cluster(Protocol):
 
     def release(self, nodes: Collection[str]) -> None:
         """Tell these draining nodes, and no others, that the session needs them no more."""
+
+    def keep_nodes(self, needed: Callable[[], frozenset[str]]) -> None:
+        """`needed` gives nodes with files that nobody moves.
+
+        While it names a node, that is not released, nor does an autoscaler drain it.
+        """
 
     @property
     def total_slots(self) -> int:

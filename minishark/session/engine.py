@@ -144,6 +144,7 @@ class Engine:
             catalog=self.tables.catalog,
             options=options,
             sources=self.sources,
+            cores=lambda: cluster.cores,
         )
         self.scratch = ScratchDatabase(limits, self._readable, self._reading)
         self.root = self
@@ -274,6 +275,8 @@ class Engine:
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        for sentence in self.cluster.warnings if self.is_root else ():
+            self.warn(sentence)  # it may have found out since
         return tuple(self._warnings)
 
     def warn(self, sentence: str) -> None:

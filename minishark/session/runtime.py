@@ -87,6 +87,7 @@ class Runtime:
     def _calls(self, cluster: Cluster) -> Calls:
         folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
+        cluster.keep_nodes(files.unread_nodes)
         pool = CallPool(
             cluster.backend,
             self._placement,

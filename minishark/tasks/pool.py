@@ -347,6 +347,8 @@ class CallPool:
             self.put_back(call)
             return
         if self._over(call):
+            if outcome.value is not None and outcome.value.files:
+                self.files.keep(outcome.value.files)
             call.receiver.returned(outcome, node)
         else:
             self.discard(outcome)
