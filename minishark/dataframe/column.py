@@ -10,13 +10,14 @@ change the meaning.
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -28,7 +29,8 @@ from minishark.dataframe.duckdb_functions import (
     single_call,
 )
 from minishark.dataframe.literals import literal
-from minishark.dataframe.names import CamelCase, ident
+from minishark.dataframe.names import CamelCase, ident, snake_case, spelt_otherwise
+from minishark.dataframe.types import DataType, duckdb_type
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -149,8 +151,27 @@ class Call:
         )
 
 
-Piece: TypeAlias = str | Reference | Text | Call
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ByType:
+    """An expression whose SQL depends on its argument's type, such as a cast to a whole number.
+
+    The type is known where a SELECT writes the expression; elsewhere, as in names, it is empty.
+    """
+
+    argument: Column
+    make: Callable[[Column, str], Column]  # of the argument and its DuckDB type
+
+    def column(self) -> Column:
+        return Column((self,), level=Level.ATOM, kind=self.argument.kind)
+
+
+Piece: TypeAlias = str | Reference | Text | Call | ByType
 Resolve: TypeAlias = Callable[[Reference], str]
+TypeOf: TypeAlias = Callable[["Column"], str]
+
+
+def _unknown(_: Column) -> str:
+    return ""
 
 
 def infix(left: Any, operator: str, right: Any) -> Column:
@@ -208,13 +229,15 @@ class Column(CamelCase):
     level: Level = Level.OTHER
     kind: Kind = Kind.ROW
     order: str = ""
-    _hidden = ("references", "sort_key", "sql")
+    _hidden: ClassVar[tuple[str, ...]] = ("references", "sort_key", "sql")
 
     # SQL
 
     def sql(self, resolve: Resolve) -> str:
         """The text, each reference written out by `resolve`."""
-        return "".join(p if isinstance(p, str) else resolve(p) for p in _written(self.pieces))
+        type_of: TypeOf = getattr(resolve, "type_of", _unknown)
+        written = _written(self.pieces, type_of)
+        return "".join(p if isinstance(p, str) else resolve(p) for p in written)
 
     def sort_key(self, resolve: Resolve) -> str:
         """The text for ORDER BY."""
@@ -228,6 +251,18 @@ class Column(CamelCase):
     def __repr__(self) -> str:
         text = self.sort_key(lambda reference: reference.name)
         return f"Column<{text if self.name is None else f'{text} AS {ident(self.name)}'}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """A method in camelCase, or else a field of a struct: `col("address").city`.
+
+        Raises:
+            AttributeError: it looks like a misspelt method.
+        """
+        known = [item for item in dir(type(self)) if not item.startswith("_")]
+        alike = difflib.get_close_matches(snake_case(name), known, n=1, cutoff=0.75)
+        if name.startswith("_") or spelt_otherwise(name, known) or alike:
+            return CamelCase.__getattr__(self, name)
+        return self.get_field(name)
 
     # Operators
 
@@ -275,12 +310,18 @@ class Column(CamelCase):
 
     # Names, types, order
 
-    def alias(self, name: str) -> Column:
-        """The same under another name."""
-        return replace(self, name=name)
+    def alias(self, *names: str) -> Column:
+        """The same under another name; a generator such as `posexplode` takes one per column."""
+        if len(names) != 1:
+            raise OptionError(f"alias() takes one name here, not {len(names)}.")
+        if not isinstance(names[0], str):
+            raise OptionError(f"alias() takes a name as text, not {names[0]!r}.")
+        return replace(self, name=names[0])
 
     def cast(self, type_: Any) -> Column:
         """The value in another type; a value that does not fit is an error.
+
+        To whole numbers, fractions are cut off, as in PySpark; SQL's CAST rounds.
 
         Args:
             type_: a name of DuckDB's or PySpark's ("bigint", "string", "decimal(10,2)"), a Python
@@ -295,7 +336,10 @@ class Column(CamelCase):
         return self._cast("TRY_CAST", type_)
 
     def _cast(self, function: str, type_: Any) -> Column:
-        made = combine(f"{function}(", self, f" AS {sql_type(type_)})", bare=True)
+        wanted = sql_type(type_)
+        made = combine(f"{function}(", self, f" AS {wanted})", bare=True)
+        if wanted.strip().lower() in _WHOLE_TYPES:
+            made = ByType(argument=self, make=_Whole(function, wanted)).column()
         # As in PySpark, a column keeps its name through a cast.
         reference = only_reference(self)
         name = reference.name if reference else self.name
@@ -336,8 +380,8 @@ class Column(CamelCase):
         return condition(self, " IS NOT NULL")
 
     def is_nan(self) -> Column:
-        """Whether it is the float NaN."""
-        return call("isnan", self)
+        """Whether it is the float NaN; no NULL is."""
+        return call("coalesce", call("isnan", self), False)
 
     def eq_null_safe(self, other: Any) -> Column:
         """Whether both are equal, or both NULL."""
@@ -369,6 +413,20 @@ class Column(CamelCase):
         """Whether a regular expression (RE2) matches a part of it."""
         return call("regexp_matches", self, pattern)
 
+    # Bits
+
+    def bitwise_and(self, other: Any) -> Column:
+        """The bits that are 1 in both."""
+        return infix(self, "&", other)
+
+    def bitwise_or(self, other: Any) -> Column:
+        """The bits that are 1 in either."""
+        return infix(self, "|", other)
+
+    def bitwise_xor(self, other: Any) -> Column:
+        """The bits that differ."""
+        return call("xor", self, other)
+
     # Text
 
     def contains(self, other: Any) -> Column:
@@ -389,7 +447,9 @@ class Column(CamelCase):
 
     def substr(self, start: Any, length: Any) -> Column:
         """`length` characters from the one at `start`, counted from 1."""
-        return call("substring", self, start, length)
+        if isinstance(start, Column):
+            start = case(start == 0, 1).otherwise(start)
+        return call("substring", self, start or 1, length)
 
     # Parts of nested values
 
@@ -411,6 +471,22 @@ class Column(CamelCase):
         """A field of a struct."""
         return call("struct_extract", self, value(name))
 
+    def with_field(self, name: str, item: Any) -> Column:
+        """A struct with a field more, or replaced.
+
+        A field `a.b` of a struct within the struct can't be named; build it with two calls.
+        """
+        made = combine("struct_update(", self, f", {ident(name)} := ", value(item), ")", bare=True)
+        return case(self.is_not_null(), replace(made, level=Level.ATOM))
+
+    def drop_fields(self, *names: str) -> Column:
+        """A struct without some of its fields."""
+        return ByType(argument=self, make=_Without(names)).column()
+
+    def transform(self, function: Callable[[Column], Column]) -> Column:
+        """`function(self)`, to chain functions of Columns like methods."""
+        return function(self)
+
     def __getitem__(self, key: Any) -> Column:
         """`get_item`; a slice is a substring: `col[1:3]` is `substr(1, 3)`."""
         if isinstance(key, slice):
@@ -431,7 +507,7 @@ class Column(CamelCase):
         """
         definition = window.definition()
         pieces = _opened(self, "over()", "OVER ()")
-        if not any(isinstance(piece, Call) and piece.window is None for piece in pieces):
+        if not any(call.window is None for call in _calls(pieces)):
             raise OptionError(
                 "over() takes an aggregate or a window function without a window, such as "
                 f"functions.sum('a'), or an expression with one; {self!r} has none."
@@ -459,7 +535,7 @@ class Column(CamelCase):
         """
         chosen = filter_condition(condition)
         pieces = _opened(self, *_FILTERING)
-        if not any(isinstance(piece, Call) for piece in pieces):
+        if not any(_calls(pieces)):
             raise OptionError(
                 "Only aggregates, such as functions.sum('a'), and expressions with some can have "
                 f"a condition, or be pivoted; {self!r} has none."
@@ -508,12 +584,58 @@ class CaseColumn(Column):
         return Column(pieces, self.name, level=Level.ATOM, kind=max(self.kind, last.kind))
 
 
-def _written(pieces: Iterable[Piece]) -> Iterator[str | Reference]:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Generator(Column):
+    """Several columns with a row for each element of a list or map, in a select list.
+
+    Attributes:
+        argument: the list or map.
+        of_list: the columns if it is a list.
+        of_map: the columns if it is a map; empty if it can't be one.
+    """
+
+    argument: Column | None = None
+    of_list: tuple[Column, ...] = ()
+    of_map: tuple[Column, ...] = ()
+
+    def alias(self, *names: str) -> Column:
+        """The same with a name for each of its columns."""
+        if len(names) == 1 and len(self.of_list) == 1:
+            return replace(self, name=names[0], of_list=_called(self.of_list, names))
+        parts = self.of_map if len(names) == len(self.of_map) else self.of_list
+        if len(names) != len(parts):
+            raise OptionError(f"alias() takes {len(self.of_list)} names here, not {len(names)}.")
+        field = "of_map" if parts is self.of_map else "of_list"
+        return replace(self, **{field: _called(parts, names)})  # type: ignore[arg-type]
+
+
+def _called(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
+    return tuple(replace(each, name=name) for each, name in zip(columns, names, strict=True))
+
+
+def generator(
+    argument: Column | None, of_list: Sequence[Column], of_map: Sequence[Column] = ()
+) -> Generator:
+    first = of_list[0]
+    return Generator(
+        first.pieces,
+        level=first.level,
+        kind=max(column.kind for column in of_list),
+        argument=argument,
+        of_list=tuple(of_list),
+        of_map=tuple(of_map),
+    )
+
+
+def _written(pieces: Iterable[Piece], type_of: TypeOf = _unknown) -> Iterator[str | Reference]:
     """The pieces with calls and the user's text as SQL."""
     for piece in pieces:
         match piece:
             case Call():
-                yield from _written(piece.written().pieces)
+                yield from _written(piece.written().pieces, type_of)
+            case ByType():
+                made = piece.make(piece.argument, type_of(piece.argument))
+                yield from _written(made.pieces, type_of)
             case Text():
                 yield piece.sql
             case _:
@@ -521,26 +643,49 @@ def _written(pieces: Iterable[Piece]) -> Iterator[str | Reference]:
 
 
 def _changed(pieces: Iterable[Piece], change: Callable[[Call], Call]) -> tuple[Piece, ...]:
-    return tuple(change(piece) if isinstance(piece, Call) else piece for piece in pieces)
+    return tuple(_changed_piece(piece, change) for piece in pieces)
+
+
+def _changed_piece(piece: Piece, change: Callable[[Call], Call]) -> Piece:
+    match piece:
+        case Call():
+            return change(piece)
+        case ByType(argument=argument):
+            made = replace(argument, pieces=_changed(argument.pieces, change))
+            return replace(piece, argument=made)
+    return piece
+
+
+def _calls(pieces: Iterable[Piece]) -> Iterator[Call]:
+    """The calls among the pieces, and in arguments whose type decides."""
+    for piece in pieces:
+        match piece:
+            case Call():
+                yield piece
+            case ByType(argument=argument):
+                yield from _calls(argument.pieces)
 
 
 def is_grouped(pieces: Iterable[Piece]) -> bool:
-    return any(isinstance(piece, Call) and piece.is_grouped for piece in pieces)
+    return any(call.is_grouped for call in _calls(pieces))
 
 
 def _opened(column: Column, verb: str, clause: str) -> tuple[Piece, ...]:
     """The pieces, with calls in the user's text as Calls; `verb` adds `clause` to each."""
     pieces = tuple(_opened_piece(piece, verb, clause) for piece in column.pieces)
-    for piece in pieces:
+    for call in _calls(pieces):
         # DuckDB itself resolves a call that is alone; within an expression, a macro might hide
         # an aggregate that FILTER and OVER would miss.
-        if isinstance(piece, Call) and not piece.certain and len(pieces) > 1:
-            raise _no_view(piece.function, verb)
+        if not call.certain and len(pieces) > 1:
+            raise _no_view(call.function, verb)
     return pieces
 
 
 def _opened_piece(piece: Piece, verb: str, clause: str) -> Piece:
     """The user's text as a Call, if it is one; unchanged, if it contains no aggregate."""
+    if isinstance(piece, ByType):
+        argument = replace(piece.argument, pieces=_opened(piece.argument, verb, clause))
+        return replace(piece, argument=argument)
     if not isinstance(piece, Text) or is_text_of_rows(piece.sql):
         return piece
     found = single_call(piece.sql, clause)
@@ -569,6 +714,62 @@ def case(condition: Column, result: Any) -> CaseColumn:
     """`CASE WHEN condition THEN result END`."""
     made = combine("CASE WHEN ", condition, " THEN ", value(result), " END", bare=True)
     return CaseColumn(made.pieces, level=Level.ATOM, kind=made.kind)
+
+
+_WHOLE_TYPES = frozenset(
+    [
+        "tinyint",
+        "smallint",
+        "integer",
+        "int",
+        "bigint",
+        "hugeint",
+        "int1",
+        "int2",
+        "int4",
+        "int8",
+        "long",
+        "short",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """A struct without some fields."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, item: Column, type_: str) -> Column:
+        if not type_.startswith("STRUCT("):
+            return item
+        dropped = [name.lower() for name in self.names]
+        kept = [name for name, _ in duckdb.sqltype(type_).children if name.lower() not in dropped]
+        if not kept:
+            raise OptionError("drop_fields() would drop all fields; a struct has one at least.")
+        parts: list[Any] = []
+        for name in kept:
+            parts += [", "] * bool(parts) + [f"{ident(name)} := ", item.get_field(name)]
+        made = combine("struct_pack(", *parts, ")", bare=True)
+        return case(item.is_not_null(), replace(made, level=Level.ATOM))
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A cast to a whole number: of times seconds since 1970, of fractions what is before them."""
+
+    function: str  # CAST or TRY_CAST
+    type: str
+
+    def __call__(self, item: Column, type_: str) -> Column:
+        if type_ in ("DOUBLE", "FLOAT"):
+            item = call("trunc", item)
+        elif type_.startswith("DECIMAL("):
+            # trunc() of a DECIMAL rounds above 15 digits, as it computes with DOUBLEs.
+            item = call("split_part", combine("CAST(", item, " AS VARCHAR)", bare=True), ".", 1)
+        elif type_.startswith("TIMESTAMP"):
+            item = call("floor", call("epoch", item))
+        return combine(f"{self.function}(", item, f" AS {self.type})", bare=True)
 
 
 def column(name: str) -> Column:
@@ -656,13 +857,6 @@ def star_call(function: str) -> Column:
     return Call(function=function, arguments=Column(("*",))).column(Kind.GROUP)
 
 
-_TYPE_NAMES = {
-    "byte": "TINYINT",
-    "bool": "BOOLEAN",
-    "int64": "BIGINT",
-    "timestamp_ntz": "TIMESTAMP",
-    "timestamp_ltz": "TIMESTAMPTZ",
-}
 _PYTHON_TYPES = {
     bool: "BOOLEAN",
     int: "BIGINT",
@@ -680,7 +874,11 @@ _PYTHON_TYPES = {
 def sql_type(type_: Any) -> str:
     """The DuckDB name of a type that is text, a Python type or a pyarrow type."""
     if isinstance(type_, str):
-        return _TYPE_NAMES.get(type_.strip().lower(), type_)
+        return duckdb_type(type_)
+    if isinstance(type_, type) and issubclass(type_, DataType):
+        type_ = type_()
+    if isinstance(type_, DataType):
+        return type_.sql()
     if isinstance(type_, type) and type_ in _PYTHON_TYPES:
         return _PYTHON_TYPES[type_]
     if isinstance(type_, pa.DataType):

@@ -10,19 +10,33 @@ where it was typed. Nothing runs before an action.
 
 from __future__ import annotations
 
+import operator
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from minishark.dataframe import actions, partitioned, shaping, verbs
+from minishark.dataframe import actions, conversions, partitioned, shaping, statistics, verbs
 from minishark.dataframe.applied import EachRow, check_callable
-from minishark.dataframe.column import Column, Level, Reference, column_or_name, flat
+from minishark.dataframe.column import (
+    Column,
+    Kind,
+    Level,
+    Reference,
+    call,
+    column,
+    column_or_name,
+    count_of_rows,
+    flat,
+    generator,
+)
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
-from minishark.dataframe.lazy_query import LazyQuery, query_of
-from minishark.dataframe.local import SchemaLike
+from minishark.dataframe.lazy_query import LazyQuery, query_of, wide_integers
+from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import (
     CamelCase,
     camel_keywords,
@@ -32,17 +46,19 @@ from minishark.dataframe.names import (
     spelt_otherwise,
 )
 from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
+from minishark.dataframe.plots import Plots
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
 from minishark.dataframe.writer import DataFrameWriter
-from minishark.errors import OptionError, UnsupportedError
+from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
 from minishark.query.sources import HeldSource
+from minishark.sources.optional import library
 from minishark.tables.cached import CachedRows
 from minishark.worker.functions import MapBatches, MapFrames, MapTable
 
@@ -114,8 +130,16 @@ class DataFrame(CamelCase):
                 return self.filter(key)
             case _:
                 raise OptionError(
-                    "df[...] takes a name, a list of names, or a condition; rows have no positions."
+                    "df[...] takes a name, a list of names, or a condition. Rows have no "
+                    "positions; collect(), take(n) and to_local_iterator() give them."
                 )
+
+    def __setitem__(self, key: Any, item: Any) -> NoReturn:
+        """Refused: DataFrames do not change."""
+        raise TypeError(
+            f"DataFrames do not change: write df = df.with_column({key!r}, ...), where ... is an "
+            'expression such as col("a") * 2.'
+        )
 
     def __getattr__(self, name: str) -> Any:
         """A column, or a method in camelCase.
@@ -312,6 +336,123 @@ class DataFrame(CamelCase):
         """
         return self._derived(shaping.replaced(self._select, to_replace, value, subset))
 
+    # Statistics
+
+    @property
+    def stat(self) -> statistics.Statistics:
+        """`df.stat.corr`, `df.stat.crosstab` ..., as in PySpark."""
+        return statistics.Statistics(self)
+
+    def corr(self, col1: str, col2: str, method: str = "pearson") -> float | None:
+        """The correlation of two columns; NULL rows are left out.
+
+        Raises:
+            OptionError: the method is not "pearson".
+        """
+        if method != "pearson":
+            raise OptionError(f"corr() has no method {method!r}; there is only 'pearson'.")
+        return self._number(call("corr", column(col1), column(col2), kind=Kind.GROUP))
+
+    def cov(self, col1: str, col2: str) -> float | None:
+        """The sample covariance of two columns."""
+        return self._number(call("covar_samp", column(col1), column(col2), kind=Kind.GROUP))
+
+    def _number(self, aggregate: Column) -> float | None:
+        found: float | None = self.agg(aggregate).collect()[0][0]
+        return found
+
+    def crosstab(self, col1: str, col2: str) -> DataFrame:
+        """How often pairs of values occur: a row for each value of `col1`, a column for each other.
+
+        The first column is called `col1_col2`. It runs a query for the values of `col2` now.
+        """
+        called = f"{col1}_{col2}"
+        texts = [call("coalesce", column(name).cast("VARCHAR"), "null") for name in (col1, col2)]
+        pairs = self.select(texts[0].alias(called), texts[1].alias("value"))
+        return pairs.group_by(called).pivot("value").agg(count_of_rows())  # noqa: PD010 - no pandas
+
+    def freq_items(self, cols: Sequence[str], support: float = 0.01) -> DataFrame:
+        """One row with, for each column, a list of its frequent values.
+
+        Args:
+            cols: names of columns.
+            support: the share of rows that a value must have at least, from 0.0001.
+        """
+        return DataFrame(statistics.frequent(self._query, cols, support))
+
+    def approx_quantile(
+        self, col: str | Sequence[str], probabilities: Sequence[float], relative_error: float = 0.0
+    ) -> list[Any]:
+        """Quantiles of a column; a list of these lists, for several columns.
+
+        They are exact, whatever `relative_error` is; NULLs and NaNs are left out.
+        """
+        del relative_error
+        names = [col] if isinstance(col, str) else list(col)
+        row = self.agg(*(statistics.quantile(name, probabilities) for name in names)).collect()[0]
+        found = [list(values or ()) for values in row]
+        return found[0] if isinstance(col, str) else found
+
+    def sample_by(
+        self, col: str | Column, fractions: Mapping[Any, float], seed: int | None = None
+    ) -> DataFrame:
+        """Each row with the probability that `fractions` has for its value of a column.
+
+        Raises:
+            UnsupportedError: a seed was passed; tasks have random generators of their own.
+        """
+        if seed is not None:
+            raise UnsupportedError("sample_by() takes no seed; see sample().")
+        return self._derived(statistics.sampled_by(self._select, col, fractions))
+
+    # Rows to columns, columns to rows
+
+    @camel_keywords
+    def unpivot(
+        self,
+        ids: Any,
+        values: Any,
+        variable_column_name: str,
+        value_column_name: str,
+    ) -> DataFrame:
+        """A row for each value column of each row, with its name and its value.
+
+        Args:
+            ids: columns that are kept: names or Columns, one or several.
+            values: the columns that become rows; None for all others.
+            variable_column_name: what the column of names is called.
+            value_column_name: what the column of values is called.
+
+        Examples:
+            >>> df = session.create_dataframe([(1, 10, 20)], ["id", "a", "b"])
+            >>> df.unpivot("id", ["a", "b"], "name", "n").collect()
+            [Row(id=1, name='a', n=10), Row(id=1, name='b', n=20)]
+        """
+        names = (variable_column_name, value_column_name)
+        return DataFrame(shaping.unpivot(self._query, ids, values, names))
+
+    melt = unpivot
+
+    def to(self, schema: SchemaLike) -> DataFrame:
+        """The columns of a schema, in its order and of its types; others are left out."""
+        return self.select(*(self[name].cast(type_) for name, type_ in declared_columns(schema)))
+
+    def col_regex(self, pattern: str) -> Column:
+        """The columns whose names match a regular expression, for `select`.
+
+        Raises:
+            ColumnError: there is none.
+        """
+        wanted = re.compile(pattern.strip("`"))
+        found = [self._column(name) for name in self.columns if wanted.fullmatch(name)]
+        if not found:
+            raise ColumnError(f"No column matches {pattern!r}; there are {self.columns}.")
+        return generator(None, found)
+
+    def zip_with_index(self, name: str = "index") -> DataFrame:
+        """All columns, and the number of the row from 0, in the order of rows."""
+        return self.with_column(name, Column(("row_number() OVER () - 1",)))
+
     # Several DataFrames
 
     def join(self, other: DataFrame, on: Any = None, how: str = "inner") -> DataFrame:
@@ -383,15 +524,13 @@ class DataFrame(CamelCase):
             raise OptionError("Both DataFrames must be of the same session.")
         return query_of(other)
 
-    def hint(self, name: str, *_: Any) -> NoReturn:
-        """Not supported, as joins are planned by table statistics.
-
-        Raises:
-            UnsupportedError: always.
-        """
-        raise UnsupportedError(
-            f"minishark takes no hints such as {name!r}: it decides by the sizes of tables."
+    def hint(self, name: str, *_: Any) -> DataFrame:
+        """The same, with a warning: joins are planned by table statistics, not by hints."""
+        warnings.warn(
+            f"minishark takes no hints such as {name!r}: it decides by the sizes of tables.",
+            stacklevel=2,
         )
+        return self
 
     # Groups
 
@@ -413,8 +552,27 @@ class DataFrame(CamelCase):
         """One row: aggregates over all rows."""
         return self._grouped(()).agg(*aggregates)
 
+    def grouping_sets(self, grouping_sets: Sequence[Sequence[Any]], *cols: Any) -> GroupedData:
+        """As `group_by`, for several sets of columns: `grouping_sets([("a", "b"), ()], "a", "b")`.
+
+        Raises:
+            OptionError: a set names a column that is not among the others.
+        """
+        keys = [column_or_name(item) for item in flat(cols)]
+        texts = [key.sql(lambda reference: reference.name) for key in keys]
+        sets = []
+        for wanted in grouping_sets:
+            names = [column_or_name(item).sql(lambda ref: ref.name) for item in wanted]
+            unknown = [name for name in names if name not in texts]
+            if unknown:
+                raise OptionError(f"grouping_sets(): {unknown[0]!r} is not among the columns.")
+            sets.append(tuple(map(texts.index, names)))
+        return GroupedData(
+            frame=self, keys=tuple(keys), sets="GROUPING SETS", positions=tuple(sets)
+        )
+
     def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData:
-        return GroupedData(self, tuple(map(column_or_name, flat(columns))), sets)
+        return GroupedData(frame=self, keys=tuple(map(column_or_name, flat(columns))), sets=sets)
 
     def describe(self, *columns: str) -> DataFrame:
         """Count, mean, standard deviation, minimum and maximum of columns, as text.
@@ -448,15 +606,34 @@ class DataFrame(CamelCase):
         """`to_arrow` without blocking the event loop; cancelling the task cancels the query."""
         return await actions.to_arrow_async(self._query)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Run the query; its rows as a pandas frame (needs pandas)."""
-        return self.to_arrow().to_pandas()
+    def to_pandas(self, dtype_backend: str = "numpy") -> pd.DataFrame:
+        """Run the query; its rows as a pandas frame (needs pandas).
+
+        Args:
+            dtype_backend: "numpy" for the dtypes of DuckDB's `df()`: numbers (decimals and 128-bit
+                integers are float64), datetime64, str, category; nullable ones where there are
+                nulls. "pyarrow" for Arrow's, which lose nothing.
+
+        Raises:
+            DataError: numpy has no type for a column.
+            OptionError: pandas is not installed, or there is no such backend.
+        """
+        return actions.to_pandas(self._query, dtype_backend)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots of the rows, by pandas with matplotlib, or else by polars with Altair.
+
+        The query runs when a plot is asked for; at most a million rows are plotted.
+
+        Examples:
+            >>> df.plot.scatter(x="day", y="price")  # doctest: +SKIP
+        """
+        return Plots(self._query)
 
     def to_polars(self) -> Any:
         """Run the query; its rows as a polars frame (needs polars)."""
-        import polars as pl  # noqa: PLC0415 - an optional dependency
-
-        return pl.from_arrow(self.to_arrow())
+        return library("polars", "polars").from_arrow(self.to_arrow())
 
     def to_ray_dataset(self) -> Any:
         """Run the query; its rows as a Ray dataset (needs Ray, see docs/cluster.md).
@@ -503,6 +680,10 @@ class DataFrame(CamelCase):
         """The first `count` rows."""
         return self.limit(count).collect()
 
+    def tail(self, num: int) -> list[Row]:
+        """The last rows."""
+        return self.offset(max(self.count() - num, 0)).collect()
+
     def head(self, count: int | None = None) -> Row | list[Row] | None:
         """The first row, or None if there is none; with a number, a list of the first rows."""
         return self.first() if count is None else self.take(count)
@@ -520,6 +701,19 @@ class DataFrame(CamelCase):
     def is_empty(self) -> bool:
         """Whether there are no rows."""
         return not self.take(1)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether it is a stream: never."""
+        return False
+
+    def same_semantics(self, other: DataFrame) -> bool:
+        """Whether both are the same query, as its text tells."""
+        return self.sql() == other.sql()
+
+    def semantic_hash(self) -> int:
+        """A hash of the query's text."""
+        return hash(self.sql())
 
     def is_local(self) -> bool:
         """Whether the rows are here already, as after a statement that needs no cluster."""
@@ -718,6 +912,16 @@ class DataFrame(CamelCase):
         """
         return DataFrame(partitioned.repartition_by_range(self._query, partitions, columns))
 
+    def sort_within_partitions(
+        self, *columns: Any, ascending: bool | Sequence[bool] = True
+    ) -> DataFrame:
+        """The same partitions, each sorted by columns; see `order_by`.
+
+        Raises:
+            OptionError: a key is no column, but an expression.
+        """
+        return DataFrame(partitioned.sorted_within(self._query, columns, ascending))
+
     def coalesce(self, partitions: int) -> DataFrame:
         """The same rows in at most `partitions` partitions."""
         return self if partitions >= self.num_partitions else self.repartition(partitions)
@@ -769,6 +973,25 @@ class DataFrame(CamelCase):
     def _mapped(self, label: str, kind: Any, fn: Any, schema: SchemaLike) -> DataFrame:
         return DataFrame(partitioned.mapped(self._query, label, kind, fn, schema))
 
+    @property
+    def rdd(self) -> Any:
+        """The rows as Python objects: `df.rdd.map(lambda row: row.a).collect()`.
+
+        They pass through this process when an action first needs them. For much data, verbs of
+        DataFrames and `map_partitions` are faster, as rows stay where they are stored.
+
+        Examples:
+            >>> session.range(4).rdd.map(lambda row: row.id % 2).count_by_value()
+            {0: 2, 1: 2}
+        """
+        return self._query.runtime.items(self.to_arrow, wide_integers(self._query))
+
+    def to_json(self) -> Any:
+        """The rows as texts of JSON, as `rdd` has them."""
+        packed = conversions.struct(*(self._column(name) for name in self.columns))
+        text = call("json_merge_patch", "{}", call("to_json", packed)).cast("VARCHAR")
+        return self.select(text.alias("value")).rdd.map(operator.itemgetter(0))
+
     def foreach_partition(self, fn: Callable[[Iterator[Row]], Any]) -> None:
         """Call a function with an iterator over each partition's Rows now, for its side effects.
 
@@ -812,6 +1035,14 @@ def cached_frame(runtime: Runtime, cached: CachedRows) -> DataFrame:
 def local_frame(runtime: Runtime, rows: pa.Table) -> DataFrame:
     """The answer of a statement that has run in the front end."""
     return DataFrame(LazyQuery(runtime=runtime, local_rows=rows))
+
+
+def reading(frame: DataFrame, others: Sequence[DataFrame]) -> DataFrame:
+    """The same rows, for which what the others read is kept, too."""
+    query = query_of(frame)
+    if not others or query.select is None:
+        return frame
+    return DataFrame(query.over(query.select, *map(query_of, others)))
 
 
 def view_frame(frame: DataFrame, name: str) -> DataFrame:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from minishark.dataframe.made_functions import bind
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
@@ -77,7 +78,7 @@ class LazyQuery:
 
     def derived(self, select: Select, *others: LazyQuery) -> LazyQuery:
         """A query that was built on this one (and others), bound by DuckDB."""
-        return self.over(select.typed(self.runtime.bind(select.sql())), *others)
+        return self.over(select.typed(bind(self.runtime, select.sql())), *others)
 
     def over(self, select: Select | QueryText, *others: LazyQuery) -> LazyQuery:
         """A bound query that needs all handles which this one and the others need."""

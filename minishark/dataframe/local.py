@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -12,14 +13,17 @@ from minishark.compiler.sql.connection import ConnectionUse
 from minishark.dataframe.column import sql_type
 from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
+from minishark.dataframe.types import StructType, duckdb_schema
 from minishark.errors import DataError
 from minishark.expressions import quote
 from minishark.tables.sources import arrow_table
 
-SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | str | None
-"""Column names; or names and types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema; or None."""
+SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | StructType | str | None
+"""Column names; or names and types: a mapping, "a BIGINT, b VARCHAR", a pyarrow schema,
+a StructType; or None."""
 
 
+_OF_PYSPARK = re.compile(r"[<:]|\b(timestamp_ntz|timestamp_ltz|variant|void)\b", re.IGNORECASE)
 _CONVERSION_ERRORS = (OverflowError, TypeError, ValueError)
 
 
@@ -69,8 +73,11 @@ def names_and_types(schema: SchemaLike) -> tuple[tuple[str, ...] | None, tuple[s
             return tuple(schema.names), tuple(sql_type(field.type) for field in schema)
         case Mapping():
             return tuple(schema), tuple(sql_type(type_) for type_ in schema.values())
+        case StructType():
+            return tuple(schema.names), tuple(field.dataType.sql() for field in schema)
         case str():
-            return _declared(schema)
+            of_pyspark = _OF_PYSPARK.search(schema) is not None
+            return _declared(duckdb_schema(schema) if of_pyspark else schema)
         case _:
             return tuple(map(str, schema)), None
 
@@ -81,7 +88,11 @@ def _declared(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         try:
             connection.execute(f"CREATE TABLE declared ({text})")
         except duckdb.Error as error:
-            raise DataError(f"The schema {text!r} is not understood: {error}") from error
+            what, _, _ = str(error).partition("\n\nLINE ")
+            raise DataError(
+                f"The schema {text!r} is not understood: {what}\nWrite names and types, such as "
+                '"id BIGINT, name VARCHAR".'
+            ) from error
         relation = connection.table("declared")
         return tuple(relation.columns), tuple(map(str, relation.types))
 
@@ -115,7 +126,7 @@ def _names(rows: Sequence[Any]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(name) for row in rows for name in row))
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return tuple(first._fields)
-    if isinstance(first, Row):
+    if isinstance(first, Row) and first.names:
         return first.names
     if isinstance(first, tuple | list):
         return tuple(f"_{number}" for number in range(1, len(first) + 1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minishark.dataframe.applied import OfRows, check_callable, takes_key, task_function
-from minishark.dataframe.column import Column, column_or_name, only_reference
+from minishark.dataframe.column import Column, column_or_name, flat, only_reference
 from minishark.dataframe.lazy_query import LazyQuery, Persisted, wide_integers
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import ident
@@ -21,7 +21,7 @@ from minishark.errors import OptionError
 from minishark.expressions import numbered
 from minishark.query.sinks import Layout
 from minishark.tables.cached import CachedRows
-from minishark.worker.functions import ForEach, Function, MapGroups
+from minishark.worker.functions import ForEach, Function, MapGroups, SortRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,18 @@ def _stored_names(query: LazyQuery, columns: Sequence[Any]) -> tuple[str, ...]:
     """The names of columns in a stored table, where they are unique."""
     unique = numbered(attribute.name for attribute in query.to_select().attributes)
     return tuple(unique[position] for position in _positions(query, columns))
+
+
+def sorted_within(query: LazyQuery, columns: Sequence[Any], ascending: Any) -> LazyQuery:
+    """Each partition sorted by itself."""
+    keys = [column_or_name(item) for item in flat(columns)]
+    ups = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(keys)
+    if not keys or len(ups) != len(keys):
+        raise OptionError("sort_within_partitions() takes columns, and `ascending` for each.")
+    orders = [key.order or ("ASC" if up else "DESC") for key, up in zip(keys, ups, strict=True)]
+    schema = ", ".join(f"{ident(name)} {type_}" for name, type_ in query.dtypes())
+    function = SortRows(tuple(zip(_positions(query, keys), orders, strict=True)))
+    return _applied(query, "sort_within_partitions", function, schema)
 
 
 # Functions

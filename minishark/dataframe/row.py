@@ -8,7 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from minishark.dataframe.names import nearest
-from minishark.errors import DataError
+from minishark.errors import DataError, OptionError
 
 
 class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
@@ -17,32 +17,53 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
     A Row is equal to a tuple of its values, and to a dictionary of its names and values.
 
     Examples:
-        >>> row = Row(("name", "age"), ("Ada", 36))
+        >>> row = Row(name="Ada", age=36)
         >>> row.name, row["age"], row[-1], row == ("Ada", 36)
         ('Ada', 36, 36, True)
         >>> row
         Row(name='Ada', age=36)
         >>> dict(row)
         {'name': 'Ada', 'age': 36}
+        >>> Person = Row("name", "age")
+        >>> Person("Alan", 41)
+        Row(name='Alan', age=41)
     """
 
     names: tuple[str, ...]
 
-    def __new__(cls, names: Sequence[str], values: Sequence[Any]) -> Self:
-        """A row of `values` called `names`."""
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """A row of named values; or of names alone, which is called with values to make rows."""
+        if values and named:
+            raise OptionError("Row() takes names with values, or names alone.")
+        return (
+            cls.of_names(tuple(named), tuple(named.values())) if named else cls.of_names((), values)
+        )
+
+    @classmethod
+    def of_names(cls, names: Sequence[str], values: Sequence[Any]) -> Self:
+        """A row of `values` called `names`, which need not be unique."""
         row = super().__new__(cls, values)
         row.names = tuple(names)
         return row
+
+    def __call__(self, *values: Any) -> Self:
+        """A row of these values, called as this row's values say."""
+        if self.names or len(values) > len(self):
+            raise OptionError(f"{self!r} can't be called with {len(values)} values.")
+        return self.of_names(tuple(map(str, self))[: len(values)], values)
 
     def keys(self) -> tuple[str, ...]:
         """The names; makes `dict(row)` work."""
         return self.names
 
-    def as_dict(self) -> dict[str, Any]:
-        """Names and values; nested rows become dictionaries, too."""
-        return {name: _plain(value) for name, value in zip(self.names, self, strict=True)}
+    def as_dict(self, recursive: bool = True) -> dict[str, Any]:
+        """Names and values; with `recursive`, nested rows become dictionaries, too."""
+        pairs = zip(self.names, self, strict=True)
+        return {name: _plain(value) if recursive else value for name, value in pairs}
 
-    asDict = as_dict  # noqa: N815 - PySpark's name
+    def asDict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: N802 - PySpark's name
+        """As `as_dict`; nested rows stay Rows unless `recursive` is true, as in PySpark."""
+        return self.as_dict(recursive)
 
     def __getitem__(self, key: Any) -> Any:
         """The value at a position or of a name; of a slice, a tuple.
@@ -83,11 +104,13 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001 - a tuple can have no slots
     __hash__ = tuple.__hash__
 
     def __repr__(self) -> str:
+        if not self.names:
+            return f"<Row({', '.join(map(repr, self))})>"
         pairs = zip(self.names, self, strict=True)
         return f"Row({', '.join(f'{name}={value!r}' for name, value in pairs)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Row, (self.names, tuple(self)))
+        return (Row.of_names, (self.names, tuple(self)))
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.names]
@@ -127,7 +150,7 @@ def rows_of(table: pa.Table, integers: Collection[str] = ()) -> Iterator[Row]:
         except (ValueError, OverflowError, pa.ArrowException) as error:
             raise DataError(f"Python can't hold a value: {error}; use to_arrow().") from error
         values = zip(*columns, strict=True) if columns else [()] * batch.num_rows
-        yield from (Row(names, row) for row in values)
+        yield from (Row.of_names(names, row) for row in values)
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
@@ -139,7 +162,9 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
         names = tuple(field.name for field in kind)
         inner = [_converter(field.type) or _same for field in kind]
         return _or_none(
-            lambda value: Row(names, [f(v) for f, v in zip(inner, value.values(), strict=True)])
+            lambda value: Row.of_names(
+                names, [f(v) for f, v in zip(inner, value.values(), strict=True)]
+            )
         )
     if types.is_map(kind):
         key, item = _converter(kind.key_type) or _same, _converter(kind.item_type) or _same

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -51,8 +51,10 @@ class Runtime(Protocol):
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a query with their Arrow types."""
 
-    def run(self, sql: str, *, cancellation: Cancellation | None = None) -> Answer:
-        """Run a query to its end."""
+    def run(
+        self, sql: str, *, cancellation: Cancellation | None = None, lossless: bool = False
+    ) -> Answer:
+        """Run a query to its end; `lossless` rows keep DuckDB's types."""
 
     def profile(self, sql: str) -> Profile:
         """Run a query to its end; what it did, and why each task ran where it did."""
@@ -127,11 +129,18 @@ class Runtime(Protocol):
     def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
         """Apply a function to the rows of a query, in its tasks; all that it returned."""
 
+    def items(self, rows: Callable[[], pa.Table], integers: Sequence[str]) -> Any:
+        """Rows as Python objects over partitions, when they are needed."""
+        # `integers` are columns of 128-bit integers.
+
     def count_tasks(self, sql: str) -> int:
         """In how many tasks `apply_function` would run."""
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
         """Make a Python function callable from SQL, replacing one of the same name."""
+
+    def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        """Make a Python function callable from SQL, unless it is already."""
 
     def remove_function(self, name: str) -> None:
         """Remove a registered function; raises OptionError if there is none."""

@@ -11,6 +11,7 @@ and SELECTs that only pass it on; so `df["a"]` means the same column in all that
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import textwrap
@@ -280,12 +281,7 @@ class Select:
     @property
     def resolve(self) -> Resolve:
         """Renders references to columns of this SELECT as SQL."""
-
-        def text(reference: Reference) -> str:
-            index, fields = self.find(reference)
-            return self.items[index].sql + "".join(f"[{quote_text(field)}]" for field in fields)
-
-        return text
+        return _Resolver(self)
 
     # Text
 
@@ -332,6 +328,52 @@ class Select:
         star = "*" + (f" EXCLUDE ({', '.join(excluded)})" if excluded else "")
         star += f" REPLACE ({', '.join(replaced)})" if replaced else ""
         return [star, *(item.text() for item in rest)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """References and types in the scope of a SELECT."""
+
+    select: Select
+
+    def __call__(self, reference: Reference) -> str:
+        index, fields = self.select.find(reference)
+        return self.select.items[index].sql + "".join(f"[{quote_text(each)}]" for each in fields)
+
+    def type_of(self, column: Column) -> str:
+        """The DuckDB type of an expression; empty if only the session knows what it calls."""
+        reference = only_reference(column)
+        if reference is not None:
+            index, fields = self.select.find(reference)
+            if not fields:
+                return self.select.items[index].attribute.type
+        types = [attribute.type for attribute in self.select.attributes]
+        return _bound_type(column.sql(_Positions(self)), tuple(types))
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """As `_Resolver`, with columns called by their positions: c0, c1 ..."""
+
+    inner: _Resolver
+
+    def __call__(self, reference: Reference) -> str:
+        index, fields = self.inner.select.find(reference)
+        return f"c{index}" + "".join(f"[{quote_text(each)}]" for each in fields)
+
+    def type_of(self, column: Column) -> str:
+        return self.inner.type_of(column)
+
+
+@functools.lru_cache(maxsize=256)
+def _bound_type(sql: str, types: tuple[str, ...]) -> str:
+    columns = ", ".join(f"NULL::{type_} AS c{index}" for index, type_ in enumerate(types))
+    with duckdb.connect() as connection:
+        try:
+            found = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")
+            return str(found.types[0])
+        except duckdb.Error:
+            return ""
 
 
 class QueryText:

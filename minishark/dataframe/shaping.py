@@ -8,7 +8,16 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minishark.dataframe.actions import to_arrow
-from minishark.dataframe.column import Column, Kind, call, case, column, combine, value
+from minishark.dataframe.column import (
+    Column,
+    Kind,
+    call,
+    case,
+    column,
+    combine,
+    only_reference,
+    value,
+)
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.names import nearest
 from minishark.dataframe.partitioned import cached_query
@@ -163,6 +172,35 @@ def _pairs(to_replace: Any, item: Any) -> list[tuple[Any, Any]]:
     if not pairs or any(old is None for old, _ in pairs):
         raise OptionError("replace() replaces values; fillna() replaces NULLs.")
     return pairs
+
+
+# Columns to rows
+
+
+def unpivot(query: LazyQuery, ids: Any, values: Any, names: tuple[str, str]) -> LazyQuery:
+    """A row for each value column of each row; `names` are of the columns of names and values."""
+    kept = _columns(ids)
+    all_names = [attribute.name for attribute in query.to_select().attributes]
+    held = [found.name.lower() for found in map(only_reference, kept) if found]
+    if values is None:
+        chosen = [column(name) for name in all_names if name.lower() not in held]
+    else:
+        chosen = _columns(values)
+    if not chosen:
+        raise OptionError("unpivot() needs columns that become rows.")
+    called = []
+    for item in chosen:
+        reference = only_reference(item)
+        called.append(item.name or (reference.name if reference else ""))
+    if not all(called):
+        raise OptionError("unpivot() takes columns, or expressions with an alias().")
+    texts = _unnested([value(name) for name in called], names[0])
+    return project(query, [*kept, texts, _unnested(chosen, names[1])])
+
+
+def _columns(items: Any) -> list[Column]:
+    listed = items if isinstance(items, list | tuple) else [items]
+    return [column(item) if isinstance(item, str) else item for item in listed]
 
 
 # Random splits

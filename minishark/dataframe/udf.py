@@ -1,4 +1,4 @@
-"""Python functions that SQL calls: `session.udf.register("name", fn, "BIGINT")`.
+"""Python functions that SQL and Columns call: `session.udf.register`, `functions.udf`.
 
 The planning database gets a stub with the function's signature, which is never called; each
 executor creates the real function when a fragment calls it.
@@ -6,18 +6,181 @@ executor creates the real function when a fragment calls it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minishark.dataframe.applied import check_callable, pickled
-from minishark.dataframe.column import Column, call, column_or_name, sql_type
+from minishark.dataframe.column import Column, Kind, call, column_or_name, sql_type
 from minishark.dataframe.local import declared_columns
+from minishark.dataframe.made_functions import made
 from minishark.dataframe.runtime import Runtime
-from minishark.errors import OptionError
+from minishark.errors import OptionError, UnsupportedError
 from minishark.worker.protocol import ScalarFunction
 
 NULL_HANDLINGS = ("default", "special")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFunction:
+    """What `functions.udf` and the like return: called with columns, it makes a Column.
+
+    Attributes:
+        func: the user's function.
+        returns: its DuckDB result type.
+        run: what executors call.
+        vectorized: whether that takes Arrow arrays.
+        of_groups: whether it takes the values of a group, and so is an aggregate.
+        deterministic: whether equal arguments always give equal results.
+    """
+
+    func: Callable[..., Any]
+    returns: str
+    run: Callable[..., Any]
+    vectorized: bool = False
+    of_groups: bool = False
+    deterministic: bool = True
+
+    @property
+    def name(self) -> str:
+        """The user's function's name."""
+        return getattr(self.func, "__name__", "udf").strip("<>")
+
+    def __call__(self, *columns: Any) -> Column:
+        """The function of columns, or of columns' names."""
+        name = made(
+            self.name,
+            self.run,
+            self.returns,
+            vectorized=self.vectorized,
+            volatile=not self.deterministic,
+        )
+        chosen = [column_or_name(column) for column in columns]
+        if self.of_groups:
+            chosen = [call("list", column, kind=Kind.GROUP) for column in chosen]
+        shown = ", ".join(each.name or each.sql(lambda ref: ref.name) for each in chosen)
+        return replace(call(name, *chosen), name=f"{self.name}({shown})")
+
+    def asNondeterministic(self) -> PythonFunction:  # noqa: N802 - PySpark's name
+        """The same, called once for each row, like random()."""
+        return replace(self, deterministic=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OfSeries:
+    """A function of pandas Series as one of Arrow arrays."""
+
+    fn: Callable[..., Any]
+    takes_iterator: bool  # whether it maps an iterator of Series (or tuples of them)
+
+    def __call__(self, *arrays: Any) -> Any:
+        import pyarrow as pa  # noqa: PLC0415 - in executors
+
+        series = [array.to_pandas() for array in arrays]
+        if self.takes_iterator:
+            (found,) = self.fn(iter([series[0] if len(series) == 1 else tuple(series)]))
+        else:
+            found = self.fn(*series)
+        return pa.Array.from_pandas(found)
+
+
+@dataclass(frozen=True, slots=True)
+class OfGroup:
+    """A function of pandas Series that returns a value, as one of lists."""
+
+    fn: Callable[..., Any]
+
+    def __call__(self, *lists: Any) -> Any:
+        import pandas as pd  # noqa: PLC0415 - an optional dependency, in executors
+
+        found = self.fn(*map(pd.Series, lists))
+        return found.item() if hasattr(found, "item") else found
+
+
+def udf(f: Any = None, returnType: Any = None, *, useArrow: bool | None = None) -> Any:
+    """A Python function of the values of a row, to call with columns; also a decorator.
+
+    Args:
+        f: the function; it gets None for NULL. Or the type of the result, in a decorator.
+        returnType: the type of its result: "int", `IntegerType()`, a Python type; text if omitted.
+        useArrow: ignored: values always travel in Arrow's form.
+
+    Raises:
+        DataError: the type is not valid.
+        OptionError: it can't be pickled; raised where it is called.
+
+    Examples:
+        >>> from minishark import functions as F
+        >>> twice = F.udf(lambda x: 2 * x, "bigint")
+        >>> session.range(2).select(twice("id").alias("twice")).collect()
+        [Row(twice=0), Row(twice=2)]
+    """
+    if not callable(f) or isinstance(f, type):
+        return functools.partial(_decorated, udf, f if f is not None else returnType)
+    check_callable("udf", f)
+    return PythonFunction(
+        func=f, returns=_type("string" if returnType is None else returnType), run=f
+    )
+
+
+def _decorated(make: Callable[..., Any], type_: Any, f: Callable[..., Any]) -> Any:
+    return make(f, type_)
+
+
+def pandas_udf(f: Any = None, returnType: Any = None, functionType: Any = None) -> Any:
+    """A Python function of pandas Series, to call with columns; also a decorator.
+
+    Its annotations tell what it takes: Series, to return a Series of the same length; an iterator
+    of Series, to return one; or Series of a group, to return a value: then it is an aggregate.
+
+    Args:
+        f: the function; or the type of the result, in a decorator.
+        returnType: the type of its result; see `udf`.
+        functionType: ignored: annotations tell.
+
+    Raises:
+        OptionError: there is no type.
+
+    Examples:
+        >>> from minishark import functions as F
+        >>> import pandas as pd
+        >>> @F.pandas_udf("double")
+        ... def half(x: pd.Series) -> pd.Series:
+        ...     return x / 2
+        >>> session.range(2).select(half("id").alias("half")).collect()
+        [Row(half=0.0), Row(half=0.5)]
+    """
+    if not callable(f) or isinstance(f, type):
+        return functools.partial(_decorated, pandas_udf, f if f is not None else returnType)
+    if returnType is None:
+        raise OptionError("pandas_udf() needs the type of the result: pandas_udf(f, 'double').")
+    returns, takes, gives = _type(returnType), *_annotations(f)
+    if gives and "Series" not in gives and "Iterator" not in gives and "DataFrame" not in gives:
+        return PythonFunction(func=f, returns=returns, run=OfGroup(f), of_groups=True)
+    run = OfSeries(f, "Iterator" in takes)
+    return PythonFunction(func=f, returns=returns, run=run, vectorized=True)
+
+
+def arrow_udf(f: Any = None, returnType: Any = None, functionType: Any = None) -> Any:
+    """A Python function of Arrow arrays that returns one of the same length; see `udf`."""
+    if not callable(f) or isinstance(f, type):
+        return functools.partial(_decorated, arrow_udf, f if f is not None else returnType)
+    if returnType is None:
+        raise OptionError("arrow_udf() needs the type of the result: arrow_udf(f, 'double').")
+    return PythonFunction(func=f, returns=_type(returnType), run=f, vectorized=True)
+
+
+def _annotations(f: Callable[..., Any]) -> tuple[str, str]:
+    """The annotations of what a function takes and returns, as text."""
+    try:
+        signature = inspect.signature(f)
+    except (TypeError, ValueError):
+        return "", ""
+    takes = [str(p.annotation) for p in signature.parameters.values()]
+    gives = signature.return_annotation
+    return " ".join(takes), "" if gives is inspect.Signature.empty else str(gives)
 
 
 class UserFunctions:
@@ -41,7 +204,7 @@ class UserFunctions:
         self,
         name: str,
         fn: Callable[..., Any],
-        return_type: Any,
+        return_type: Any = None,
         parameters: Sequence[Any] | None = None,
         *,
         vectorized: bool = False,
@@ -54,7 +217,8 @@ class UserFunctions:
             name: its name in SQL.
             fn: takes the values of a row and returns a value; with `vectorized`, takes Arrow arrays
                 and returns one of the same length.
-            return_type: the type of its result: DuckDB's, Python's or pyarrow's.
+            return_type: the type of its result: DuckDB's, PySpark's, Python's or pyarrow's; None
+                for text, or what the udf returns.
             parameters: the types of its arguments; None for its annotations, or for any types if it
                 has none.
             vectorized: whether it takes many rows at once, which is many times faster. It gets
@@ -72,6 +236,12 @@ class UserFunctions:
             OptionError: DuckDB has a function of that name, or `fn` can't be pickled.
         """
         check_callable("udf.register", fn)
+        if isinstance(fn, PythonFunction):
+            if fn.of_groups:
+                raise UnsupportedError("SQL can't call a function of groups; use it with agg().")
+            return_type, vectorized = return_type or fn.returns, fn.vectorized
+            deterministic, null_handling, fn = fn.deterministic, "special", fn.run
+        return_type = "string" if return_type is None else return_type
         if null_handling not in NULL_HANDLINGS:
             raise OptionError(f"null_handling is one of {', '.join(NULL_HANDLINGS)}.")
         if not name.isidentifier():

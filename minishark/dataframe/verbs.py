@@ -12,10 +12,8 @@ from typing import Any
 
 from minishark.dataframe.column import (
     Column,
-    Kind,
-    Level,
+    Generator,
     Reference,
-    call,
     column_or_name,
     filter_condition,
     flat,
@@ -24,6 +22,7 @@ from minishark.dataframe.column import (
     value,
 )
 from minishark.dataframe.lazy_query import LazyQuery
+from minishark.dataframe.made_functions import bind
 from minishark.dataframe.select import Item, Select, parenthesized, statement
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 
@@ -32,7 +31,7 @@ from minishark.errors import ColumnError, OptionError, UnsupportedError
 
 def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
     given = [column_or_name(column) for column in flat(columns)]
-    chosen = [part for column in given for part in _entries(column, query.to_select())]
+    chosen = [part for column in given for part in _parts(column, query)]
     if not chosen:
         raise OptionError("select() needs at least one column.")
     stars = [_star_qualifier(column) for column in chosen]
@@ -42,24 +41,22 @@ def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
     for column, star in zip(chosen, stars, strict=True):
         items += [inner.item(column)] if star is None else _all_items(inner, star)
     select = replace(inner, items=tuple(items))
-    schema = query.runtime.bind(select.sql())
+    schema = bind(query.runtime, select.sql())
     if len(schema) != len(items):  # text such as COLUMNS(*) is several columns
         return query.over(statement(select.sql(), schema))
     return query.over(select.typed(schema))
 
 
-def _entries(column: Column, select: Select) -> tuple[Column, ...]:
-    """`explode` of a column of maps as keys and values; any other Column alone."""
-    match column.pieces:
-        case ("unnest(", Reference() as reference, ")"):
-            index, fields = select.find(reference)
-            if select.items[index].attribute.type.startswith("MAP(") and not fields:
-                only = Column((reference,), level=Level.ATOM)
-                return tuple(
-                    call("unnest", call(function, only), kind=Kind.FREE).alias(name)
-                    for function, name in (("map_keys", "key"), ("map_values", "value"))
-                )
-    return (column,)
+def _parts(column: Column, query: LazyQuery) -> tuple[Column, ...]:
+    """The columns of a generator, which depend on its argument's type; other Columns alone."""
+    if not isinstance(column, Generator):
+        return (column,)
+    if column.of_map and column.argument is not None:
+        inner = query.to_select().opened([column.argument])
+        alone = query.derived(replace(inner, items=(inner.item(column.argument),)))
+        if alone.dtypes()[0][1].startswith("MAP("):
+            return column.of_map
+    return column.of_list
 
 
 def project_expressions(query: LazyQuery, expressions: Sequence[str]) -> LazyQuery:

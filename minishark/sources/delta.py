@@ -202,6 +202,11 @@ class DeltaSnapshot(Snapshot):
         nested = any(pa.types.is_nested(type_) for type_ in self._types.values())
         return (mapped and nested) or has_reserved_name(self.schema)
 
+    @cached_property
+    def _has_widened_types(self) -> bool:
+        features = self._table.protocol().reader_features or ()
+        return any(each.startswith("typeWidening") for each in features)
+
     def _may_match(self, file: Mapping[str, Any], pushed: Pushed) -> bool:
         return all(self._may_match_one(file, each) for each in pushed.predicates)
 
@@ -222,6 +227,8 @@ class DeltaSnapshot(Snapshot):
         type_ = self._types[name]
         if pa.types.is_decimal(type_) and type_.precision > _EXACT_DIGITS:
             return Bounds(nulls=nulls, rows=rows)
+        if pa.types.is_float64(type_) and self._has_widened_types:
+            return Bounds(nulls=nulls, rows=rows)  # 0.1 may be that of a FLOAT, which is larger
         low, high = file.get(f"min.{key}"), file.get(f"max.{key}")
         if isinstance(high, datetime):
             high = high + _STATISTICS_UNIT

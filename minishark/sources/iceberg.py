@@ -13,7 +13,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -282,24 +282,21 @@ class IcebergFile(Split):
         from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow  # noqa: PLC0415
 
         schema = self._metadata.schema()
-        names = tuple(column.name for column in schema.fields)
-        wanted = schema.select(*(names if pushed.columns is None else pushed.columns))
-        try:
-            scan = ArrowScan(self._metadata, self._io, wanted, AlwaysTrue())
-            batches = scan.to_record_batches([self._task])
-            arrow = schema_to_pyarrow(wanted, include_field_ids=False)
-            reader = pa.RecordBatchReader.from_batches(
-                arrow, (pa.RecordBatch.from_struct_array(_cast(batch, arrow)) for batch in batches)
-            )
-        except Exception as error:
-            raise DataError(f"Can't read {self.path} of {self.name}: {error}") from error
-        order = pushed.columns or names
-        if tuple(arrow.names) == order:
-            return reader
-        target = pa.schema([arrow.field(name) for name in order])
-        return pa.RecordBatchReader.from_batches(
-            target, (batch.select(list(order)) for batch in reader)
-        )
+        names = pushed.columns or tuple(column.name for column in schema.fields)
+        wanted = schema.select(*names)
+        arrow = schema_to_pyarrow(wanted, include_field_ids=False)
+        target = pa.schema([arrow.field(name) for name in names])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                scan = ArrowScan(self._metadata, self._io, wanted, AlwaysTrue())
+                for batch in scan.to_record_batches([self._task]):
+                    typed = pa.RecordBatch.from_struct_array(_cast(batch, arrow))
+                    yield typed.select(list(names))
+            except Exception as error:
+                raise DataError(f"Can't read {self.path} of {self.name}: {error}") from error
+
+        return pa.RecordBatchReader.from_batches(target, batches())
 
 
 def row_filter(predicates: Sequence[Predicate], schema: IcebergSchema) -> BooleanExpression:

@@ -56,7 +56,7 @@ def people(session: Session) -> DataFrame:
         pd.DataFrame({"n": pd.array([1, None], dtype="Int64"), "s": ["a", "b"]}),
         pl.DataFrame({"n": [1, None], "s": ["a", "b"]}),
         [{"n": 1, "s": "a"}, {"s": "b"}],
-        [minishark.Row(("n", "s"), (1, "a")), minishark.Row(("n", "s"), (None, "b"))],
+        [minishark.Row(n=1, s="a"), minishark.Row(n=None, s="b")],
     ],
     ids=["arrow", "reader", "pandas", "polars", "dicts", "rows"],
 )

@@ -9,6 +9,7 @@ from minishark.compiler.sql.statements import (
     CacheTable,
     CopyTo,
     CreateEnum,
+    CreateTable,
     CreateTableAs,
     Deallocate,
     Definition,
@@ -46,6 +47,13 @@ def parsed(con: duckdb.DuckDBPyConnection, text: str) -> ParsedStatement:
     return statement
 
 
+def test_duckdbs_catalog_views(con: duckdb.DuckDBPyConnection) -> None:
+    """All that DuckDB has; a new version may bring more."""
+    views = con.sql("SELECT view_name FROM duckdb_views() WHERE schema_name = 'pg_catalog'")
+    for (name,) in views.fetchall():
+        assert isinstance(parsed(con, f"FROM {name}"), Show), name
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -73,6 +81,8 @@ def parsed(con: duckdb.DuckDBPyConnection, text: str) -> ParsedStatement:
         ("CREATE TABLE x AS PIVOT items ON a USING sum(b)", CreateTableAs),
         ("SELECT current_setting('TimeZone')", Show),
         ("SELECT pg_typeof(a) FROM items", Query),
+        ("SELECT pg_orders.pg_id FROM pg_orders", Query),
+        ("SELECT pg_get_expr(a, 1) FROM items", Show),
         ("FROM read_csv('x.csv', store_rejects = true)", FrontEndQuery),
         ("SET threads = 1", Setting),
         ("SET VARIABLE x = 1", SetVariable),
@@ -87,7 +97,7 @@ def parsed(con: duckdb.DuckDBPyConnection, text: str) -> ParsedStatement:
         ("CREATE OR REPLACE SECURE VIEW v AS SELECT 1", Definition),
         ("ALTER VIEW v RENAME TO w", Definition),
         ("RESET threads", Setting),
-        ("CREATE TABLE x (a INTEGER)", Write),
+        ("CREATE TABLE x (a INTEGER)", CreateTable),
         ("CREATE OR REPLACE TABLE x AS SELECT 1", CreateTableAs),
         ("/* a comment */ CREATE TEMP TABLE x AS SELECT 1", CreateTableAs),
         ("CREATE INDEX i ON items (a)", Write),
@@ -320,7 +330,7 @@ def test_created_and_dropped_tables(con: duckdb.DuckDBPyConnection) -> None:
         "CREATE TABLE t AS SELECT 1 WITH NO DATA",
         "CREATE TABLE IF NOT EXISTS t AS FROM u",
     ):
-        assert Write is type(parsed(con, text))
+        assert CreateTable is type(parsed(con, text))
     for text, missing_ok in (("DROP TABLE t", False), ("drop table if exists t", True)):
         dropped = parsed(con, text)
         assert isinstance(dropped, DropTable)

@@ -18,7 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from minishark.errors import CatalogError, DataError, ExecutionError, OptionError
+from minishark.errors import (
+    AlreadyExistsError,
+    CatalogError,
+    DataError,
+    ExecutionError,
+    OptionError,
+)
 from minishark.expressions import quote
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,
@@ -136,7 +142,7 @@ class WarehouseCatalog:
             if self.schema(name) is not None:
                 if exists_ok:
                     return
-                raise CatalogError(f"There is a schema called {name!r} already.")
+                raise AlreadyExistsError(f"There is a schema called {name!r} already.")
             with _reached(self.where):
                 self.catalog.create_namespace(name)
 
@@ -281,7 +287,7 @@ class WarehouseCatalog:
             with _reached(self.where):
                 self.catalog.rename_table((name.schema, name.table), (to.schema, to.table))
         except TableAlreadyExistsError as error:
-            raise CatalogError(f"There is a table called {to} already.") from error
+            raise AlreadyExistsError(f"There is a table called {to} already.") from error
         finally:
             self.forget(name)
 

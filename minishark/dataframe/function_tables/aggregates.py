@@ -1,0 +1,55 @@
+"""Aggregates and window functions."""
+
+from minishark.dataframe.templates import Template as T
+
+_SKEW = (
+    "CASE WHEN @count({col}) > 2 THEN @skewness({col}) * (@count({col}) - 2)"
+    " / sqrt(@count({col}) * (@count({col}) - 1)) END"
+)
+_NO_OVERFLOW = "Sums of integers have 128 bits, which do not overflow."
+
+AGGREGATES = (
+    T(
+        "max_by(col, ord, k=None)",
+        ("@arg_max_null({col}, {ord})", "@max_by({col}, {ord}, {k})"),
+        "The value where another is greatest; a list of those of the `k` greatest.",
+    ),
+    T(
+        "min_by(col, ord, k=None)",
+        ("@arg_min_null({col}, {ord})", "@min_by({col}, {ord}, {k})"),
+        "The value where another is least; a list of those of the `k` least.",
+    ),
+    T("count_if(col)", "coalesce(@count_if({col}), 0)", "In how many rows it is true."),
+    T("collect_union(col)", "list_distinct(flatten(@list({col})))", "The union of lists."),
+    T(
+        "kurtosis(col)",
+        "@kurtosis_pop({col})",
+        "The excess kurtosis of all values as a population.",
+    ),
+    T(
+        "skewness(col)",
+        _SKEW,
+        "The skewness of all values as a population.",
+        "NULL for fewer than three values.",
+    ),
+    T("std(col)", "@stddev_samp({col})", "The standard deviation of a sample."),
+    T("stddev(col)", "@stddev_samp({col})", "The standard deviation of a sample."),
+    T("some(col)", "@bool_or({col})", "Whether it is true in any row."),
+    T("every(col)", "@bool_and({col})", "Whether it is true in all rows."),
+    T("percentile(col, percentage: value)", "@quantile_cont({col}, {percentage})", "A quantile."),
+    T("listagg(col, delimiter: value = '')", "@string_agg({col}, {delimiter})", "Joined."),
+    T("string_agg(col, delimiter: value = '')", "@string_agg({col}, {delimiter})", "Joined."),
+    T(
+        "listagg_distinct(col, delimiter: value = '')",
+        "@string_agg(DISTINCT {col}, {delimiter})",
+        "The distinct values joined to one text.",
+    ),
+    T(
+        "string_agg_distinct(col, delimiter: value = '')",
+        "@string_agg(DISTINCT {col}, {delimiter})",
+        "The distinct values joined to one text.",
+    ),
+    T("try_sum(col)", "@sum({col})", "The sum.", _NO_OVERFLOW),
+    T("try_avg(col)", "@avg({col})", "The mean.", _NO_OVERFLOW),
+    T("ntile(n)", "@ntile({n})", "The number of one of n groups of equal size, from 1."),
+)

@@ -1,0 +1,269 @@
+"""Functions of lists and maps that take Python functions of Columns, and generators of rows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from minishark.dataframe.column import (
+    Column,
+    Generator,
+    Kind,
+    Level,
+    call,
+    case,
+    column_or_name,
+    combine,
+    flat,
+    generator,
+    value,
+)
+from minishark.errors import OptionError, UnsupportedError
+
+
+def _name(parameter: str) -> str:
+    # A name that ends in an underscore is unlikely to hide a column.
+    return f"{parameter.rstrip('_')}_"
+
+
+def _variables(function: Callable[..., Any], counts: tuple[int, ...]) -> list[str]:
+    """The lambda's variables: the function's parameters."""
+    names = [_name(name) for name in inspect.signature(function).parameters]
+    if len(names) not in counts:
+        wanted = " or ".join(map(str, counts))
+        raise OptionError(f"The function takes {wanted} arguments, not {len(names)}.")
+    return names
+
+
+def _variable(name: str) -> Column:
+    return Column((name,), level=Level.ATOM)
+
+
+def _lambda(function: Callable[..., Any], *counts: int) -> Column:
+    """A Python function of Columns as a lambda of DuckDB's."""
+    names = _variables(function, counts)
+    body = value(function(*map(_variable, names)))
+    return combine(f"lambda {', '.join(names)}: ", body, bare=True)
+
+
+def _with_index(function: Callable[..., Any]) -> Column:
+    """A lambda of an element, and perhaps of its position from 0."""
+    names = _variables(function, (1, 2))
+    variables = [_variable(names[0]), *(_variable(name) - 1 for name in names[1:])]
+    body = value(function(*variables))
+    return combine(f"lambda {', '.join(names)}: ", body, bare=True)
+
+
+def _of_lambda(function: str, list_: Any, lambda_: Column, *more: Any) -> Column:
+    parts: list[Any] = [f"{function}(", _bare(column_or_name(list_)), ", ", lambda_]
+    for item in more:
+        parts += [", ", _bare(item)]
+    made = combine(*parts, ")", bare=True)
+    return Column(made.pieces, level=Level.ATOM, kind=made.kind)
+
+
+def _bare(column: Column) -> Column:
+    return Column(column.pieces, level=Level.ATOM, kind=column.kind)
+
+
+# Lists
+
+
+def transform(col: Any, f: Callable[..., Any]) -> Column:
+    """`f` of each element of a list, and perhaps its position from 0.
+
+    Examples:
+        >>> from minishark import functions as F
+        >>> df = session.sql("SELECT [5, 6] AS xs")
+        >>> df.select(F.transform("xs", lambda x, i: x * 10 + i).alias("ys")).collect()
+        [Row(ys=[50, 61])]
+    """
+    return _of_lambda("list_transform", col, _with_index(f))
+
+
+def filter(col: Any, f: Callable[..., Any]) -> Column:
+    """The elements of a list that fulfil a condition of them, and perhaps of their position."""
+    return _of_lambda("list_filter", col, _with_index(f))
+
+
+def exists(col: Any, f: Callable[[Column], Any]) -> Column:
+    """Whether any element of a list fulfils a condition; NULL if none does, but one is NULL."""
+    either = combine("lambda a_, b_: a_ OR b_", bare=True)
+    return _of_lambda("list_reduce", transform(col, f), either, value(False))
+
+
+def forall(col: Any, f: Callable[[Column], Any]) -> Column:
+    """Whether all elements of a list fulfil a condition; NULL if none fails, but one is NULL."""
+    both = combine("lambda a_, b_: a_ AND b_", bare=True)
+    return _of_lambda("list_reduce", transform(col, f), both, value(True))
+
+
+def aggregate(
+    col: Any,
+    initialValue: Any,
+    merge: Callable[[Column, Column], Any],
+    finish: Callable[[Column], Any] | None = None,
+) -> Column:
+    """The elements of a list reduced from the left: `merge(accumulator, element)`."""
+    reduced = _of_lambda("list_reduce", col, _lambda(merge, 2), column_or_name(initialValue))
+    return reduced if finish is None else value(finish(reduced))
+
+
+reduce = aggregate
+
+
+def zip_with(left: Any, right: Any, f: Callable[[Column, Column], Any]) -> Column:
+    """`f` of the elements at each position of two lists; the shorter one is filled with NULLs."""
+    _variables(f, (2,))
+    pair = [_variable("pair_[1]"), _variable("pair_[2]")]
+    body = combine("lambda pair_: ", value(f(*pair)), bare=True)
+    columns = column_or_name(left), column_or_name(right)
+    made = _of_lambda("list_transform", call("list_zip", *columns), body)
+    return case(columns[0].is_not_null() & columns[1].is_not_null(), made)
+
+
+def array_sort(col: Any, comparator: Callable[[Column, Column], Any] | None = None) -> Column:
+    """A list sorted, NULLs last.
+
+    Raises:
+        UnsupportedError: a comparator was passed, which DuckDB's sorts do not take.
+    """
+    if comparator is not None:
+        raise UnsupportedError(
+            "array_sort() takes no comparator: sort structs whose first field is the key, made "
+            "with transform()."
+        )
+    return call("list_sort", column_or_name(col), "ASC", "NULLS LAST")
+
+
+# Maps
+
+
+def _entry(function: Callable[..., Any]) -> Column:
+    """The body of a lambda over a map's entries: a function of key and value."""
+    _variables(function, (2,))
+    return value(function(_variable("entry_.key"), _variable("entry_.value")))
+
+
+def _map_of(entries: Column) -> Column:
+    return call("map_from_entries", entries)
+
+
+def map_filter(col: Any, f: Callable[[Column, Column], Any]) -> Column:
+    """The entries of a map that fulfil a condition of key and value."""
+    body = combine("lambda entry_: ", _entry(f), bare=True)
+    return _map_of(_of_lambda("list_filter", call("map_entries", column_or_name(col)), body))
+
+
+def transform_keys(col: Any, f: Callable[[Column, Column], Any]) -> Column:
+    """A map with the keys `f(key, value)`."""
+    pair = ("struct_pack(k := ", _bare(_entry(f)), ", v := entry_.value)")
+    body = combine("lambda entry_: ", *pair, bare=True)
+    return _map_of(_of_lambda("list_transform", call("map_entries", column_or_name(col)), body))
+
+
+def transform_values(col: Any, f: Callable[[Column, Column], Any]) -> Column:
+    """A map with the values `f(key, value)`."""
+    pair = ("struct_pack(k := entry_.key, v := ", _bare(_entry(f)), ")")
+    body = combine("lambda entry_: ", *pair, bare=True)
+    return _map_of(_of_lambda("list_transform", call("map_entries", column_or_name(col)), body))
+
+
+def map_zip_with(col1: Any, col2: Any, f: Callable[[Column, Column, Column], Any]) -> Column:
+    """A map with the keys of both, and the values `f(key, first value, second value)`."""
+    _variables(f, (3,))
+    left, right = column_or_name(col1), column_or_name(col2)
+    key = _variable("key_")
+    made = value(f(key, combine(left, "[key_]"), combine(right, "[key_]")))
+    body = combine("lambda key_: struct_pack(k := key_, v := ", _bare(made), ")", bare=True)
+    keys = call("list_concat", call("map_keys", left), call("map_keys", right))
+    made = _map_of(_of_lambda("list_transform", call("list_distinct", keys), body))
+    return case(left.is_not_null() & right.is_not_null(), made)
+
+
+# Generators
+
+
+def _unnested(column: Column, name: str) -> Column:
+    return call("unnest", column, kind=Kind.FREE).alias(name)
+
+
+def _positions(column: Column) -> Column:
+    return call("range", call("cardinality", column).cast("BIGINT"))
+
+
+def _filled(column: Column, elements: Column) -> Column:
+    """The elements, or a NULL where there are none."""
+    return case(call("cardinality", column) > 0, elements).otherwise([None])
+
+
+def explode(col: Any) -> Generator:
+    """A row for each element of a list (`col`), or for each entry of a map (`key`, `value`).
+
+    There is no row for an empty list or NULL.
+    """
+    chosen = column_or_name(col)
+    keys, values = call("map_keys", chosen), call("map_values", chosen)
+    return generator(
+        chosen,
+        [_unnested(chosen, "col")],
+        [_unnested(keys, "key"), _unnested(values, "value")],
+    )
+
+
+def explode_outer(col: Any) -> Generator:
+    """As `explode`, with one row of NULLs for an empty list or map, or NULL."""
+    chosen = column_or_name(col)
+    keys, values = call("map_keys", chosen), call("map_values", chosen)
+    return generator(
+        chosen,
+        [_unnested(_filled(chosen, chosen), "col")],
+        [
+            _unnested(_filled(chosen, keys), "key"),
+            _unnested(_filled(chosen, values), "value"),
+        ],
+    )
+
+
+def posexplode(col: Any) -> Generator:
+    """As `explode`, after the position from 0 (`pos`)."""
+    chosen, plain = column_or_name(col), explode(col)
+    position = _unnested(_positions(chosen), "pos")
+    return generator(chosen, [position, *plain.of_list], [position, *plain.of_map])
+
+
+def posexplode_outer(col: Any) -> Generator:
+    """As `explode_outer`, after the position from 0 (`pos`)."""
+    chosen, plain = column_or_name(col), explode_outer(col)
+    position = _unnested(_filled(chosen, _positions(chosen)), "pos")
+    return generator(chosen, [position, *plain.of_list], [position, *plain.of_map])
+
+
+def inline_outer(col: Any) -> Column:
+    """A row for each struct of a list, with its fields as columns; of NULLs if there is none."""
+    chosen = column_or_name(col)
+    filled = _filled(chosen, chosen)
+    made = combine("unnest(", _bare(filled), ", max_depth := 2)", bare=True)
+    return Column(made.pieces, level=Level.ATOM, kind=Kind.FREE)
+
+
+def stack(n: Any, *cols: Any) -> Generator:
+    """`n` rows of the columns, from left to right: `col0`, `col1` ..."""
+    if isinstance(n, Column):
+        text = n.sql(lambda reference: reference.name)
+        n = int(text) if text.isdecimal() else 0
+    columns = [column_or_name(item) for item in flat(cols)]
+    if not isinstance(n, int) or n < 1 or not columns:
+        raise OptionError("stack() takes a positive number of rows, then columns.")
+    width = -(-len(columns) // n)
+    columns += [value(None)] * (n * width - len(columns))
+    lists = [call("list_value", *columns[place::width]) for place in range(width)]
+    return generator(None, [_unnested(each, f"col{i}") for i, each in enumerate(lists)])
+
+
+__all__ = [
+    name
+    for name, item in globals().items()
+    if not name.startswith("_") and getattr(item, "__module__", None) == __name__
+]

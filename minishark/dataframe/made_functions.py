@@ -1,0 +1,76 @@
+"""Python functions that Columns call: users' (`functions.udf`) and minishark's own.
+
+A Column belongs to no session, so its functions can't be registered when it is made. They have
+names that nobody else uses; a session registers those that it finds in a query's text when the
+query is bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from minishark.dataframe.applied import pickled
+from minishark.dataframe.runtime import Runtime
+from minishark.expressions import Schema
+from minishark.worker.protocol import ScalarFunction
+
+PREFIX = "minishark_"
+_NAME = re.compile(rf"\b{PREFIX}\w+")
+_lock = threading.RLock()
+_made: dict[str, tuple[ScalarFunction, Callable[..., Any]]] = {}
+
+
+def made(
+    label: str,
+    fn: Callable[..., Any],
+    returns: str,
+    *,
+    parameters: Sequence[str] | None = None,
+    vectorized: bool = False,
+    volatile: bool = False,
+    sees_nulls: bool = True,
+) -> str:
+    """The name in SQL of a function, which sessions register when they need it.
+
+    Args:
+        label: what the user calls it.
+        fn: see `ScalarFunction`.
+        returns: its DuckDB result type.
+        parameters: its DuckDB parameter types; None for any.
+        vectorized: whether it takes Arrow arrays.
+        volatile: whether equal arguments may give different results.
+        sees_nulls: whether it is called if an argument is NULL.
+
+    Raises:
+        OptionError: the function can't be pickled.
+    """
+    data = pickled(label, fn)
+    kind = f"{returns} {parameters} {vectorized} {volatile} {sees_nulls}"
+    digest = hashlib.sha256(data + kind.encode()).hexdigest()[:12]
+    word = re.sub(r"\W", "", label.lower()) or "function"
+    function = ScalarFunction(
+        name=f"{PREFIX}{word}_{digest}",
+        pickled=data,
+        returns=returns,
+        parameters=None if parameters is None else tuple(parameters),
+        vectorized=vectorized,
+        sees_nulls=sees_nulls,
+        volatile=volatile,
+    )
+    with _lock:
+        _made[function.name] = (function, fn)
+    return function.name
+
+
+def bind(runtime: Runtime, sql: str) -> Schema:
+    """The columns of a query, whose functions are registered first."""
+    if PREFIX in sql:
+        with _lock:  # or two threads would register the same
+            for name in dict.fromkeys(_NAME.findall(sql)):
+                if name in _made:
+                    runtime.offer_function(*_made[name])
+    return runtime.bind(sql)
