@@ -77,6 +77,7 @@ class TaskRunner:
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
         self._spill_folder = Path(spill_folder)
         self._interrupted = threading.Event()  # the task that runs
+        self._scans: Scans | None = None  # of the task that runs
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
@@ -283,6 +284,9 @@ class TaskRunner:
         """
         self._interrupted.set()
         self._duckdb.interrupt()
+        scans = self._scans
+        if scans is not None:
+            scans.cancel()
         return self._user_code.stop()
 
     def forget(self, folder: str) -> None:
@@ -315,10 +319,14 @@ class TaskRunner:
                 yield tables
             return
         scanned = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
-        with scanned.open() as scans:
-            named = self._duckdb.scans if stage.types else self._duckdb.views
-            with named({**views, **scans.streams}, scans.relations):
-                yield tables
+        self._scans = scanned
+        try:
+            with scanned.open() as scans:
+                named = self._duckdb.scans if stage.types else self._duckdb.views
+                with named({**views, **scans.streams}, scans.relations):
+                    yield tables
+        finally:
+            self._scans = None
 
     def _stored_unchanged(
         self, stage: StageTask, task: TaskPayload, slices: tuple[FileSlice, ...]

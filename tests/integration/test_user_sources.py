@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
+from processes import until
 
 import minishark
 import minishark.query.sources as query_sources
@@ -96,6 +98,19 @@ class Weather(Source):
         found = sorted(Path(self.log).read_text().split())
         Path(self.log).write_text("")
         return found
+
+
+@dataclass
+class Stuck(Month):
+    """Rows that do not come until the query is cancelled."""
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        Path(self.log).write_text("reads")
+        until(lambda: Path(self.log).read_text() == "cancelled", "the end of the query", 60)
+        return super().read(pushed)
+
+    def cancel(self) -> None:
+        Path(self.log).write_text("cancelled")
 
 
 @dataclass
@@ -318,6 +333,24 @@ def test_a_statement_sees_one_version_wherever_it_runs(session: Session, tmp_pat
     finally:
         session.drop_table("restless")
         session.drop_table("found")
+
+
+def test_a_cancelled_query_does_not_wait_for_rows(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setattr(Year, "splits", lambda *_: [Stuck(1, 1, str(log))])
+    frame = session.read.source(Weather(str(log)))
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(frame.collect_async())
+        await asyncio.to_thread(until, log.exists, "the task reads")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    until(lambda: log.read_text().startswith("cancelled"), "the task is told", 10)
 
 
 def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:
