@@ -194,10 +194,10 @@ class QueryPlanner:
         """
         try:
             return self.planning.bind(sql, parsed)
-        except QueryError:
-            if not self.sources.refreshed(sql):
-                raise
-            return self.planning.bind(sql)
+        except QueryError as error:
+            if self.sources.refreshed(sql):
+                return self.planning.bind(sql)
+            raise QueryError(self.sources.told(str(error))) from error
 
     def _over_sources(self, sql: str) -> LogicalQuery:
         """The plan over the current versions of the sources that a query names."""

@@ -410,7 +410,7 @@ class Engine:
         number, began_s = next(self._query_numbers), time.perf_counter()
         observer = QueryObserver(number=number, emit=emit, kind=kind)
         self.running[number] = observer
-        observer.started(sql)
+        observer.started(self.sources.shown(sql))
         try:
             with stopped_by(observer.cancel):
                 yield observer
@@ -428,7 +428,7 @@ class Engine:
             yield
         except MinisharkError as error:
             observer = QueryObserver(number=next(self._query_numbers), emit=self.events.emit)
-            observer.started(sql)
+            observer.started(self.sources.shown(sql))
             observer.raised(error, time.perf_counter() - began_s)
             raise
 

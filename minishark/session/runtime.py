@@ -211,6 +211,9 @@ class Runtime:
     def with_calls(self, sql: str) -> str:
         return self.engine.sources.with_calls(sql)
 
+    def handles(self, sql: str) -> tuple[object, ...]:
+        return self.engine.sources.handles(sql)
+
     @property
     def table_names(self) -> list[str]:
         names = self.named.names

@@ -7,7 +7,6 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -78,6 +77,7 @@ class TaskRunner:
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
         self._spill_folder = Path(spill_folder)
         self._interrupted = threading.Event()  # the task that runs
+        self._scanned: Scans | None = None  # of the task that runs
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
@@ -286,6 +286,9 @@ class TaskRunner:
         """
         self._interrupted.set()
         self._duckdb.interrupt()
+        scans = self._scanned
+        if scans is not None:
+            scans.cancel()
         return self._user_code.stop()
 
     def forget(self, folder: str) -> None:
@@ -324,8 +327,15 @@ class TaskRunner:
         ):
             yield tables
 
-    def _scans(self, stage: StageTask, task: TaskPayload) -> AbstractContextManager[Scans]:
-        return Scans(reads=task.reads, hold=self._host_files.held, access=stage.access).open()
+    @contextlib.contextmanager
+    def _scans(self, stage: StageTask, task: TaskPayload) -> Iterator[Scans]:
+        scanned = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
+        self._scanned = scanned
+        try:
+            with scanned.open() as scans:
+                yield scans
+        finally:
+            self._scanned = None
 
     def _stored_splits(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Store the rows of splits in the types of the columns.
