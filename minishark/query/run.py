@@ -17,7 +17,15 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.catalog import Table
-from minishark.cluster.backend import Backend, FilesLostError, JobEvent, Placement, task_error
+from minishark.cluster.backend import (
+    Backend,
+    FilesLostError,
+    JobEvent,
+    OnPrint,
+    Placement,
+    printed_by,
+    task_error,
+)
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
@@ -71,6 +79,7 @@ class QueryRun:
     # Revises the stages that have not started when one is complete; None for never.
     adaptation: Adaptation | None = None
     observer: QueryObserver | None = None  # told what happens; it may end the query
+    on_print: OnPrint | None = None  # takes what user code prints in tasks
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -255,6 +264,8 @@ class QueryRun:
             output = self._graph.at(submission.stage, event.task_id)
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
+            if output.outcome.printed and self.on_print is not None:
+                self.on_print(event.executor, output.outcome.printed)
             if self.observer is not None:
                 self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):
@@ -287,6 +298,8 @@ class QueryRun:
         """The error of a task that failed for good."""
         if self.observer is not None:
             self.observer.failed(submission.stage, event)
+        if self.on_print is not None and (printed := printed_by(event)):
+            self.on_print(event.executor, printed)
         return task_error(event, is_own_text=self._by_index[submission.stage].is_statement)
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:

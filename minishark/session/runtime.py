@@ -89,6 +89,7 @@ class Runtime:
             files,
             working_folder=working_folder,
             events=self.engine.events,
+            on_print=self.engine.prints.show,
         )
         return Calls(pool, lambda: cluster.total_slots)
 
