@@ -19,6 +19,7 @@ class TaskPrints:
     """
 
     def __init__(self) -> None:
+        self.are_shown = True
         self._changed = threading.Condition()
         self._waiting: deque[str] = deque()
         self._left_out = 0
@@ -29,7 +30,7 @@ class TaskPrints:
         """Show what a task has printed; returns at once. Safe to call from any thread."""
         lines = text.splitlines()
         with self._changed:
-            if self._is_over:
+            if self._is_over or not self.are_shown:
                 return
             room = max(0, _WAITING_MAX - len(self._waiting))
             self._waiting.extend(f"({executor}) {line}" for line in lines[:room])
