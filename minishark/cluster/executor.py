@@ -84,6 +84,7 @@ class ExecutorRunner:
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
+                self._runner.tell_progress()
             if self._is_doomed() and self._calls.idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
                 # sooner: who has submitted it may run here, too, and would be lost with it.

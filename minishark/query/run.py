@@ -39,6 +39,7 @@ from minishark.query.shown import shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
+from minishark.worker.progress import parts_done
 from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode_outcome
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
@@ -230,7 +231,19 @@ class QueryRun:
         outcomes = [each.outcome for each in self._graph.outputs(stage.index)]
         rows = sum(outcome.rows for outcome in outcomes)
         done = stage.tasks if self._graph.done(stage.index) else len(outcomes)
-        return StageProgress(stage.index, stage.tasks, done, rows, stage.index in self._records)
+        started = stage.index in self._records
+        running = self._running(stage) if started and done < stage.tasks else 0.0
+        return StageProgress(stage.index, stage.tasks, done, rows, started, running)
+
+    def _running(self, stage: Stage) -> float:
+        """How much of the tasks that run is done, as far as this host knows."""
+        parts: dict[int, float] = {}
+        for node in self._placement.nodes:
+            folder = self.store.in_memory(self.folder, node)
+            for index, part in parts_done(folder, self._builder.prefix(stage)).items():
+                if index < stage.tasks and self._graph.at(stage.index, index) is None:
+                    parts[index] = max(part, parts.get(index, 0.0))
+        return sum(parts.values())
 
     # The protocol that `StageJobs` drives
 

@@ -161,8 +161,10 @@ def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
 def _stage_line(stage: StageProgress) -> Text:
     from rich.text import Text  # noqa: PLC0415 - see above
 
-    filled = _BAR * stage.done // stage.tasks
+    filled = int(_BAR * min(1.0, (stage.done + stage.running) / stage.tasks))
     line = Text(f"stage {stage.index:<3} ")
     line.append("━" * filled, style="cyan")
     line.append("─" * (_BAR - filled), style="dim")
-    return line.append(f" {stage.done}/{stage.tasks} tasks, {stage.rows:,} rows")
+    share = 100 * (stage.done + stage.running) / stage.tasks
+    inside = f"{min(share, 99):.0f} %, " if stage.running else ""
+    return line.append(f" {stage.done}/{stage.tasks} tasks, {inside}{stage.rows:,} rows")
