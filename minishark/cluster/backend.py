@@ -51,6 +51,9 @@ JobEvent: TypeAlias = (
 )
 
 
+OnPrint: TypeAlias = Callable[[str, str], None]
+"""Takes the name of an executor, and what user code has printed there."""
+
 CALLS_FOLDER = "tasks"
 """The session's folder for large arguments and results of Python calls, which lasts."""
 
@@ -258,6 +261,14 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return DataError(f"Can't write the files: {detail.message}")
         case TaskProblem.FUNCTION:
             return function_error(detail, event.node)
+
+
+def printed_by(event: TaskFailed) -> str:
+    """What user code had printed in a task that failed."""
+    try:
+        return decode_problem(event.detail).printed
+    except msgspec.DecodeError:
+        return ""
 
 
 def function_error(detail: ProblemDetail, node: str, place: str = "") -> Exception:
