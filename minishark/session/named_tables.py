@@ -157,10 +157,13 @@ class NamedTables:
             return self.run_in_scratch(sql)
         if target is not None and target.name in engine.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
+        # Names may mean others than on the cluster.
+        is_here = engine.scratch.is_elsewhere or engine.scratch.names_temporary(sql)
         with engine.writing:
-            answer = MemoryWrites(engine).run(sql, target) if target is not None else None
-            if answer is not None:
-                return answer
+            if target is not None and not is_here:
+                answer = MemoryWrites(engine).run(sql, target)
+                if answer is not None:
+                    return answer
             self._refuse_in_transaction()
             engine.compute(engine.planning.tables_in(sql))
             return engine.scratch.write(sql, target)
