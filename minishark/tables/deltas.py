@@ -228,6 +228,20 @@ class DeltaWriter:
             bytes=partition.bytes + delta.bytes - sum(d.bytes for d in partition.deltas[kept:]),
         )
 
+    def with_same(self, table: Table, new: Partition, old: Partition) -> Partition:
+        """A partition on other nodes with the deltas of an old one.
+
+        Raises:
+            InputMissingError: one is lost.
+        """
+        store, deltas, nodes = self.cluster.store(), [], new.locations
+        for delta, item in zip(old.deltas, partition_slices(old)[1:], strict=True):
+            stored = FileSlice(item.file, item.locations)
+            rows = self._encoded(table.folder, store.read((stored,)), _first(new), store)
+            copy, nodes = self._written(table, nodes, rows, store)
+            deltas.append(dataclasses.replace(copy, rows=delta.rows, deleted=delta.deleted))
+        return dataclasses.replace(new, deltas=tuple(deltas), locations=nodes)
+
     def _new_partition(self, table: Table, index: int, rows: pa.Table, store: Store) -> Partition:
         slices = partition_slices(table.partitions[-1])
         encoded = self._encoded(table.folder, rows, slices[0], store)
@@ -281,6 +295,10 @@ class DeltaWriter:
                 known[position] = encoded.dictionary
             schema = schema.set(position, wanted.with_type(columns[position].type))
         return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _first(partition: Partition) -> FileSlice:
+    return FileSlice(partition.file, partition.locations)
 
 
 def _plain(rows: pa.Table) -> pa.Table:
