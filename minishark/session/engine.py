@@ -613,11 +613,12 @@ class _Query(Generic[Result]):
             with contextlib.suppress(QueryError):
                 rows = engine.planning.show(self.sql)
                 return self.sink.accept(rows), self._metrics((), warnings)
-        if self.sink.takes_stored and not engine.on_hosts:
-            schema = partial(engine.planning.arrow_schema, self.sql)
-            stored = stored_rows(plan, engine.cluster.store(), schema)
+        if self.sink.takes_stored(on_hosts=engine.on_hosts):
+            stored = stored_rows(plan, partial(engine.planning.arrow_schema, self.sql))
             if stored is not None:
-                return self.sink.accept_stored(stored), self._metrics((), warnings)
+                taken = self.sink.accept_stored(stored, engine.cluster.store())
+                if taken is not None:
+                    return taken, self._metrics((), warnings)
         try:
             engine.check_slots()
         except ResourceError:

@@ -66,6 +66,7 @@ _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
 _ENUM = re.compile(
     r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
 )
+_DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
 _CREATE = re.compile(r'\ACREATE TABLE (?:"(?:[^"]|"")+"|\w+)(?=\()')
 _COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
 # What must see all rows of a table, or what Arrow does not have.
@@ -109,6 +110,8 @@ class _Changes:
     changed: dict[str, int] = field(default_factory=dict)  # not loaded yet: the last change of each
     numbers: Iterator[int] = field(default_factory=count)
     definitions: list[str] = field(default_factory=list)  # not made yet
+    # The last definition of each view, by name in lower case.
+    views: dict[str, str] = field(default_factory=dict)
     own: dict[str, None] = field(default_factory=dict)  # tables that only this database can hold
     numbered: set[str] = field(default_factory=set)  # tables whose row ids statements know
     # How tables of the cluster are created that have defaults or constraints, by name in lower
@@ -152,6 +155,7 @@ class ScratchDatabase:
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
         self._settings: list[str] = []
+        self._views: dict[str, str] = {}  # the last definition of each own one
         self._visible: set[str] = set()
         # Whether USE has made another schema the default than that of the cluster's tables.
         self.is_elsewhere = False
@@ -170,20 +174,29 @@ class ScratchDatabase:
     def interrupt(self) -> None:
         self._con.interrupt()
 
-    def define(self, sql: str, *, alone: bool = False, own: bool = False) -> None:
+    def define(self, sql: str, *, alone: bool = False, own: bool = False, view: str = "") -> None:
         """Register a view, macro, type or setting; created when a statement runs here.
 
         Args:
             sql: the statement.
             alone: whether only this database accepts it, and says so now.
             own: whether it concerns this connection only.
+            view: the view that it creates, replaces or drops.
         """
         with self._lock, self._shared.lock:
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
+                return
+            waiting = self._settings if own else self._shared.definitions
+            if view:  # what was to be made of it before is made no more
+                views = self._views if own else self._shared.views
+                waiting[:] = [each for each in waiting if each != views.get(view.lower())]
+                views[view.lower()] = sql
+            if view and _DROP.match(sql):
+                self._defined(sql)  # now, or it would drop one that is created later
             else:
-                (self._settings if own else self._shared.definitions).append(sql)
+                waiting.append(sql)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Change the connection, for example by a function that statements may call."""

@@ -112,10 +112,11 @@ class Statements:
         """A statement that later ones depend on."""
         sql, runtime = statement.sql, self.runtime
         match statement:
-            case kinds.Definition(name=name, is_temporary=is_temporary):
+            case kinds.Definition(name=name, is_temporary=is_temporary, is_view=is_view):
                 engine = runtime.engine
                 own = is_temporary or (name != "" and engine.planning.has_own(name))
-                runtime.definitions.define(sql, own=own and not engine.is_root)
+                view = name if is_view else ""
+                runtime.definitions.define(sql, own=own and not engine.is_root, view=view)
             case kinds.Setting(is_reserved=True):
                 raise UnsupportedError("minishark chooses this setting itself; see connect().")
             case kinds.Setting():

@@ -28,13 +28,16 @@ class Columns:
         names: their names.
         places: their positions, by field id, of those that have one.
         are_distinct: whether no two names differ in case only.
+        bounds_count_nan: whether NaN is larger than all other numbers in the files' bounds, as it
+            is for DuckDB; most writers leave it out.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, *, bounds_count_nan: bool) -> None:
         self.schema = schema
         self.names: list[str] = schema.names
         ids = [_field_id(field) for field in schema]
         self.places = {ids[i]: i for i in reversed(range(len(ids))) if ids[i] is not None}
+        self.bounds_count_nan = bounds_count_nan
         self.are_distinct = len({name.lower() for name in self.names}) == len(self.names)
 
     @property
@@ -87,15 +90,16 @@ class _Shared:
     """The `Columns` in use, by all that they consist of."""
 
     def __init__(self) -> None:
-        self._known: WeakValueDictionary[tuple[str, str], Columns] = WeakValueDictionary()
+        self._known: WeakValueDictionary[tuple[str, str, bool], Columns] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def of(self, schema: pa.Schema, metadata: FileMetaData) -> Columns:
         # The first line of the text is the object's address.
         _, _, stored = str(metadata.schema).partition("\n")
-        key = (stored, str(schema))
+        counts_nan = str(metadata.created_by).startswith("DuckDB")
+        columns = Columns(schema, bounds_count_nan=counts_nan)
         with self._lock:
-            return self._known.setdefault(key, Columns(schema))
+            return self._known.setdefault((stored, str(schema), counts_nan), columns)
 
 
 _shared = _Shared()

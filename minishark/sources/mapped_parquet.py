@@ -287,6 +287,10 @@ def _column(column: MappedColumn, stored: Columns) -> str:
         return f"CAST({column.constant} AS {column.type}) AS {name}"
     source = f"c{number}"
     type_ = stored.schema.field(number).type
+    if pa.types.is_floating(type_) and not stored.bounds_count_nan:
+        # DuckDB would skip rows, or take all of a row group, by what filters make of bounds: it
+        # does not see through this.
+        source = f"CASE WHEN {source} IS NULL THEN NULL ELSE {source} END"
     if pa.types.is_timestamp(type_):
         # Without a zone, files mean UTC where tables mean an instant (INT96, for one).
         zoned = type_.tz is not None

@@ -197,6 +197,24 @@ def test_numbered_question_marks(session: Session) -> None:
     assert [{"a": 2, "b": 1}] == rows
 
 
+def test_views_are_what_the_last_statement_made_of_them(session: Session) -> None:
+    """In the front end as well, which may not have seen the earlier ones; and in `table`."""
+    session.sql("CREATE TABLE base (a INTEGER, b INTEGER)")
+    session.sql("CREATE VIEW seen AS FROM base; DROP VIEW seen")
+    session.sql("CREATE VIEW seen AS FROM base; DROP VIEW IF EXISTS seen")
+    session.sql("CREATE VIEW seen AS SELECT a FROM base")
+    columns = "SELECT column_name FROM duckdb_columns() WHERE table_name = 'seen'"
+    assert [("a",)] == ask(session, columns)
+    session.sql("SELECT b FROM base").create_or_replace_temp_view("seen")
+    assert ["b"] == session.table("seen").columns
+    session.sql("CREATE OR REPLACE VIEW seen AS SELECT a AS c FROM base")
+    assert ["c"] == session.table("seen").columns
+    assert [("c",)] == ask(session, columns)
+    session.sql("DROP VIEW seen")
+    assert [] == ask(session, columns)
+    session.drop_table("base")
+
+
 def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None:
     """A file that is no Parquet is the statement's error; no other executor tries it again."""
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense PAR1")

@@ -145,6 +145,23 @@ def test_a_table_is_read_again_only_when_it_changes(by_kind: Table) -> None:
     assert 100 == read(first).num_rows
 
 
+@pytest.mark.parametrize("values", [[1.0, float("nan")], [0.0, float("nan")]])
+def test_filters_find_nan_in_files_whose_bounds_leave_it_out(
+    values: list[float], tmp_path: Path
+) -> None:
+    """DuckDB decides filters by a file's bounds, which Arrow and others write without NaN."""
+    path = tmp_path / "numbers"
+    data = pa.table({"x": values})
+    pq.write_table(data, path)
+    column = mapped_parquet.MappedColumn(name="x", type="DOUBLE", stored=("x",))
+    file = mapped_parquet.MappedFile(path=str(path), bytes=1, columns=(column,))
+    sql = mapped_parquet.MappedParquet("t", [file]).relation([str(path)]).sql
+    plain = database().from_arrow(data)
+    for where in ("x > 7", "x = 'nan'", "x <> 1", "x = 0", "x IN (5, 'nan')", "x <= 0"):
+        found = database().sql(f"SELECT count(*) FROM {sql} WHERE {where}").fetchall()
+        assert plain.filter(where).aggregate("count(*)").fetchall() == found, where
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 3, 5, 8])
 def test_each_row_group_of_a_large_file_is_read_once(
     tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import duckdb
 import msgspec
 
+from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.tokens import (
     SqlText,
     TokenCursor,
@@ -59,6 +60,7 @@ class Definition(_Statement, frozen=True):
 
     name: str = ""
     is_temporary: bool = False
+    is_view: bool = False
 
 
 class Setting(_Statement, frozen=True):
@@ -233,7 +235,7 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
     try:
         found = con.extract_statements(text)
     except duckdb.Error as error:
-        raise QueryError(str(error)) from error
+        raise QueryError(advised(str(error))) from error
     if not found:
         raise QueryError("There is no statement in the text.")
     try:
@@ -382,7 +384,8 @@ def _defined(
             cursor.skip_any("TABLE")  # DROP MACRO TABLE
             cursor.skip_any("IF", "NOT", "EXISTS")
             *_, name = cursor.name() or ("",)
-            return Definition(sql, name=name, is_temporary=is_temporary)
+            is_view = noun == "VIEW" and first != "ALTER"
+            return Definition(sql, name=name, is_temporary=is_temporary, is_view=is_view)
         case "SCHEMA" | "SEQUENCE" | "DATABASE":
             return FrontEndCommand(sql)
         case "INDEX":
