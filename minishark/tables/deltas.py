@@ -14,8 +14,9 @@ many statements added to it, and a row is copied a few times. Text is encoded wi
 of the partition's own file, longer ones where there are new values: codes keep their meaning.
 
 **Rows that are deleted** are noted by their places in the file, and readers leave them out
-(`worker/visible_rows.py`). Where there are more than `DELETED_MAX` in a file, or deltas have grown
-to a share of their partition, its rows are stored again as one file, by a task near them.
+(`worker/visible_rows.py`). Where they leave small pieces of a file only (`_PIECE_ROWS_MIN`), a task
+near the partition stores it again as one file, before anybody reads it. The same is done in the
+background where deltas have grown to a share of their partition, or half of a file is deleted.
 
 Everything here is done for one writer at a time; what is published, and when, `Tables` decides.
 """
@@ -41,11 +42,11 @@ from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import Store
-from minishark.worker.visible_rows import packed, row_numbers
+from minishark.worker.visible_rows import packed, row_numbers, run_count
 from minishark.worker.writing import FULL, disk_full
 
-DELETED_MAX = 1_024
-"""Most deleted rows of a file: their numbers travel with every task that reads it."""
+_PIECES_FEW, _PIECE_ROWS_MIN = 1_024, 512
+"""A file has at most so many pieces between deleted rows, or pieces of so many rows on average."""
 
 versions = itertools.count(1)
 """Numbers for versions of tables: no two of a process have the same."""
@@ -61,13 +62,17 @@ _MERGED_ROWS_MIN = 100_000
 def must_merge(partition: Partition) -> bool:
     """Whether a partition has to be stored again, as one file, before it is read."""
     deleted = (partition.deleted, *(delta.deleted for delta in partition.deltas))
-    return any(len(row_numbers(each)) > DELETED_MAX for each in deleted)
+    most = max(_PIECES_FEW, partition.rows // _PIECE_ROWS_MIN)
+    return any(run_count(each) > most for each in deleted)
 
 
 def should_merge(partition: Partition) -> bool:
     """Whether it is time to store a partition again, as one file."""
     added = sum(delta.rows for delta in settled(partition).deltas)
-    return added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows
+    if added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows:
+        return True
+    gone = len(row_numbers(partition.deleted)) if partition.deleted else 0
+    return gone >= _MERGED_ROWS_MIN and gone >= partition.rows
 
 
 def settled(partition: Partition) -> Partition:

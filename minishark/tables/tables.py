@@ -324,7 +324,9 @@ class Tables:
     def restore(self, lost: PartitionsLostError) -> None:
         """Load a table again whose partitions are lost, if its source has not changed."""
         with self._restoring:  # several queries may find the same table lost
-            table = self.catalog.get(lost.table)
+            table = self.catalog.find(lost.table)
+            if table is None:
+                raise lost
             if not any(file in lost.files for part in table.partitions for file in part.files):
                 return  # another thread was faster
             known = self._origins.get(table.folder)
