@@ -214,7 +214,7 @@ class DeltaWriter:
         """A partition with more rows, in a delta that replaces the last ones if they are small."""
         kept = len(partition.deltas)
         count = len(rows)
-        while kept and partition.deltas[kept - 1].rows < _GROWTH * count < _DELTA_ROWS:
+        while kept and partition.deltas[kept - 1].rows < min(_GROWTH * count, _DELTA_ROWS):
             kept -= 1
             count += partition.deltas[kept].rows
         slices = partition_slices(partition)
