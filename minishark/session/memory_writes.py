@@ -57,7 +57,7 @@ class MemoryWrites:
                     case _:
                         return None
             except PartitionsLostError as lost:
-                if is_last or not lost.table.startswith(NUMBERED):
+                if is_last or not lost.table.startswith((NUMBERED, table.name)):
                     raise
                 # The version that was searched: there is another one when it is restored.
                 self.engine.restore(PartitionsLostError(table.name, lost.partitions, lost.files))

@@ -36,12 +36,12 @@ from numpy.typing import NDArray
 from minishark.catalog import FILE_SHIFT, Delta, Partition, Table, row_place
 from minishark.cluster.backend import Cluster
 from minishark.errors import ResourceError
-from minishark.query.inputs import partition_slices
+from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.locality import replica_locations
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
-from minishark.worker.store import Store
+from minishark.worker.store import InputMissingError, Store
 from minishark.worker.visible_rows import packed, row_numbers, run_count
 from minishark.worker.writing import FULL, disk_full
 
@@ -170,6 +170,7 @@ class DeltaWriter:
 
         Raises:
             ResourceError: neither memory nor disk has room for them.
+            PartitionsLostError: no node has the partitions to which they belong.
         """
         partitions = list(table.partitions)
         store = self.cluster.store()
@@ -179,6 +180,8 @@ class DeltaWriter:
                     partitions[index] = self._with_delta(table, partitions[index], some, store)
                 else:
                     partitions.append(self._new_partition(table, index, some, store))
+        except InputMissingError as error:
+            raise lost_partitions(table, error.files) or error from error
         except OSError as error:
             if error.errno in FULL:
                 raise ResourceError(disk_full(error)) from error

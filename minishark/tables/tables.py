@@ -358,7 +358,8 @@ class Tables:
         files = [partition.file for partition in loaded.partitions]
         partitions, unused = list(table.partitions), {*files}
         for i, old in enumerate(table.partitions):
-            if not any(file in lost.files for file in old.files):
+            is_dead = set(old.locations).isdisjoint(self.cluster.nodes)
+            if not is_dead and not any(file in lost.files for file in old.files):
                 continue
             own = old.rows - sum(delta.rows for delta in old.deltas) + len(row_numbers(old.deleted))
             is_first = i < len(known.files) and known.files[i] == old.file
