@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -31,22 +32,64 @@ class TableStatistics(msgspec.Struct, frozen=True):
     columns: tuple[ColumnStatistics, ...]
 
 
+PARTITION_SHIFT, FILE_SHIFT = 46, 32  # 17 bits for partitions, 14 for their files
 Pickled: TypeAlias = bytes
+RowNumbers: TypeAlias = bytes
+"""Rows of a file: a bit for each row up to the last of them, compressed (`visible_rows`)."""
+
+
+ROW_NUMBER = "_minishark_row"
+"""The column with the numbers of rows, where readers get one."""
+
+
+def first_row_number(partition: int, file: int) -> int:
+    """The number of the first row in a file of a partition; unique in a version of a table."""
+    return (partition << PARTITION_SHIFT) + (file << FILE_SHIFT)
+
+
+def row_place(number: int) -> tuple[int, int, int]:
+    """The partition, the file in it, and the row in that file, of a row's number."""
+    files = (1 << PARTITION_SHIFT - FILE_SHIFT) - 1
+    rows = (1 << FILE_SHIFT) - 1
+    return number >> PARTITION_SHIFT, (number >> FILE_SHIFT) & files, number & rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """Rows that were added to a partition after it was stored: an Arrow IPC file of its own."""
+
+    file: str  # its path, in the folder of the partition's own file, and on the same nodes
+    rows: int  # that are not deleted
+    bytes: int
+    deleted: RowNumbers = b""
+    held: tuple[str, ...] = ()  # other locations, which live as long as the session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition of a table: an Arrow IPC file on one or more nodes."""
+    """One partition of a table: an Arrow IPC file on one or more nodes, and what has changed since.
+
+    Changes come as deltas and as numbers of deleted rows; no file is ever written again.
+    """
 
     index: int
     file: str  # its path, relative to the storage folder of every node that stores it
-    locations: tuple[str, ...]
-    rows: int
-    bytes: int  # the size of one replica
+    locations: tuple[str, ...]  # the nodes that store all of its files
+    rows: int  # of all files, without those that are deleted
+    bytes: int  # the size of one replica, of all files
+    deleted: RowNumbers = b""  # of `file`
+    deltas: tuple[Delta, ...] = ()  # rows added later, in this order
+    # Whether readers get one more column, the number of each row: it tells its partition, file and
+    # place in that (`tables/deltas.py`).
+    is_numbered: bool = False
     read: Pickled = b""  # for a table of a source, the splits to read; no node stores the rows
     # Whether these are local Parquet files, which DuckDB reads with all threads, and whose rows are
     # known: one task may read all of them.
     reads_in_threads: bool = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file, *(delta.file for delta in self.deltas))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +103,29 @@ class Table:
     statistics: TableStatistics
     replicas: int = 1  # the declared number; where nodes die, others get copies
     is_computed: bool = True  # False for a cached table that is computed when first needed
+    version: int = 0  # 0 as it was stored; each change gives it a number that no other has
 
     @property
     def folder(self) -> str:
         """The folder of its files in each node's storage; every load has one of its own."""
         return self.partitions[0].file.rpartition("/")[0]
+
+    def same_rows(self, other: Table) -> bool:
+        """Whether it is the same version of the same load, wherever that is stored."""
+        return self.folder == other.folder and self.version == other.version
+
+    def planned_as(self, other: Table) -> bool:
+        """Whether queries over it have the same plans: it has changed little, or not at all."""
+        return (
+            self.folder == other.folder
+            and len(self.partitions) == len(other.partitions)
+            and self.statistics == other.statistics
+        )
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether the keys of a row decide which of several partitions it is in."""
+        return bool(self.partition_by) and len(self.partitions) > 1
 
     def with_locations(self, index: int, nodes: tuple[str, ...]) -> Table:
         partitions = list(self.partitions)
@@ -108,18 +169,27 @@ def promised_table(name: str, schema: Schema) -> Table:
 
 
 class Catalog:
-    """The tables of a session by name; names are case-insensitive, as in SQL."""
+    """The tables of a session by name; names are case-insensitive, as in SQL.
 
-    def __init__(self) -> None:
-        self._tables: dict[str, Table] = {}
+    Threads may read it while one changes it.
+    """
 
-    def add(self, table: Table) -> None:
-        self._tables[table.name.lower()] = table
+    def __init__(self, tables: Iterable[Table] = ()) -> None:
+        # A change replaces it, so what was read from it at once belongs together.
+        self._tables: Mapping[str, Table] = {table.name.lower(): table for table in tables}
+
+    def add(self, *tables: Table) -> None:
+        """Add or replace tables, all at once."""
+        self._tables = {**self._tables, **{table.name.lower(): table for table in tables}}
 
     def remove(self, name: str) -> Table:
         table = self.get(name)
-        del self._tables[name.lower()]
+        self._tables = {k: other for k, other in self._tables.items() if k != name.lower()}
         return table
+
+    def at_once(self) -> Catalog:
+        """The tables as they are now, whatever becomes of them."""
+        return Catalog(self)
 
     def get(self, name: str) -> Table:
         table = self.find(name)
@@ -131,11 +201,36 @@ class Catalog:
         return self._tables.get(name.lower())
 
     def unknown(self, name: str) -> CatalogError:
-        known = ", ".join(sorted(self._tables)) or "none"
-        return CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
+        known = sorted(each for each in self._tables if not each.startswith("_"))  # kept rows
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        listed = ", ".join(known) or "none"
+        return CatalogError(f"There is no table called {name!r}; the tables are: {listed}.{hint}")
 
     def __contains__(self, name: str) -> bool:
-        return name.lower() in self._tables
+        return self.find(name) is not None
 
     def __iter__(self) -> Iterator[Table]:
         return iter(tuple(self._tables.values()))  # other threads add and remove some
+
+
+class CatalogView(Catalog):
+    """A catalog in which some tables have other versions, or are further ones."""
+
+    def __init__(self, seen: Catalog, tables: Iterable[Table] = ()) -> None:
+        """The catalog that is seen but for these tables, as it is whenever it is asked."""
+        super().__init__(tables)
+        self._seen = seen
+
+    def find(self, name: str) -> Table | None:
+        return super().find(name) or self._seen.find(name)
+
+    def at_once(self) -> Catalog:
+        """The tables as they are now, whatever becomes of them."""
+        return CatalogView(self._seen.at_once(), super().__iter__())
+
+    def unknown(self, name: str) -> CatalogError:
+        return self._seen.unknown(name)
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter([super(CatalogView, self).find(table.name) or table for table in self._seen])

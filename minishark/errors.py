@@ -3,7 +3,8 @@
     MinisharkError
     ├── QueryError            invalid statement; the message is DuckDB's
     │   └── ColumnError           unknown or ambiguous column of a DataFrame
-    ├── CatalogError          unknown or existing table, or invalid name
+    ├── CatalogError          unknown table, or invalid name
+    │   └── AlreadyExistsError    a table, view or schema of that name exists
     ├── DataError             input data is missing, unreadable or unsuitable
     ├── OptionError           invalid option or argument
     ├── UnsupportedError      valid SQL that minishark does not run
@@ -83,6 +84,10 @@ class ColumnError(QueryError):
 
 class CatalogError(MinisharkError):
     """The table does not exist, exists already, or has an invalid name."""
+
+
+class AlreadyExistsError(CatalogError):
+    """A table, view, schema or other object of that name exists already."""
 
 
 class DataError(MinisharkError):
@@ -165,7 +170,7 @@ class PartitionsLostError(TasksLostError):
 
 
 class ConflictError(ExecutionError):
-    """Another writer has changed a table of the warehouse meanwhile; nothing was written."""
+    """Another writer has changed a table meanwhile; nothing was written."""
 
 
 class ResourceError(ExecutionError):

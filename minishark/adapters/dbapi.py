@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from minishark import errors
 from minishark.compiler.sql.statements import COUNTED
+from minishark.dataframe.pandas_frames import pandas_frame
 from minishark.session.connect import connect as connect_session
 from minishark.session.session import Session
 
@@ -303,7 +304,7 @@ class Cursor:
 
     def fetchdf(self) -> pd.DataFrame:
         """All remaining rows, as a pandas DataFrame."""
-        return self.fetch_arrow_table().to_pandas()
+        return pandas_frame(self.fetch_arrow_table())
 
     @property
     def rownumber(self) -> int | None:

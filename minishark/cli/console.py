@@ -15,7 +15,7 @@ _PIPE_WIDTH = 10_000  # a pipe or file has no width to wrap to
 
 def standard_output() -> Console:
     """A console on stdout that wraps and truncates for terminals only."""
-    return _unwrapped(_Console(highlight=False))
+    return _unwrapped(PipeConsole(highlight=False))
 
 
 def standard_error() -> Console:
@@ -29,7 +29,7 @@ def _unwrapped(console: Console) -> Console:
     return console
 
 
-class _Console(Console):
+class PipeConsole(Console):
     """A console that passes BrokenPipeError on, instead of exiting."""
 
     def on_broken_pipe(self) -> None:

@@ -20,10 +20,16 @@ from minishark.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from minishark.cli.output import Output
     from minishark.cli.shell.interpreter import Interpreter
     from minishark.session.session import Session
 
 
+# Options that say which session to use, and details of its start.
+_OF_A_SESSION = (
+    "scale", "data", "cluster", "server", "token_file", "trust", "warehouse", "memory_limit",
+    "verbose",
+)  # fmt: skip
 _SQL_EXAMPLES = """\b
 Examples:
   minishark sql "SELECT count(*) FROM lineitem"
@@ -55,6 +61,17 @@ def sql(*, statement: str, **options: Any) -> None:
 
     Exit status: 0; 1 if a statement fails; 2 for wrong usage; 130 after Ctrl-C.
     """
+    if not any(options[name] for name in _OF_A_SESSION):
+        from minishark.cli.constants import constant_answer
+
+        answer = constant_answer(statement)
+        if answer is not None:
+            with (
+                _passed_on(),
+                _output(options["form"], options["output"], options["rows_max"]) as out,
+            ):
+                out.write(answer)
+            return
     with interpreter(statement, **options) as shell:
         shell.run_text(statement, "")
 
@@ -94,28 +111,44 @@ def interpreter(
     **cluster: Any,
 ) -> Iterator[Interpreter]:
     """A session with the tables that a script needs, and an interpreter for it."""
-    from minishark.cli.console import standard_error, standard_output
+    from minishark.cli.console import standard_error
     from minishark.cli.data import chosen_tables, load_all
-    from minishark.cli.formats import format_of
-    from minishark.cli.output import Output
     from minishark.cli.shell.interpreter import Interpreter
 
-    form = form or (format_of(output) if output else "table")
-    if form in FILE_FORMATS and output is None:
-        raise click.BadParameter(f"{form} is a binary format: name a file with --output.")
     named = scale is not None or bool(data)
     has_own = cluster["server"] is not None or cluster["warehouse"] is not None  # tables
     needed = _needed(text, chosen_tables(scale, data)) if named or not has_own else {}
-    answers = Output(standard_output(), rows_max=rows_max or None)
-    answers.set_form(form, output)
-    with _session(nodes, **cluster) as session:
+    with _output(form, output, rows_max) as answers, _session(nodes, **cluster) as session:
         load_all(session, needed, nodes, verbose=verbose)
-        try:
+        with _passed_on():
             yield Interpreter(session=session, output=answers, errors=standard_error())
-        except BrokenPipeError as error:
-            raise ClosedPipeError from error
-        finally:
-            answers.close()
+
+
+@contextmanager
+def _output(form: str | None, file: Path | None, rows_max: int) -> Iterator[Output]:
+    """Where answers go."""
+    from minishark.cli.console import standard_output
+    from minishark.cli.formats import format_of
+    from minishark.cli.output import Output
+
+    form = form or (format_of(file) if file else "table")
+    if form in FILE_FORMATS and file is None:
+        raise click.BadParameter(f"{form} is a binary format: name a file with --output.")
+    answers = Output(standard_output(), rows_max=rows_max or None)
+    answers.set_form(form, file)
+    try:
+        yield answers
+    finally:
+        answers.close()
+
+
+@contextmanager
+def _passed_on() -> Iterator[None]:
+    """Tells a closed pipe of results from other errors."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ClosedPipeError from error
 
 
 @contextmanager
@@ -179,7 +212,7 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
     named = scale is not None or bool(data)
     tables = chosen_tables(scale, data) if named else {}
     output = Output(standard_output())
-    output.fits_screen = True
+    output.fits_screen = output.pages = True
     server = cluster["server"]
     with _session(nodes, **cluster) as session:
         place = server and urlsplit(server).netloc.rpartition("@")[2]

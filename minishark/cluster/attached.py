@@ -288,6 +288,9 @@ class AttachedCluster:
         stores = {each.name: each for each in self._nodes()}
         if node in stores:
             self._call(stores[node], wire.RemoveFile(file))
+        elif node == self.store_name:
+            for place in (self.paths.memory, self.paths.disk):
+                (place / node / file).unlink(missing_ok=True)
 
     def _ask_nodes(self, request: wire.Request) -> dict[str, wire.Reply]:
         # A node that does not answer is not asked again until it answers a heartbeat: each silent

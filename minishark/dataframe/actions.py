@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from minishark.dataframe.lazy_query import LazyQuery, wide_integers
+from minishark.dataframe.pandas_frames import check_backend, pandas_frame
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.runtime import Cancellation
 from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
 from minishark.errors import MinisharkError, OptionError, QueryCancelledError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _HTML_ROWS = 20
 _HTML_WAIT_S = 2.0
@@ -34,14 +38,23 @@ def to_arrow(query: LazyQuery, *, verify: bool = False) -> pa.Table:
     return answer
 
 
-def run(query: LazyQuery, cancellation: Cancellation | None = None) -> pa.Table:
+def run(
+    query: LazyQuery, cancellation: Cancellation | None = None, *, lossless: bool = False
+) -> pa.Table:
     if query.local_rows is not None:
         return query.local_rows
     if query.explain:
         return query.explanation()
-    answer = query.runtime.run(query.sql(), cancellation=cancellation)
+    answer = query.runtime.run(query.sql(), cancellation=cancellation, lossless=lossless)
     query.metrics = answer.metrics
     return answer.table
+
+
+def to_pandas(query: LazyQuery, backend: str) -> pd.DataFrame:
+    check_backend(backend)
+    if query.verified:
+        to_arrow(query)
+    return pandas_frame(run(query, lossless=backend == "numpy"), query.dtypes(), backend)
 
 
 def to_ray_dataset(query: LazyQuery) -> Any:
@@ -82,7 +95,9 @@ def rows(query: LazyQuery, tables: Iterable[pa.Table]) -> Iterator[Row]:
         yield from rows_of(table, integers)
 
 
-def shown(query: LazyQuery, count: int, *, truncate: bool | int, vertical: bool) -> str:
+def shown(query: LazyQuery, count: Any, *, truncate: bool | int, vertical: bool) -> str:
+    if not isinstance(count, int) or count < 0:
+        raise OptionError(f"show() takes a whole number of rows from 0, not {count!r}.")
     # One more row tells whether there are more.
     found = run(_first(query, count + 1)) if query.is_distributed else run(query)
     width = _SHOWN_WIDTH if truncate is True else int(truncate)

@@ -15,6 +15,7 @@ from minishark.dataframe.row import Row, rows_of
 from minishark.errors import DataError, OptionError
 from minishark.worker.functions import Function
 from minishark.worker.protocol import TaskFunction
+from minishark.worker.values import unsendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,7 @@ def pickled(label: str, function: Any) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(function)
     except Exception as error:
-        raise OptionError(
-            f"The function of {label} can't be sent to other processes: {error}"
-        ) from error
+        raise unsendable(f"The function of {label}", error) from error
     return data
 
 

@@ -314,6 +314,8 @@ class Column(CamelCase):
         """The same under another name; a generator such as `posexplode` takes one per column."""
         if len(names) != 1:
             raise OptionError(f"alias() takes one name here, not {len(names)}.")
+        if not isinstance(names[0], str):
+            raise OptionError(f"alias() takes a name as text, not {names[0]!r}.")
         return replace(self, name=names[0])
 
     def cast(self, type_: Any) -> Column:
@@ -447,7 +449,8 @@ class Column(CamelCase):
         """`length` characters from the one at `start`, counted from 1."""
         if isinstance(start, Column):
             start = case(start == 0, 1).otherwise(start)
-        return call("substring", self, start or 1, length)
+        start = 1 if isinstance(start, int) and not start else start
+        return call("substring", self, start, length)
 
     # Parts of nested values
 

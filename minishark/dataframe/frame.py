@@ -15,7 +15,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -57,6 +57,7 @@ from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
 from minishark.query.sources import HeldSource
+from minishark.sources.optional import library
 from minishark.tables.cached import CachedRows
 from minishark.worker.functions import MapBatches, MapFrames, MapTable
 
@@ -128,8 +129,16 @@ class DataFrame(CamelCase):
                 return self.filter(key)
             case _:
                 raise OptionError(
-                    "df[...] takes a name, a list of names, or a condition; rows have no positions."
+                    "df[...] takes a name, a list of names, or a condition. Rows have no "
+                    "positions; collect(), take(n) and to_local_iterator() give them."
                 )
+
+    def __setitem__(self, key: Any, item: Any) -> NoReturn:
+        """Refused: DataFrames do not change."""
+        raise TypeError(
+            f"DataFrames do not change: write df = df.with_column({key!r}, ...), where ... is an "
+            'expression such as col("a") * 2.'
+        )
 
     def __getattr__(self, name: str) -> Any:
         """A column, or a method in camelCase.
@@ -596,15 +605,23 @@ class DataFrame(CamelCase):
         """`to_arrow` without blocking the event loop; cancelling the task cancels the query."""
         return await actions.to_arrow_async(self._query)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Run the query; its rows as a pandas frame (needs pandas)."""
-        return self.to_arrow().to_pandas()
+    def to_pandas(self, dtype_backend: str = "numpy") -> pd.DataFrame:
+        """Run the query; its rows as a pandas frame (needs pandas).
+
+        Args:
+            dtype_backend: "numpy" for the dtypes of DuckDB's `df()`: numbers (decimals and 128-bit
+                integers are float64), datetime64, str, category; nullable ones where there are
+                nulls. "pyarrow" for Arrow's, which lose nothing.
+
+        Raises:
+            DataError: numpy has no type for a column.
+            OptionError: pandas is not installed, or there is no such backend.
+        """
+        return actions.to_pandas(self._query, dtype_backend)
 
     def to_polars(self) -> Any:
         """Run the query; its rows as a polars frame (needs polars)."""
-        import polars as pl  # noqa: PLC0415 - an optional dependency
-
-        return pl.from_arrow(self.to_arrow())
+        return library("polars", "polars").from_arrow(self.to_arrow())
 
     def to_ray_dataset(self) -> Any:
         """Run the query; its rows as a Ray dataset (needs Ray, see docs/cluster.md).

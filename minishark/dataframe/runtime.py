@@ -51,8 +51,10 @@ class Runtime(Protocol):
     def arrow_schema(self, sql: str) -> pa.Schema:
         """The columns of a query with their Arrow types."""
 
-    def run(self, sql: str, *, cancellation: Cancellation | None = None) -> Answer:
-        """Run a query to its end."""
+    def run(
+        self, sql: str, *, cancellation: Cancellation | None = None, lossless: bool = False
+    ) -> Answer:
+        """Run a query to its end; `lossless` rows keep DuckDB's types."""
 
     def profile(self, sql: str) -> Profile:
         """Run a query to its end; what it did, and why each task ran where it did."""

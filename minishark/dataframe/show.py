@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -21,30 +22,62 @@ _CELL_MIN = 8
 _GAP = "  "
 _CUT = "…"
 _FETCHED_ROWS = 10_000
+_TYPE_MAX = 13  # characters of a type, unless the column is wider
 
 
-def print_table(table: pa.Table, console: Console, *, rows_max: int | None, note: str = "") -> None:
-    """Print an answer as a table that fits the width of the terminal, if there is one."""
-    # Values are formatted by DuckDB. Wide columns are truncated first, then columns in the middle
-    # are left out. The last line has the number of rows and the `note`, such as the elapsed time.
+def print_table(
+    table: pa.Table,
+    console: Console,
+    *,
+    rows_max: int | None,
+    types: Sequence[str] = (),
+    more: str = "",
+    fits: bool = True,
+    note: str = "",
+) -> None:
+    """Print an answer as a table.
+
+    Values are formatted by DuckDB. Wide columns are truncated first, then columns in the middle are
+    left out. The last line has the number of rows and the `note`, such as the elapsed time.
+
+    Args:
+        table: the rows.
+        console: where to.
+        rows_max: how many rows at most; None for all.
+        types: of the columns, in DuckDB's terms, for the header on a terminal; none are fine.
+        more: if there are more rows than those in `table`, what to say of them.
+        fits: whether it has to fit the width of the terminal, if it is one.
+        note: what follows the number of rows.
+    """
     shown = table if rows_max is None else table.slice(0, rows_max)
-    columns = [
-        ["NULL" if value is None else printable(value) for value in column]
-        for column in zip(table.column_names, *text_rows(shown), strict=True)
-    ]
-    numbers = [is_number(type_) for type_ in table.schema.types]
-    widths = fitting_widths(
-        [max(map(cell_len, column)) for column in columns],
-        numbers,
-        console.width if console.is_terminal else None,
-    )
-    if columns:
-        nulls = [column.is_null() for column in shown.columns]
-        for line in _lines(columns, widths, numbers, nulls):
+    names = [printable(name) for name in table.column_names]
+    heads = [names, types] if types and console.is_terminal else [names]
+    width = console.width if console.is_terminal and fits else None
+    columns = _Columns({}, [is_number(type_) for type_ in table.schema.types], width is not None)
+    for start in range(0, max(shown.num_rows, 1), _FETCHED_ROWS):
+        rows = shown.slice(start, _FETCHED_ROWS)
+        cells = [["NULL" if v is None else printable(v) for v in row] for row in text_rows(rows)]
+        if not start:  # all rows of a pager would be too many to measure
+            columns.widths |= fitting_widths(_natural_widths(heads, cells), columns.right, width)
+            for line in columns.head(heads) if names else ():
+                console.print(line, soft_wrap=True)
+        for line in columns.body(rows, cells):
             console.print(line, soft_wrap=True)
-    console.print(
-        f"{_counts(table, shown, widths)}{note}", style="dim", highlight=False, soft_wrap=True
-    )
+    counts = _counts(table, shown.num_rows, len(columns.widths), are_all=not more)
+    rest = f"; {more}" if more else ""
+    console.print(f"{counts}{note}{rest}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _natural_widths(heads: Sequence[Sequence[str]], cells: Sequence[Sequence[str]]) -> list[int]:
+    """The widths of columns that show their names and values, and the beginning of long types."""
+    names, *types = heads
+    widths = [
+        max(cell_len(name), *(min(cell_len(head[i]), _TYPE_MAX) for head in types), 0)
+        for i, name in enumerate(names)
+    ]
+    for row in cells:
+        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    return widths
 
 
 def fitting_widths(
@@ -87,44 +120,49 @@ def _kept(widths: Sequence[int], width: int) -> list[int]:
     return sorted(kept)
 
 
-def _lines(
-    columns: Sequence[Sequence[str]],
-    widths: dict[int, int],
-    right: Sequence[bool],
-    nulls: Sequence[pa.ChunkedArray],
-) -> Iterator[Text]:
-    """The header, a rule, then one line per row."""
-    missing = [i for i in widths if i + 1 < len(columns) and i + 1 not in widths]
-    null = {i: nulls[i].to_pylist() for i in widths}
-    yield _line(
-        [(_cell(columns[i][0], widths[i], right[i]), "bold") for i in widths], missing, widths
-    )
-    yield _line([("─" * widths[i], "dim") for i in widths], missing, widths)
-    for row in range(1, len(columns[0])):
-        cells = [
-            (_cell(columns[i][row], widths[i], right[i]), "dim" if null[i][row - 1] else "")
-            for i in widths
-        ]
-        yield _line(cells, missing, widths)
+@dataclass(slots=True)
+class _Columns:
+    """How the columns of a table are shown.
 
+    Attributes:
+        widths: of those that are shown, by position.
+        right: of all columns, whether they are right-aligned, as numbers are.
+        cuts: whether text that is wider is cut, which never happens to numbers.
+    """
 
-def _line(cells: Sequence[tuple[str, str]], missing: Sequence[int], widths: dict[int, int]) -> Text:
-    from rich.text import Text  # noqa: PLC0415 - slow to import, and not every program prints
+    widths: dict[int, int]
+    right: Sequence[bool]
+    cuts: bool
 
-    line = Text()
-    for number, (i, (text, style)) in enumerate(zip(widths, cells, strict=True)):
-        line.append(_GAP if number else "")
-        line.append(text, style)
-        if i in missing:
-            line.append(f"{_GAP}{_CUT}", "dim")
-    line.rstrip()
-    return line
+    def head(self, heads: Sequence[Sequence[str]]) -> Iterator[Text]:
+        """The names, perhaps the types, and a rule."""
+        for head, style in zip(heads, ("bold", "dim"), strict=False):
+            yield self._line(head, {}, style, cuts=True)
+        yield self._line(["─" * self.widths.get(i, 0) for i in range(len(self.right))], {}, "dim")
 
+    def body(self, rows: pa.Table, cells: Sequence[Sequence[str]]) -> Iterator[Text]:
+        """A line for each row."""
+        nulls = {i: rows.column(i).is_null().to_pylist() for i in self.widths}
+        for number, row in enumerate(cells):
+            yield self._line(row, {i: "dim" for i in self.widths if nulls[i][number]})
 
-def _cell(text: str, width: int, right: bool) -> str:
-    if cell_len(text) > width:
-        return set_cell_size(text, width - 1) + _CUT
-    return padded(text, width, right)
+    def _line(
+        self, cells: Sequence[str], styles: dict[int, str], style: str = "", *, cuts: bool = False
+    ) -> Text:
+        """A line, with a mark where columns are left out."""
+        from rich.text import Text  # noqa: PLC0415 - slow to import, and not every program prints
+
+        line = Text()
+        for number, (i, width) in enumerate(self.widths.items()):
+            cell, right = cells[i], self.right[i]
+            if cell_len(cell) > width and (cuts or (self.cuts and not right)):
+                cell = set_cell_size(cell, width - 1) + _CUT
+            line.append(_GAP if number else "")
+            line.append(padded(cell, width, right), styles.get(i, style))
+            if i + 1 < len(self.right) and i + 1 not in self.widths:
+                line.append(f"{_GAP}{_CUT}", "dim")
+        line.rstrip()
+        return line
 
 
 def padded(text: str, width: int, right: bool) -> str:
@@ -133,12 +171,14 @@ def padded(text: str, width: int, right: bool) -> str:
     return blanks + text if right else text + blanks
 
 
-def _counts(table: pa.Table, shown: pa.Table, widths: dict[int, int]) -> str:
-    rows = f"{table.num_rows:,} {'row' if table.num_rows == 1 else 'rows'}"
-    cut = [] if shown.num_rows == table.num_rows else [f"the first {shown.num_rows:,} shown"]
-    if len(widths) < table.num_columns:
-        cut.append(f"{len(widths)} of {table.num_columns} columns shown")
-    return ", ".join([rows, *cut])
+def _counts(table: pa.Table, rows: int, columns: int, *, are_all: bool) -> str:
+    """The number of rows, and what of them is shown; `are_all`: whether `table` has all."""
+    counted = [row_note(table.num_rows, table.num_rows) if are_all else f"the first {rows:,} rows"]
+    if are_all and rows < table.num_rows:
+        counted.append(f"the first {rows:,} shown")
+    if columns < table.num_columns:
+        counted.append(f"{columns} of {table.num_columns} columns shown")
+    return ", ".join(counted)
 
 
 def is_number(type_: pa.DataType) -> bool:

@@ -124,7 +124,10 @@ class DataFrameWriter(CamelCase):
                 raise DataError(f"{target} exists already; mode('overwrite') replaces it.")
         if one_file and target.is_dir():
             raise DataError(f"{target} is a folder; a path that ends so is one file.")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"Can't write to {target}: {error.strerror}.") from error
         self._copy(target, one_file)
 
     def _copy(self, target: Path, one_file: bool) -> None:

@@ -26,9 +26,11 @@ from minishark.programs.program import Program
 from minishark.programs.result_table import IntoTable, load_parts
 from minishark.programs.run import ProgramRun
 from minishark.programs.workers import WorkerJobs
+from minishark.query.inputs import partition_slices
 from minishark.tables.tables import Tables
 from minishark.worker.program_files import keep_part
 from minishark.worker.protocol import ProgramJob, StoredPartition, encode
+from minishark.worker.values import unsendable
 from sparrow_core import JobSpec, NodeName, TaskSpec
 
 _PARTITIONS_PER_WORKER = 4
@@ -172,7 +174,7 @@ def _pickled(driver: Driver) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(driver)
     except Exception as error:
-        raise OptionError(f"The driver can't be sent to other processes: {error}") from error
+        raise unsendable("The driver", error) from error
     return data
 
 
@@ -188,7 +190,7 @@ def _working_folder() -> str:
 
 
 def _partitions(table: Table) -> tuple[StoredPartition, ...]:
-    return tuple(StoredPartition(p.file, p.locations, p.rows) for p in table.partitions)
+    return tuple(StoredPartition(partition_slices(p), p.rows) for p in table.partitions)
 
 
 def _preferred(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import Partition, Table, first_row_number
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.errors import PartitionsLostError
 from minishark.query.locality import CLOSE_SHARE
@@ -44,14 +44,33 @@ def read_partitions(
     return partitions if item.mode is ReadMode.ALL else partitions[numbers.start : numbers.stop]
 
 
+def partition_slices(partition: Partition) -> tuple[FileSlice, ...]:
+    """The rows of a stored partition: its own file, then its deltas."""
+    first = (
+        FileSlice(partition.file, partition.locations, deleted=partition.deleted),
+        *(
+            FileSlice(d.file, (*partition.locations, *d.held), deleted=d.deleted)
+            for d in partition.deltas
+        ),
+    )
+    if not partition.is_numbered:
+        return first
+    return tuple(
+        structs.replace(item, numbered_from=first_row_number(partition.index, i))
+        for i, item in enumerate(first)
+    )
+
+
 def lost_partitions(table: Table, files: Sequence[FileSlice]) -> PartitionsLostError | None:
     """The error for lost files, if partitions of a table are among them."""
     gone = frozenset(item.file for item in files)
-    lost = [partition for partition in table.partitions if partition.file in gone]
+    lost = [partition for partition in table.partitions if not gone.isdisjoint(partition.files)]
     if not lost:
         return None
     return PartitionsLostError(
-        table.name, tuple(p.index for p in lost), tuple(p.file for p in lost)
+        table.name,
+        tuple(p.index for p in lost),
+        tuple(file for p in lost for file in p.files if file in gone),
     )
 
 

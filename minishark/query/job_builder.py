@@ -17,6 +17,7 @@ from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.expressions import Schema
 from minishark.query.inputs import (
+    partition_slices,
     preferred_nodes,
     read_partitions,
     source_reads,
@@ -207,7 +208,7 @@ class JobBuilder:
     ) -> tuple[FileSlice, ...]:
         if isinstance(item, TableInput):
             read = read_partitions(item, tables, stage.partitions_of(index))
-            return tuple(FileSlice(p.file, p.locations) for p in read)
+            return tuple(item for p in read for item in partition_slices(p))
         return stage_slices(*self._outputs(stage, item, index))
 
     def _outputs(

@@ -82,6 +82,11 @@ class QueryPlan:
     def columns(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.bound.schema)
 
+    def close(self) -> None:
+        """End what was opened for it: nobody reads its sources any more."""
+        for snapshot in self.opened:
+            snapshot.close()
+
     @cached_property
     def tables(self) -> Mapping[str, Table]:
         """The tables that it reads, by name in lower case."""
@@ -130,6 +135,10 @@ class QueryPlanner:
             _lock=self._lock,
         )
 
+    def seeing(self, catalog: Catalog) -> QueryPlanner:
+        """The same over another catalog, whose further tables the planning database knows."""
+        return replace(self, catalog=catalog, _plans=OrderedDict(), _lock=threading.Lock())
+
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
         # Where nodes are on several hosts, reading all in one place means moving it.
@@ -147,9 +156,13 @@ class QueryPlanner:
         with self._lock:
             known = self._plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().
-        if known is not None and found.same_as(known) and self._is_stored(known):
-            return known
-        plan_ = self._physical(found, sink, on_hosts=on_hosts)
+        if known is not None and found.same_as(known):
+            if self._is_stored(known):
+                return known
+            known = self._renewed(known)
+        else:
+            known = None
+        plan_ = known or self._physical(found, sink, on_hosts=on_hosts)
         if plan_.opened:
             return plan_
         with self._lock:
@@ -162,8 +175,7 @@ class QueryPlanner:
         """A plan to be looked at, for which promised tables need not be computed."""
         found = self._logical(sql, over_files=True)
         plan = self._physical(found, None, on_hosts=on_hosts, counts_all=True)
-        for snapshot in plan.opened:  # nobody will read it
-            snapshot.close()
+        plan.close()  # it is not run
         return plan
 
     def _logical(self, sql: str, *, over_files: bool) -> LogicalQuery:
@@ -234,12 +246,12 @@ class QueryPlanner:
             found.plan, found.sources, options, counts_all=counts_all
         )
         # A snapshot: tables replaced from here on are noticed by `is_current`.
-        tables = Catalog()
+        known, tables = self.catalog.at_once(), Catalog()
         for table in read:
             tables.add(table)
         for name in (*bound.tables, *logical.tables):
             if name not in tables and name.lower() not in found.sources:
-                tables.add(self.catalog.get(name))
+                tables.add(known.get(name))
         python = self.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
@@ -284,10 +296,19 @@ class QueryPlanner:
         )
 
     def _reloaded(self, table: Table) -> Table | None:
-        """The same load of a table with its current locations; None if it was replaced."""
+        """The same version of a table with its current locations; None if there is another."""
         found = self.catalog.find(table.name)
-        same = found is table or (found is not None and found.folder == table.folder)
-        return found if same else None
+        return found if found is not None and found.same_rows(table) else None
+
+    def _renewed(self, plan: QueryPlan) -> QueryPlan | None:
+        """A plan for the versions that its tables have now; None if it might be another one."""
+        known, tables = self.catalog.at_once(), Catalog()
+        for name, table in plan.tables.items():
+            found = table if name in plan.source_tables else known.find(name)
+            if found is None or not found.planned_as(table):
+                return None
+            tables.add(found)
+        return replace(plan, catalog=tables)
 
     def stored(self, plan: QueryPlan) -> Mapping[str, Table]:
         """The tables that a plan reads, with their current locations."""

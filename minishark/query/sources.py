@@ -33,7 +33,13 @@ from minishark.compiler.rules.rule import Phase
 from minishark.compiler.rules.source_pushdown import plan_over
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.sql.tokens import find_calls, split_arguments
-from minishark.errors import DataError, OptionError, QueryError
+from minishark.errors import (
+    CatalogError,
+    DataError,
+    MinisharkError,
+    OptionError,
+    QueryError,
+)
 from minishark.expressions import Schema, quote
 from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
@@ -217,10 +223,22 @@ class SourceTables:
         """The names of sources, those that stand for calls in queries included."""
         return list(self._named.values())
 
-    def rows(self, name: str) -> SourceRows:
-        """All rows of a source, as Arrow data that is read when something needs it."""
-        with self._lock:
-            return SourceRows(self._current[name.lower()], self)
+    @contextlib.contextmanager
+    def reading(self, sql: str) -> Iterator[SourcesOfStatement]:
+        """The sources for one statement that runs in this process.
+
+        Raises:
+            DataError: one that was read while the block ran can't be.
+        """
+        self.refreshed(sql)
+        opened = SourcesOfStatement(self)
+        with contextlib.closing(opened):
+            try:
+                yield opened
+            except Exception as error:
+                if opened.failed is not None:  # DuckDB hands on its text only, with a traceback
+                    raise opened.failed from error
+                raise
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._named
@@ -484,11 +502,87 @@ class SourceTables:
         return self.host_files.held(files, parts, self.storage.access())
 
 
+class SourcesOfStatement:
+    """What one statement in this process sees of sources: one version of each, of one moment.
+
+    Safe to use from several threads, as DuckDB reads several sources at a time.
+
+    Attributes:
+        failed: what reading a source has raised.
+    """
+
+    def __init__(self, tables: SourceTables) -> None:
+        self._tables = tables
+        self._opened: dict[str, SourceTable] = {}  # by name in lower case
+        self._begun: list[Snapshot] = []  # to be closed
+        self._lock = threading.Lock()
+        self.failed: MinisharkError | None = None
+
+    def rows(self, name: str) -> SourceRows:
+        """All rows of a source, as Arrow data that is read when something needs it.
+
+        Raises:
+            CatalogError: there is no such source (any more).
+        """
+        known = self._tables.known([name]).get(name.lower())
+        if known is None:
+            raise CatalogError(f"There is no source called {name!r}.")
+        return SourceRows(known, self)
+
+    def opened(self, table: SourceTable) -> SourceTable:
+        """The version of a source that the statement reads, wherever it names it.
+
+        Raises:
+            DataError: it can't be read, or has other columns than `table`, which the statement
+                relies upon.
+        """
+        key = table.name.lower()
+        with self._lock:
+            found = self._opened.get(key)
+            if found is None:
+                current = self._tables.get(table.name) or table
+                if current.snapshot.schema != table.snapshot.schema:
+                    raise DataError(
+                        f"The columns of {table.source.name} have just changed: run the statement "
+                        "again."
+                    )
+                found = self._opened[key] = current.opened(self._opened.values())
+                if found is not current:
+                    self._begun.append(found.snapshot)
+            return found
+
+    def close(self) -> None:
+        """The statement has ended."""
+        with self._lock:
+            begun, self._begun = self._begun, []
+            self._opened.clear()
+        for snapshot in begun:
+            snapshot.close()
+
+    def scans(self, table: SourceTable) -> Scans:
+        """Reads all rows of an opened table, as the input `rows`."""
+        found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
+        return Scans(
+            reads={"rows": tuple(partition.read for partition in found.partitions)},
+            hold=self._tables.host_files.held,
+            access=self._tables.storage.access(),
+        )
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Keep the error that the block raises."""
+        try:
+            yield
+        except MinisharkError as error:
+            self.failed = self.failed or error
+            raise
+
+
 class SourceRows:
     """All rows of a source; Arrow data that DuckDB may read several times."""
 
-    def __init__(self, table: SourceTable, tables: SourceTables) -> None:
-        self._table, self._tables = table, tables
+    def __init__(self, table: SourceTable, sources: SourcesOfStatement) -> None:
+        self._table, self._sources = table, sources
 
     def __arrow_c_schema__(self) -> object:
         columns = ", ".join(
@@ -498,19 +592,14 @@ class SourceRows:
             return connection.sql(f"SELECT {columns}").to_arrow_table().schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        table = self._tables.get(self._table.name) or self._table
-        table = table.opened()
-        found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
-        reads = {"rows": tuple(partition.read for partition in found.partitions)}
-        access = self._tables.storage.access()
-        scans = Scans(reads=reads, hold=self._tables.host_files.held, access=access)
-        batches = self._batches(scans, table.snapshot)
-        first = next(batches)  # has no rows
+        with self._sources.noting():
+            batches = self._batches(self._sources.scans(self._sources.opened(self._table)))
+            first = next(batches)  # has no rows
         reader = pa.RecordBatchReader.from_batches(first.schema, batches)
         return reader.__arrow_c_stream__(requested_schema)
 
-    def _batches(self, scans: Scans, opened: Snapshot) -> Iterator[pa.RecordBatch]:
-        with contextlib.closing(opened), _lossless() as connection, scans.open():
+    def _batches(self, scans: Scans) -> Iterator[pa.RecordBatch]:
+        with self._sources.noting(), _lossless() as connection, scans.open():
             for name, stream in scans.streams.items():
                 connection.register(name, stream)
             reader = connection.sql(f"FROM {scans.relations['rows']}").to_arrow_reader()

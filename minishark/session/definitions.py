@@ -14,7 +14,13 @@ from typing import Any
 from minishark.compiler.sql.statements import session_setting
 from minishark.dataframe import DataFrame
 from minishark.dataframe.names import ident
-from minishark.errors import CatalogError, OptionError, QueryError, UnsupportedError
+from minishark.errors import (
+    AlreadyExistsError,
+    CatalogError,
+    OptionError,
+    QueryError,
+    UnsupportedError,
+)
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.worker.protocol import ScalarFunction
@@ -32,10 +38,13 @@ class Definitions:
     named: NamedTables  # the tables, whose names views can't have
     views: dict[str, DataFrame] = field(default_factory=dict)  # by name in lower case
 
-    def define(self, sql: str, *, own: bool = False) -> None:
+    def define(self, sql: str, *, own: bool = False, view: str = "") -> None:
         """Run a definition (of a view, macro, type ...), for all later statements.
 
-        With `own`, those of this session only.
+        Args:
+            sql: the statement.
+            own: whether it counts for statements of this session only.
+            view: the view that it creates, replaces or drops.
         """
         engine = self.engine
         with engine.up_to_date():
@@ -50,7 +59,8 @@ class Definitions:
                     raise
                 engine.scratch.define(sql, alone=True)
                 return
-            engine.scratch.define(sql, own=own)
+            self.views.pop(view.lower(), None)
+            engine.scratch.define(sql, own=own, view=view)
             engine.add_definition(sql, own=own)
 
     def set(self, sql: str) -> None:
@@ -95,19 +105,21 @@ class Definitions:
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
         if self.engine.planning.has_view(name):
             if not replace:
-                raise CatalogError(f"There is a view called {name!r} already.")
+                raise AlreadyExistsError(f"There is a view called {name!r} already.")
             if re.search(rf"\b{re.escape(name)}\b", frame.sql(), re.IGNORECASE):
                 raise CatalogError(f"The view {name!r} would read itself; use table({name!r}).")
             self.drop_view(name)
         own = not self.engine.is_root
-        self.define(f"CREATE {'TEMP ' * own}VIEW {ident(name)} AS {frame.sql()}", own=own)
+        self.define(
+            f"CREATE {'TEMP ' * own}VIEW {ident(name)} AS {frame.sql()}", own=own, view=name
+        )
         self.views[name.lower()] = frame
 
     def drop_view(self, name: str) -> bool:
         if not self.engine.planning.has_view(name):
             return False
-        self.define(f"DROP VIEW {ident(name)}", own=self.engine.planning.has_own(name))
-        self.views.pop(name.lower(), None)
+        own = self.engine.planning.has_own(name)
+        self.define(f"DROP VIEW {ident(name)}", own=own, view=name)
         return True
 
     # Python functions

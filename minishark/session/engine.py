@@ -19,10 +19,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
+from minishark.catalog import Catalog
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
@@ -50,10 +51,10 @@ from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
-from minishark.query.sources import SourceRows, SourceTables
+from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
-from minishark.session.scratch_database import ScratchDatabase
+from minishark.session.scratch_database import ReadTable, ScratchDatabase
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
@@ -62,6 +63,9 @@ from minishark.tables.tables import Tables
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
 from minishark.worker.protocol import ScalarFunction
+
+if TYPE_CHECKING:
+    from minishark.session.memory_transactions import MemoryTransaction
 
 OPEN_MAX = 1000
 _BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
@@ -139,7 +143,7 @@ class Engine:
             options=options,
             sources=self.sources,
         )
-        self.scratch = ScratchDatabase(limits, self._readable, self._rows)
+        self.scratch = ScratchDatabase(limits, self._readable, self._reading)
         self.root = self
         self.placing = placing
         self.storage = storage
@@ -149,6 +153,7 @@ class Engine:
         self.events = EventStream()
         self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self.explain_until_s = 0.0
+        self.transaction: MemoryTransaction | None = None  # the one that the session has begun
         self.running: dict[int, QueryObserver] = {}
         self._query_numbers = itertools.count(1)
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
@@ -156,6 +161,7 @@ class Engine:
         self._folders = itertools.count()
         self._lock = threading.Lock()
         self.loading = threading.Lock()
+        self.writing = threading.RLock()  # held while a statement changes tables, before `loading`
         self._pid = os.getpid()
         self._stopped = False
         self._promised: set[str] = set()  # tables that a child has promised
@@ -173,10 +179,18 @@ class Engine:
         child.detach(self.environment.settings)
         return child
 
+    def seeing(self, catalog: Catalog) -> Engine:
+        """The same engine, whose queries read the tables of another catalog."""
+        other = copy.copy(self)
+        other.planner = self.planner.seeing(catalog)
+        return other
+
     def detach(self, settings: Sequence[str]) -> None:
         """Go on as a child of the root, of which it is a copy, with these settings."""
-        self.planning, self.scratch = self.planning.child(), self.scratch.child()
+        self.planning = self.planning.child()
+        self.scratch = self.scratch.child(self._reading)
         self.planner = self.planner.over(self.planning)
+        self.planner.catalog, self.transaction = self.tables.catalog, None
         self.own_environment = Environment(storage=self.storage)
         self.progress_handlers, self._warnings, self._promised = (), [], set()
         for setting in settings:
@@ -208,6 +222,8 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
+        if self.transaction is not None:
+            self.transaction.roll_back()
         if not self.is_root:
             self.scratch.interrupt()
             self.planning.close()
@@ -327,8 +343,16 @@ class Engine:
         """The names of what the scratch database can read."""
         return [*self.loaded_tables, *self.sources.names]
 
-    def _rows(self, name: str) -> pa.Table | SourceRows:
-        return self.sources.rows(name) if name in self.sources else self.tables.read(name)
+    @contextlib.contextmanager
+    def _reading(self, sql: str) -> Iterator[ReadTable]:
+        with self.sources.reading(sql) as sources:
+            yield lambda name: sources.rows(name) if name in self.sources else self._rows(name)
+
+    def _rows(self, name: str) -> pa.Table:
+        """All rows of a table in the cluster, as the session sees it."""
+        if self.transaction is None:
+            return self.tables.read(name)
+        return self.tables.stored_rows(self.planner.catalog.get(name))
 
     def run(
         self,
@@ -573,17 +597,22 @@ class _Query(Generic[Result]):
         self.engine.restore(lost)
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+        with contextlib.closing(plan):
+            return self._executed(plan, warnings)
+
+    def _executed(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         engine = self.engine
         if self.sink.takes_constants and plan.logical.is_constant:
             # Pools ask SELECT 1 all day. If it fails, the task's error is the one to tell.
             with contextlib.suppress(QueryError):
                 rows = engine.planning.show(self.sql)
                 return self.sink.accept(rows), self._metrics((), warnings)
-        if self.sink.takes_stored and not engine.on_hosts:
-            schema = partial(engine.planning.arrow_schema, self.sql)
-            stored = stored_rows(plan, engine.cluster.store(), schema)
+        if self.sink.takes_stored(on_hosts=engine.on_hosts):
+            stored = stored_rows(plan, partial(engine.planning.arrow_schema, self.sql))
             if stored is not None:
-                return self.sink.accept_stored(stored), self._metrics((), warnings)
+                taken = self.sink.accept_stored(stored, engine.cluster.store())
+                if taken is not None:
+                    return taken, self._metrics((), warnings)
         try:
             engine.check_slots()
         except ResourceError:
@@ -614,12 +643,8 @@ class _Query(Generic[Result]):
                 adaptation=adaptation,
                 observer=self.observer,
             )
-            try:
-                run.run()
-                result = self.sink.finish(run)
-            finally:
-                for snapshot in plan.opened:
-                    snapshot.close()
+            run.run()
+            result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
         metrics = self._metrics(run.metrics(), warnings)

@@ -17,9 +17,10 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
 from minishark.dataframe.partitioned import kept
-from minishark.errors import CatalogError, UnsupportedError
+from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
+from minishark.session.memory_writes import MemoryWrites
 from minishark.sources.contract import Source
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.sources import arrow_table
@@ -41,6 +42,13 @@ class NamedTables:
     """The tables that users name."""
 
     engine: Engine  # stores them, and runs statements
+
+    def _refuse_in_transaction(self) -> None:
+        if self.engine.transaction is not None:
+            raise UnsupportedError(
+                "A transaction changes rows of tables in memory that have no keys or indexes, and "
+                "nothing else: COMMIT or ROLLBACK it first."
+            )
 
     @property
     def names(self) -> list[str]:
@@ -65,6 +73,7 @@ class NamedTables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         engine = self.engine
+        self._refuse_in_transaction()
         with engine.up_to_date():
             if isinstance(data, DataFrame) and not data.is_local():
                 layout = kept(query_of(data), layout)
@@ -90,7 +99,9 @@ class NamedTables:
         if name in self.engine.sources:
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
         if not replace and name.lower() in self.engine.scratch.own_tables:
-            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+            raise AlreadyExistsError(
+                f"There is a table called {name!r} already; pass replace=True."
+            )
 
     def _publish(self, table: Table, *, replace: bool) -> None:
         # Another thread may be loading what a statement made of a table of that name before: it
@@ -102,6 +113,7 @@ class NamedTables:
     def store_query(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
         """Store the rows of a query as a table, without bringing them to the front end."""
         tables = self.engine.tables
+        self._refuse_in_transaction()
         bound = self.engine.planning.bind(sql).schema
         schema = stored_schema(table_schema(bound))
         check_layout(layout)
@@ -118,6 +130,7 @@ class NamedTables:
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
         engine = self.engine
         engine.check_open()
+        self._refuse_in_transaction()
         if name in engine.sources:
             engine.sources.remove(name)
             return
@@ -132,16 +145,25 @@ class NamedTables:
     def insert(self, name: str, query: str) -> None:
         self.write(f"INSERT INTO {ident(name)} {query}", Target(name, is_main=True))
 
+    def is_named(self, target: Target) -> bool:
+        """Whether a statement that writes there changes one of these tables."""
+        return target.is_main and (len(target.path) > 1 or not self.engine.scratch.is_elsewhere)
+
     def write(self, sql: str, target: Target | None) -> pa.Table:
         # The cluster loads the changes before the next query.
         engine = self.engine
         engine.check_open()
-        if engine.scratch.is_elsewhere or (target is not None and not target.is_main):
+        if target is not None and not self.is_named(target):
             return self.run_in_scratch(sql)
         if target is not None and target.name in engine.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
-        engine.compute(engine.planning.tables_in(sql))
-        return engine.scratch.write(sql, target)
+        with engine.writing:
+            answer = MemoryWrites(engine).run(sql, target) if target is not None else None
+            if answer is not None:
+                return answer
+            self._refuse_in_transaction()
+            engine.compute(engine.planning.tables_in(sql))
+            return engine.scratch.write(sql, target)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""

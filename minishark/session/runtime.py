@@ -162,10 +162,12 @@ class Runtime:
         with self.engine.up_to_date():
             return self.planning.arrow_schema(sql)
 
-    def run(self, sql: str, *, cancellation: Cancellation | None = None) -> Answer:
+    def run(
+        self, sql: str, *, cancellation: Cancellation | None = None, lossless: bool = False
+    ) -> Answer:
         with self.engine.up_to_date():
             heard = () if cancellation is None else (cancellation.check,)
-            return Answer(*self.engine.run(sql, CollectRows(), handlers=heard))
+            return Answer(*self.engine.run(sql, CollectRows(lossless), handlers=heard))
 
     def profile(self, sql: str) -> Profile:
         events: list[AnyEvent] = []
@@ -271,4 +273,5 @@ class Runtime:
                 except TablesPromisedError as promised:
                     self.engine.compute(promised.names)
                 else:
+                    plan.close()
                     return plan.stages[-1].tasks

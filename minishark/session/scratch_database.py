@@ -14,7 +14,7 @@ import contextlib
 import copy
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -25,7 +25,9 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
+from minishark.compiler.sql.tokens import sql_tokens
 from minishark.errors import (
+    AlreadyExistsError,
     CatalogError,
     QueryCancelledError,
     QueryError,
@@ -36,10 +38,14 @@ from minishark.errors import (
 from minishark.expressions import quote, quote_text
 from minishark.session.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
+from minishark.worker.duckdb_slot import stored_types
+from minishark.worker.protocol import OutputKind, StageTask
 from minishark.worker.writing import disk_full
 
 # All rows of a table in the cluster, memory-mapped, or of a source, read when they are needed.
 ReadTable = Callable[[str], object]
+# While a statement runs, gives what reads its tables: sources as of one moment.
+Reading = Callable[[str], contextlib.AbstractContextManager[ReadTable]]
 # A context for a statement that runs, given what interrupts it.
 StoppedBy = Callable[[Callable[[], None]], contextlib.AbstractContextManager[None]]
 
@@ -48,9 +54,11 @@ _SETTINGS = {
     "produce_arrow_string_view": "false",
     "arrow_lossless_conversion": "true",
 }
-_ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
+ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
+_QUALIFIER = ("memory", ".", "main", ".")
+_QUALIFIED = re.compile(r'\bmemory"?\s*\.\s*"?main\b', re.IGNORECASE)
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
@@ -58,7 +66,10 @@ _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
 _ENUM = re.compile(
     r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
 )
+_DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
 _COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
+# What must see all rows of a table, or what Arrow does not have.
+_SEES_ALL = re.compile(r"\b(?:PRIMARY KEY|UNIQUE|REFERENCES|GENERATED|COLLATE)\b", re.IGNORECASE)
 _VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECASE)
 
 
@@ -73,6 +84,24 @@ class ChangedTable:
     rows: pa.Table | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """An empty table that stands for one in the cluster, while rows for that are made."""
+
+    name: str
+    create: str  # the statement that creates it, unless this database knows of more than columns
+    types: tuple[str, ...]
+    bucket: str  # an expression for the number of a row's partition
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRows:
+    """What an INSERT has answered, and its rows, the last column being their buckets."""
+
+    answer: pa.Table
+    rows: pa.Table
+
+
 @dataclass(slots=True, kw_only=True)
 class _Changes:
     """What the connections of a database share: changed tables, definitions."""
@@ -80,7 +109,13 @@ class _Changes:
     changed: dict[str, int] = field(default_factory=dict)  # not loaded yet: the last change of each
     numbers: Iterator[int] = field(default_factory=count)
     definitions: list[str] = field(default_factory=list)  # not made yet
+    # The last definition of each view, by name in lower case.
+    views: dict[str, str] = field(default_factory=dict)
     own: dict[str, None] = field(default_factory=dict)  # tables that only this database can hold
+    numbered: set[str] = field(default_factory=set)  # tables whose row ids statements know
+    # How tables of the cluster are created that have defaults or constraints, by name in lower
+    # case.
+    described: dict[str, str] = field(default_factory=dict)
     has_own: bool = False  # whether it may have tables or definitions of its own
     # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one of
     # two such transactions.
@@ -91,19 +126,20 @@ class ScratchDatabase:
     """Runs statements, and tracks which tables the cluster must load again."""
 
     def __init__(
-        self, config: Mapping[str, str], tables: Callable[[], list[str]], read: ReadTable
+        self, config: Mapping[str, str], tables: Callable[[], list[str]], reading: Reading
     ) -> None:
-        """An empty database; `tables` gives the names of the cluster's tables."""
+        """An empty database; `tables` gives the names of the cluster's tables and of sources."""
         self._con = duckdb.connect(config=dict(config))
-        self._loaded, self._read = tables, read
+        self._loaded, self._reading = tables, reading
         self._con.execute("SET autoinstall_known_extensions = false")
         self._shared = _Changes()
         self._ours = _OURS  # a session's temporary tables are the cluster's, too
         self._begin()
 
-    def child(self) -> ScratchDatabase:
+    def child(self, reading: Reading) -> ScratchDatabase:
         """Another connection, with settings and temporary tables of its own."""
         child = copy.copy(self)
+        child._reading = reading  # noqa: SLF001 - a copy of this one
         child.reconnect()
         return child
 
@@ -118,6 +154,7 @@ class ScratchDatabase:
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
         self._settings: list[str] = []
+        self._views: dict[str, str] = {}  # the last definition of each own one
         self._visible: set[str] = set()
         # Whether USE has made another schema the default than that of the cluster's tables.
         self.is_elsewhere = False
@@ -136,20 +173,29 @@ class ScratchDatabase:
     def interrupt(self) -> None:
         self._con.interrupt()
 
-    def define(self, sql: str, *, alone: bool = False, own: bool = False) -> None:
+    def define(self, sql: str, *, alone: bool = False, own: bool = False, view: str = "") -> None:
         """Register a view, macro, type or setting; created when a statement runs here.
 
         Args:
             sql: the statement.
             alone: whether only this database accepts it, and says so now.
             own: whether it concerns this connection only.
+            view: the view that it creates, replaces or drops.
         """
         with self._lock, self._shared.lock:
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
+                return
+            waiting = self._settings if own else self._shared.definitions
+            if view:  # what was to be made of it before is made no more
+                views = self._views if own else self._shared.views
+                waiting[:] = [each for each in waiting if each != views.get(view.lower())]
+                views[view.lower()] = sql
+            if view and _DROP.match(sql):
+                self._defined(sql)  # now, or it would drop one that is created later
             else:
-                (self._settings if own else self._shared.definitions).append(sql)
+                waiting.append(sql)
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Change the connection, for example by a function that statements may call."""
@@ -159,19 +205,83 @@ class ScratchDatabase:
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
-        with self._lock, self._shared.lock:
-            names = self._show()
+        with self._lock, self._shared.lock, self._shows(sql) as names:
             self._take((name,) if name is not None else _mentioned(sql, names))
             before = self._tables()
-            answer = self._answer(sql)
+            with self._temporary_noted() if self.temporary else contextlib.nullcontext():
+                answer = self._answer(sql)
             for table in self._tables():
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
             return answer
 
-    def run(self, sql: str) -> pa.Table:
+    def insert(self, sql: str, shell: Shell, given: pa.Table | None = None) -> MadeRows:
+        """Run an INSERT that reads no other table, for a table whose rows are in the cluster.
+
+        Args:
+            sql: the statement, which may read `given` as `ROWS`.
+            shell: what its table is like.
+            given: rows.
+        """
+        return self._in_shell(sql, shell, given, fills=False)
+
+    def change_some(self, sql: str, shell: Shell, rows: pa.Table, *, is_alone: bool) -> MadeRows:
+        """Run a statement on a table that has these rows only.
+
+        Args:
+            sql: the statement.
+            shell: what its table is like.
+            rows: at least all rows that it changes.
+            is_alone: whether it reads no other table.
+        """
+        with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
+            return self._in_shell(sql, shell, rows, fills=True)
+
+    def _in_shell(self, sql: str, shell: Shell, given: pa.Table | None, *, fills: bool) -> MadeRows:
+        settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
+        with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
+            self._replay()
+            self._unregister(shell.name)
+            if given is not None:
+                undone.enter_context(self._registered(given))
+            undone.callback(self._run, "ROLLBACK")
+            self._run("BEGIN")
+            self._run(self._shared.described.get(shell.name.lower(), shell.create))
+            table = f"memory.main.{quote(shell.name)}"
+            if fills:
+                self._run(f"INSERT INTO {table} FROM {quote(ROWS)}")
+            answer = self._answer(sql)
+            for name, value in settings.items():
+                undone.callback(self._run, f"RESET SESSION {name}")
+                self._run(f"SET SESSION {name} = {value}")
+            return MadeRows(answer, self._executed(f"SELECT *, {shell.bucket} FROM {table}"))
+
+    def must_keep(self, name: str) -> bool:
+        """Whether a table is here, and not to be left to the cluster when that loads it."""
+        key = name.lower()
         with self._lock, self._shared.lock:
-            names = self._show()
+            found = self._description(key)
+            if found is None:
+                return False
+            return key not in self._shared.changed or not self._is_only_rows(key, found)
+
+    def _description(self, name: str) -> tuple[str, bool] | None:
+        """The statement that creates a table that is here, and whether that tells all."""
+        found = self._run(
+            "SELECT sql, index_count = 0 AND comment IS NULL FROM duckdb_tables() "
+            f"WHERE {self._ours} AND lower(table_name) = {quote_text(name)}"
+        )
+        return found[0] if found else None
+
+    def _is_only_rows(self, name: str, description: tuple[str, bool]) -> bool:
+        """Whether each row of a table stands for itself, and Arrow can hold it."""
+        sql, tells_all = description
+        shared = self._shared
+        stays = name in shared.own or name in shared.numbered or _SEES_ALL.search(sql)
+        return tells_all and not stays
+
+    def run(self, sql: str) -> pa.Table:
+        with self._lock, self._shared.lock, self._shows(sql) as names:
             if _COMMENT.match(sql):
                 self._take(_mentioned(sql, names))
             answer = self._answer(sql)
@@ -181,20 +291,18 @@ class ScratchDatabase:
 
     def run_temporary(self, sql: str) -> pa.Table:
         """Run a statement about temporary tables, which only this connection has."""
-        with self._lock, self._temporary_noted():
-            self._show()
+        with self._lock, self._temporary_noted(), self._shows(sql):
             return self._answer(sql)
 
     def put_temporary(self, create: str, name: str, rows: pa.Table | None) -> pa.Table:
         """Create a temporary table: by a statement, or of these rows."""
-        with self._lock, self._temporary_noted():
-            self._show()
+        with self._lock, self._temporary_noted(), self._shows(create):
             if name.lower() not in self.temporary:
                 self._unregister(name)  # the view of the cluster's table of that name
             if rows is None:
                 return self._answer(create)
             with self._registered(rows):
-                return self._answer(f"{create} TEMP TABLE {quote(name)} AS FROM {quote(_ROWS)}")
+                return self._answer(f"{create} TEMP TABLE {quote(name)} AS FROM {quote(ROWS)}")
 
     @contextlib.contextmanager
     def _temporary_noted(self) -> Iterator[None]:
@@ -207,8 +315,7 @@ class ScratchDatabase:
         found = _ENUM.match(sql)
         if found is None:
             raise QueryError("Write CREATE TYPE name AS ENUM (query).")
-        with self._lock:
-            self._show()
+        with self._lock, self._shows(sql):
             self._run(sql)
             ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
             return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
@@ -219,8 +326,7 @@ class ScratchDatabase:
             raise QueryError("Write SET VARIABLE name = value.")
         name = found[1]
         value = f"getvariable({quote_text(name.strip(chr(34)))})"
-        with self._lock:
-            self._show()
+        with self._lock, self._shows(sql):
             self._run(sql)
             ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
             text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
@@ -244,13 +350,9 @@ class ScratchDatabase:
             lossless: whether DuckDB's types are kept.
             stoppable: a context in which it runs, which is given what interrupts it.
         """
-        with self._lock, stoppable(self._con.interrupt):
-            try:
-                names = self._show()
-            except duckdb.InterruptException as error:
-                raise _translated(error) from error
+        with self._lock, stoppable(self._con.interrupt), self._shows(sql) as names:
             if _ROW_NUMBERS.search(sql):
-                self._take(_mentioned(sql, names))  # views have no row ids
+                self._take_numbered(_mentioned(sql, names))
             return self._answer(sql) if lossless else self._handed_out(sql)
 
     def catalog(self, sql: str, hidden: tuple[str, ...], search: str = "") -> pa.Table:
@@ -262,8 +364,8 @@ class ScratchDatabase:
             search: the schema in which names are looked up first, if not the cluster's tables'.
         """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
-        with self._lock, self._shared.lock:
-            names = [name for name in self._show() if not name.startswith(hidden)]
+        with self._lock, self._shared.lock, self._shows(sql) as shown:
+            names = [name for name in shown if not name.startswith(hidden)]
             if search:
                 self._run(f"USE {search}")
             self._run("BEGIN")
@@ -273,7 +375,9 @@ class ScratchDatabase:
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
                     created = f"{_CLUSTERS if search else ''}{quote(name)}"
-                    self._run(f"CREATE TABLE {created} AS FROM temp.{quote(name)} LIMIT 0")
+                    described = None if search else self._shared.described.get(name.lower())
+                    create = f"CREATE TABLE {created} AS FROM temp.{quote(name)} LIMIT 0"
+                    self._run(described or create)
                     self._run(f"DROP VIEW temp.{quote(name)}")
                 return self._handed_out(sql)
             finally:
@@ -283,9 +387,8 @@ class ScratchDatabase:
 
     def explain(self, sql: str, *, analyze: bool) -> str:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
-        with self._lock:
-            self._show()
-            return "\n".join(text for _, text in self._run(f"{word} {sql}"))
+        with self._lock, self._shows(sql):
+            return "\n".join(text for _, text in self._run(f"{word} {self._found(sql)}"))
 
     def put(self, name: str, columns: Iterable[tuple[str, str]], rows: pa.Table) -> None:
         """Create or replace a table with columns of these types."""
@@ -294,7 +397,7 @@ class ScratchDatabase:
             self._shared.has_own = True
             with self._registered(rows):
                 self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
-                self._run(f"INSERT INTO {quote(name)} FROM {quote(_ROWS)}")
+                self._run(f"INSERT INTO {quote(name)} FROM {quote(ROWS)}")
             self._shared.changed[name.lower()] = next(self._shared.numbers)
 
     def copy(self, table: pa.Table, target: str) -> pa.Table:
@@ -302,7 +405,7 @@ class ScratchDatabase:
         with self._lock:
             self._replay()
             with self._registered(table):
-                return self._answer(f"COPY {quote(_ROWS)} TO {target}")
+                return self._answer(f"COPY {quote(ROWS)} TO {target}")
 
     def changed(self) -> list[ChangedTable]:
         """The changed tables that the cluster has not loaded yet."""
@@ -316,11 +419,16 @@ class ScratchDatabase:
 
     def loaded(self, table: ChangedTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
-        with self._shared.lock:
+        with self._lock, self._shared.lock:
             if table.rows is None:
                 self._shared.own[table.name] = None
             if self._shared.changed.get(table.name) == table.number:
                 del self._shared.changed[table.name]
+                found = self._description(table.name)
+                if found is not None and self._is_only_rows(table.name, found):
+                    # The cluster has the rows; they are here again when a statement needs them.
+                    self._shared.described[table.name] = found[0]
+                    self._run(f"DROP TABLE {quote(table.name)}")
 
     @property
     def own_tables(self) -> list[str]:
@@ -343,7 +451,7 @@ class ScratchDatabase:
             return None
         rows = relation.to_arrow_table()
         with self._registered(rows):
-            same = self._con.table(_ROWS).types == relation.types
+            same = self._con.table(ROWS).types == relation.types
         return rows if same else None
 
     def drop(self, name: str) -> bool:
@@ -351,6 +459,8 @@ class ScratchDatabase:
         with self._lock, self._shared.lock:
             self._shared.changed.pop(name.lower(), None)
             self._shared.own.pop(name.lower(), None)
+            self._shared.described.pop(name.lower(), None)
+            self._shared.numbered.discard(name.lower())
             self._unregister(name)
             if name.lower() not in self._tables():
                 return False
@@ -363,7 +473,17 @@ class ScratchDatabase:
         ).fetchall()
         return [name for (name,) in rows]
 
-    def _show(self) -> list[str]:
+    @contextlib.contextmanager
+    def _shows(self, sql: str) -> Iterator[list[str]]:
+        """While a statement runs, the cluster's tables are visible; their names."""
+        with self._reading(sql) as read:
+            try:
+                names = self._show(read)
+            except duckdb.InterruptException as error:
+                raise _translated(error) from error
+            yield names
+
+    def _show(self, read: ReadTable) -> list[str]:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
         self._shared.has_own = True
         own, names = self._tables(), self._loaded()
@@ -371,7 +491,7 @@ class ScratchDatabase:
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
-                    self._con.register(name, self._read(name))
+                    self._con.register(name, read(name))
                     self._visible.add(name)
         # What is registered stays mapped: the memory of dropped tables would not be free.
         # One that another connection has copied to change it must not hide the copy.
@@ -382,7 +502,7 @@ class ScratchDatabase:
         self._replay()
         numbered = [sql for sql in self._shared.definitions if _ROW_NUMBERS.search(sql)]
         if numbered:
-            self._take(_mentioned(" ".join(numbered), names))  # views have no row ids
+            self._take_numbered(_mentioned(" ".join(numbered), names))
             self._replay()
         return names
 
@@ -401,10 +521,27 @@ class ScratchDatabase:
 
     def _defined(self, sql: str) -> bool:
         try:
-            self._con.execute(sql).fetchall()
+            self._con.execute(self._found(sql)).fetchall()
         except duckdb.Error:
             return False
         return True
+
+    def _found(self, sql: str) -> str:
+        """A statement with names that are found here of the cluster's tables.
+
+        What is registered is temporary, so `memory.main.t` is to be written as `main.t`.
+        """
+        if not _QUALIFIED.search(sql):
+            return sql
+        visible = {name.lower() for name in self._visible}
+        tokens = [(offset, _unquoted(text)) for offset, text, _ in sql_tokens(sql)]
+        text, last = "", 0
+        for at in range(len(tokens) - len(_QUALIFIER)):
+            *qualifier, (_, name) = tokens[at : at + len(_QUALIFIER) + 1]
+            if tuple(word for _, word in qualifier) == _QUALIFIER and name in visible:
+                text += sql[last : tokens[at][0]]
+                last = tokens[at + 2][0]
+        return text + sql[last:]
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
@@ -412,6 +549,11 @@ class ScratchDatabase:
         rows = self._con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall()
         own = self._tables()
         return [name for (name,) in rows if name.lower() in wanted and name.lower() not in own]
+
+    def _take_numbered(self, names: Sequence[str]) -> None:
+        """Copy tables whose row ids are asked for, which views do not have; they stay the same."""
+        self._shared.numbered.update(name.lower() for name in names)
+        self._take(names)
 
     def _take(self, names: Iterable[str]) -> None:
         """Copy tables of the cluster, as they are about to change."""
@@ -421,18 +563,23 @@ class ScratchDatabase:
                     rows = self._con.table(shown).to_arrow_table()
                     self._unregister(shown)
                     table = f"memory.main.{quote(name)}"
+                    described = self._shared.described.get(name.lower())
                     with self._registered(rows):
-                        self._con.execute(f"CREATE TABLE {table} AS FROM {quote(_ROWS)}")
+                        if described is None:
+                            self._con.execute(f"CREATE TABLE {table} AS FROM {quote(ROWS)}")
+                        else:
+                            self._con.execute(described)
+                            self._con.execute(f"INSERT INTO {table} FROM {quote(ROWS)}")
 
     @contextlib.contextmanager
     def _registered(self, rows: pa.Table) -> Iterator[None]:
-        """Make rows visible to statements as `_ROWS`."""
-        self._con.register(_ROWS, rows)
+        """Make rows visible to statements as `ROWS`."""
+        self._con.register(ROWS, rows)
         try:
             with self._lock:
                 yield
         finally:
-            self._con.unregister(_ROWS)
+            self._con.unregister(ROWS)
 
     def _handed_out(self, sql: str) -> pa.Table:
         """A statement's answer in the types in which users get results."""
@@ -448,7 +595,7 @@ class ScratchDatabase:
 
     def _executed(self, sql: str) -> pa.Table:
         try:
-            relation: duckdb.DuckDBPyRelation | None = self._con.sql(sql)
+            relation: duckdb.DuckDBPyRelation | None = self._con.sql(self._found(sql))
             answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
@@ -463,6 +610,12 @@ class ScratchDatabase:
             raise _translated(error) from error
 
 
+def stored_settings(types: Sequence[str]) -> Mapping[str, str]:
+    """DuckDB's settings for rows of these types that become part of a stored table."""
+    stage = StageTask(sql="", types=tuple(types), output=OutputKind.PARTITION, folder="")
+    return stored_types(stage, types)
+
+
 def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.InterruptException):
         return QueryCancelledError("The statement was cancelled.")
@@ -475,10 +628,15 @@ def _translated(error: duckdb.Error) -> Exception:
         return ResourceError(disk_full(error))
     text = message_of(error)
     if isinstance(error, duckdb.CatalogException):
-        return CatalogError(text)
+        return AlreadyExistsError(text) if "already exists" in text else CatalogError(text)
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return TaskFailedError(text)
+
+
+def _unquoted(token: str) -> str:
+    """A token as names are compared."""
+    return token.strip('"').replace('""', '"').lower()
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -15,21 +16,26 @@ from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
+from minishark.expressions import quote
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
+from minishark.session.memory_transactions import transact
 from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
 from minishark.tables.store import survives_arrow
 
-_TRANSACTION = (
-    "Transactions are for tables of a warehouse: see connect(warehouse=...). In memory, each "
-    "statement is a transaction of its own."
+_NOT_IN_TRANSACTION = (
+    "A transaction over tables in memory takes queries, and INSERT, DELETE, UPDATE and MERGE on "
+    "tables without keys and indexes: COMMIT or ROLLBACK before other statements."
 )
 _WAREHOUSE = (
     "VACUUM and CACHE TABLE are for tables of a warehouse: see connect(warehouse=...). Others are "
     "in memory already."
 )
+
+
+_DEFINES = (kinds.FrontEndCommand, kinds.Definition, kinds.CreateEnum)
 
 
 @dataclass(slots=True)
@@ -65,6 +71,8 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
+        if runtime.engine.transaction is not None and isinstance(statement, _DEFINES):
+            raise UnsupportedError(_NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
                 return self._query(sql, None, parsed)
@@ -82,8 +90,9 @@ class Statements:
                 answer = self._write(statement)
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
-            case kinds.Transaction():
-                raise UnsupportedError(_TRANSACTION)
+            case kinds.Transaction(verb=verb):
+                transact(runtime.engine, verb)
+                answer = counted(0)
             case kinds.Vacuum() | kinds.CacheTable():
                 raise UnsupportedError(_WAREHOUSE)
             case _:
@@ -103,10 +112,11 @@ class Statements:
         """A statement that later ones depend on."""
         sql, runtime = statement.sql, self.runtime
         match statement:
-            case kinds.Definition(name=name, is_temporary=is_temporary):
+            case kinds.Definition(name=name, is_temporary=is_temporary, is_view=is_view):
                 engine = runtime.engine
                 own = is_temporary or (name != "" and engine.planning.has_own(name))
-                runtime.definitions.define(sql, own=own and not engine.is_root)
+                view = name if is_view else ""
+                runtime.definitions.define(sql, own=own and not engine.is_root, view=view)
             case kinds.Setting(is_reserved=True):
                 raise UnsupportedError("minishark chooses this setting itself; see connect().")
             case kinds.Setting():
@@ -167,14 +177,18 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
+        if runtime.engine.transaction is not None:
+            if self._names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
+                raise UnsupportedError(_NOT_IN_TRANSACTION)
+            return runtime.named.write(statement.sql, target)
         if not runtime.engine.is_root:
             if statement.is_temporary and target is not None:
                 return self._create_temporary(statement, target.name)
-            if self._names_temporary(statement.sql):
+            if self._is_temporary(statement):
                 with runtime.engine.up_to_date():
                     runtime.engine.compute(runtime.planning.tables_in(statement.sql))
                     return runtime.scratch.run_temporary(statement.sql)
-        if target is not None and target.is_main and not runtime.scratch.is_elsewhere:
+        if target is not None and runtime.named.is_named(target):
             match statement:
                 case kinds.CreateTableAs(query=query) if self._can_create(target.name, statement):
                     runtime.named.store_query(target.name, query, Layout(replicas=2), replace=True)
@@ -189,8 +203,16 @@ class Statements:
         temporary = self.runtime.scratch.temporary
         if not temporary:
             return False
-        text = sql.lower()
-        return any(name in text for name in temporary)
+        names = "|".join(re.escape(quote(name)[1:-1]) for name in temporary)
+        return re.search(rf"(?<!\w)(?:{names})(?!\w)", sql.lower()) is not None
+
+    def _is_temporary(self, statement: kinds.Write) -> bool:
+        """Whether a statement changes a temporary table, and so no other one."""
+        target = statement.target
+        if target is None or isinstance(statement, kinds.CreateTable):
+            return False
+        *schema, name = [part.lower() for part in target.path]
+        return name in self.runtime.scratch.temporary and schema in ([], ["temp"], ["temp", "main"])
 
     def _create_temporary(self, statement: kinds.Write, name: str) -> pa.Table:
         """A temporary table, whose rows are computed on the cluster where they can be."""
@@ -223,7 +245,7 @@ class Statements:
         # that do not survive Arrow.
         runtime = self.runtime
         with runtime.engine.up_to_date():
-            if self._names_temporary(created.query):
+            if runtime.scratch.is_elsewhere or self._names_temporary(created.query):
                 return False
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import Any
 
 from pyiceberg.table import Table as IcebergTable
@@ -18,11 +19,21 @@ from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.tables.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
-from minishark.tables.warehouse.names import NAMES, At, parts, renamed, renamed_anywhere
+from minishark.tables.warehouse.names import (
+    NAMES,
+    At,
+    References,
+    parts,
+    references,
+    renamed,
+    renamed_anywhere,
+)
 from minishark.tables.warehouse.source import WarehouseSource
 
 NOT_OURS = ("memory", "temp", "system")
 """Databases that are not the warehouse."""
+
+_TEXTS_MAX = 256  # queries of which is known where they name tables
 
 _SUMMARIZE = re.compile(rf"(\bSUMMARIZE\s+)(?!SELECT\b|FROM\b|WITH\b)({NAMES})", re.IGNORECASE)
 
@@ -58,7 +69,13 @@ class WarehouseTables:
     transaction: Transaction | None = None  # the one that was begun
     cached: dict[TableName, Any] = field(default_factory=dict)  # with their metadata when loaded
     root: WarehouseTables | None = None  # of the session that this one's was made of
+    _refreshed: int | None = field(init=False, default=None)  # the catalog's version by then
+    _references: Callable[[str], References] = field(init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        syntax = self.engine.planning.syntax
+        self._references = lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax))
 
     def child(self, engine: Engine, named: NamedTables) -> WarehouseTables:
         """For a session of its own over the same tables."""
@@ -107,7 +124,7 @@ class WarehouseTables:
         """A query with the planning database's names, under which its tables can be read now."""
         sql = _SUMMARIZE.sub(self._summarized, sql)  # its name has no place in the syntax tree
         try:
-            return renamed(sql, self.engine.planning.syntax, self.registered)
+            return renamed(sql, self._references(sql), self.registered)
         except QueryError:  # no SELECT, as PIVOT is none
             return renamed_anywhere(sql, self.registered)
 
@@ -190,6 +207,9 @@ class WarehouseTables:
 
     def refresh(self) -> None:
         """Forget the tables that others have dropped, and load changed ones again to memory."""
+        version = self.catalog.version()
+        if version is not None and version == self._refreshed:
+            return
         sources = self.engine.planner.sources
         for registered in sources.names:
             found = _REGISTERED.match(registered)
@@ -208,6 +228,7 @@ class WarehouseTables:
                 self.uncache(name)
             else:
                 self.reload(name)
+        self._refreshed = version
 
     # Tables in memory
 

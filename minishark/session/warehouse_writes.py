@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyiceberg.table import Table as IcebergTable
 
 from minishark.compiler.sql import statements as kinds
-from minishark.errors import CatalogError, QueryError, UnsupportedError
+from minishark.errors import AlreadyExistsError, QueryError, UnsupportedError
 from minishark.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
@@ -105,7 +105,7 @@ class WarehouseWrites:
         if old is not None and not statement.replaces:
             if statement.exists_ok:
                 return counted(0)
-            raise CatalogError(f"There is a table called {old} already.")
+            raise AlreadyExistsError(f"There is a table called {old} already.")
         name = old or catalog.new_name(wanted.schema, wanted.table)
         query = self.tables.renamed(statement.query) if statement.query else ""
         if query:

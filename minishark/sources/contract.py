@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pyarrow as pa
@@ -85,6 +85,11 @@ class Split(ABC):
 
     rows: int | None = None
     bytes: int = 0
+
+    @classmethod
+    def joined(cls, splits: Sequence[Self]) -> Sequence[Split]:
+        """Splits that one task reads one after the other, as fewer ones if that is faster."""
+        return splits
 
     @abstractmethod
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:

@@ -202,6 +202,11 @@ class DeltaSnapshot(Snapshot):
         nested = any(pa.types.is_nested(type_) for type_ in self._types.values())
         return (mapped and nested) or has_reserved_name(self.schema)
 
+    @cached_property
+    def _has_widened_types(self) -> bool:
+        features = self._table.protocol().reader_features or ()
+        return any(each.startswith("typeWidening") for each in features)
+
     def _may_match(self, file: Mapping[str, Any], pushed: Pushed) -> bool:
         return all(self._may_match_one(file, each) for each in pushed.predicates)
 
@@ -222,6 +227,8 @@ class DeltaSnapshot(Snapshot):
         type_ = self._types[name]
         if pa.types.is_decimal(type_) and type_.precision > _EXACT_DIGITS:
             return Bounds(nulls=nulls, rows=rows)
+        if pa.types.is_float64(type_) and self._has_widened_types:
+            return Bounds(nulls=nulls, rows=rows)  # 0.1 may be that of a FLOAT, which is larger
         low, high = file.get(f"min.{key}"), file.get(f"max.{key}")
         if isinstance(high, datetime):
             high = high + _STATISTICS_UNIT
@@ -245,19 +252,31 @@ class DeltaSnapshot(Snapshot):
         )
 
     def _column(self, file: Mapping[str, Any], name: str, type_: str) -> MappedColumn:
-        physical, number = self._physical[name]
         if name not in self._partitioned:
-            # Files that are read by id may have any names.
-            named = (physical,) if number is None else None
-            return MappedColumn(
-                name=name, type=type_, stored=(physical,), field_id=number, named=named
-            )
+            return self._own_columns[name]
         # The log's value counts, even if a file has the column.
         value = file.get(f"partition.{self._key(file, name)}")
         sql = constant(value, self._types[name])
         if sql is None:
             raise UnsupportedError(f"{self._name} is partitioned by {name}, which is {type_}.")
         return MappedColumn(name=name, type=type_, constant=sql, named=())
+
+    @cached_property
+    def _own_columns(self) -> Mapping[str, MappedColumn]:
+        """The columns that files have themselves; all share them, as there may be many files."""
+        found = {}
+        for column in self.schema:
+            physical, number = self._physical[column.name]
+            # Files that are read by id may have any names.
+            named = (physical,) if number is None else None
+            found[column.name] = MappedColumn(
+                name=column.name,
+                type=column.type,
+                stored=(physical,),
+                field_id=number,
+                named=named,
+            )
+        return found
 
     def _column_statistics(self, name: str) -> ColumnStatistics:
         bounds = [self._bounds(file, name) for file in self._files]

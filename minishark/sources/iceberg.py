@@ -12,7 +12,7 @@ import copy
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -174,13 +174,21 @@ class IcebergSnapshot(Snapshot):
         mapped: list[MappedFile] = []
         others: list[Split] = []
         metadata = self._pinned.slim
+        # By the constants of a file: many files share them, on their way to tasks, too.
+        known: dict[str, tuple[MappedColumn, ...] | None] = {}
         for task in self._plan(pushed.predicates):
             if task.file.file_format not in (FileFormat.PARQUET, FileFormat.ORC):
                 raise UnsupportedError(
                     f"{task.file.file_path} of {self._name} is a file of "
                     f"{task.file.file_format.name}; only Parquet and ORC files are read."
                 )
-            columns = self._columns(task.file) if self._is_mapped(task) else None
+            columns = None
+            if self._is_mapped(task):
+                constants = self._pinned.partition_constants(task.file)
+                key = repr(constants)
+                if key not in known:
+                    known[key] = self._columns(constants)
+                columns = known[key]
             if columns is None:
                 others.append(IcebergFile(self._name, task, metadata, self._pinned.io))
             else:
@@ -222,9 +230,11 @@ class IcebergSnapshot(Snapshot):
             return False
         return self._access is not None or all(_is_local(each.file_path) for each in files)
 
-    def _columns(self, file: DataFile) -> tuple[MappedColumn, ...] | None:
-        """Where the columns are in a file; None if a constant has no SQL."""
-        partition = self._pinned.partition_constants(file)
+    def _columns(self, partition: Mapping[int, Any]) -> tuple[MappedColumn, ...] | None:
+        """Where the columns are in files with these constants, by field id.
+
+        None if one has no SQL.
+        """
         columns = []
         for column, field_ in zip(self.schema, self._pinned.schema.fields, strict=True):
             value = partition.get(field_.field_id, field_.initial_default)
@@ -269,24 +279,21 @@ class IcebergFile(Split):
         from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow  # noqa: PLC0415
 
         schema = self._metadata.schema()
-        names = tuple(column.name for column in schema.fields)
-        wanted = schema.select(*(names if pushed.columns is None else pushed.columns))
-        try:
-            scan = ArrowScan(self._metadata, self._io, wanted, AlwaysTrue())
-            batches = scan.to_record_batches([self._task])
-            arrow = schema_to_pyarrow(wanted, include_field_ids=False)
-            reader = pa.RecordBatchReader.from_batches(
-                arrow, (pa.RecordBatch.from_struct_array(_cast(batch, arrow)) for batch in batches)
-            )
-        except Exception as error:
-            raise DataError(f"Can't read {self.path} of {self.name}: {error}") from error
-        order = pushed.columns or names
-        if tuple(arrow.names) == order:
-            return reader
-        target = pa.schema([arrow.field(name) for name in order])
-        return pa.RecordBatchReader.from_batches(
-            target, (batch.select(list(order)) for batch in reader)
-        )
+        names = pushed.columns or tuple(column.name for column in schema.fields)
+        wanted = schema.select(*names)
+        arrow = schema_to_pyarrow(wanted, include_field_ids=False)
+        target = pa.schema([arrow.field(name) for name in names])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                scan = ArrowScan(self._metadata, self._io, wanted, AlwaysTrue())
+                for batch in scan.to_record_batches([self._task]):
+                    typed = pa.RecordBatch.from_struct_array(_cast(batch, arrow))
+                    yield typed.select(list(names))
+            except Exception as error:
+                raise DataError(f"Can't read {self.path} of {self.name}: {error}") from error
+
+        return pa.RecordBatchReader.from_batches(target, batches())
 
 
 def row_filter(predicates: Sequence[Predicate], schema: IcebergSchema) -> BooleanExpression:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import Self
 
 import pyarrow as pa
 
@@ -24,13 +25,10 @@ from minishark.sources.filesystems import (
     is_remote,
     stat_file,
 )
+from minishark.sources.footers import Columns, columns_of_file, row_groups_of_file
 from minishark.sources.parquet_parts import WHOLE, FilePart
 
-if TYPE_CHECKING:
-    from pyarrow.parquet import FileMetaData
-
 _ROW_NUMBER = "file_row_number"  # DuckDB's option of read_parquet, and the column that it adds
-_FIELD_ID = b"PARQUET:field_id"
 _BYTES_MIN = 8 << 20  # parts of files below that are not worth a task
 _PARTS_PER_TASK = 4  # more parts are grouped, so that the plan stays short
 _TIME_ZONE = " WITH TIME ZONE"
@@ -71,6 +69,12 @@ class MappedFile:
     @property
     def is_whole(self) -> bool:
         return self.first == 0 and self.last is None
+
+    def ends_before(self, other: MappedFile) -> bool:
+        """Whether another part of the same file follows this one."""
+        if self.last is None or self.has_deletes:
+            return False
+        return other == replace(self, first=self.last, last=other.last)
 
     @property
     def range_bytes(self) -> int:
@@ -127,13 +131,30 @@ class MappedParquet(FileSplit):
         Raises:
             DataError: a footer can't be read; the message names the file.
         """
-        waiting = list(paths)
-        selects = []
+        waiting = iter(paths)
+        reads: list[_Read] = []
         for part in self.file_parts:
-            data, *waiting = waiting
-            deletes, waiting = waiting[: len(part.delete_files)], waiting[len(part.delete_files) :]
-            selects.append(_select(part, data, deletes))
-        return Relation("(" + " UNION ALL ".join(selects) + ")")
+            read = _read(part, next(waiting), [next(waiting) for _ in part.delete_files])
+            both = reads[-1].with_next(read) if reads else None
+            if both is None:
+                reads.append(read)
+            else:
+                reads[-1] = both
+        return Relation("(" + " UNION ALL ".join(read.sql for read in reads) + ")")
+
+    @classmethod
+    def joined(cls, splits: Sequence[Self]) -> Sequence[MappedParquet]:
+        """Splits of the same table as one; what is left of a file that was cut is read at once."""
+        found: list[MappedParquet] = []
+        for (name, access), some in groupby(splits, lambda split: (split.name, split.access)):
+            parts: list[MappedFile] = []
+            for part in (part for split in some for part in split.file_parts):
+                if parts and parts[-1].ends_before(part):
+                    parts[-1] = replace(parts[-1], last=part.last)
+                else:
+                    parts.append(part)
+            found.append(MappedParquet(name, parts, access))
+        return found
 
 
 def divided(
@@ -203,34 +224,60 @@ def _is_unnumbered(file: MappedFile) -> bool:
     return any(column.name.lower() == _ROW_NUMBER for column in file.columns)
 
 
-def _select(part: MappedFile, path: str, deletes: Sequence[str]) -> str:
-    from pyarrow.parquet import ParquetFile  # noqa: PLC0415 - only where files are read
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Rows of files that DuckDB reads at once."""
 
+    paths: tuple[str, ...]
+    stored: Columns  # those of all files
+    columns: str  # SQL of the table's
+    conditions: tuple[str, ...] = ()
+    is_numbered: bool = False  # whether the numbers of rows are read
+
+    @property
+    def sql(self) -> str:
+        # Names by position: those in the file may differ in case only.
+        names = [f"c{number}" for number in range(len(self.stored.names))]
+        options = "hive_partitioning = false"
+        if self.is_numbered:
+            options += f", {_ROW_NUMBER} = true"
+            names.append("n")
+        files = f"[{', '.join(map(quote_text, self.paths))}]"
+        read = f"read_parquet({files}, {options}) AS f({', '.join(names)})"
+        where = f" WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
+        return f"SELECT {self.columns} FROM {read}{where}"
+
+    def with_next(self, other: _Read) -> _Read | None:
+        """Both together, if that is one scan: DuckDB takes all files for stored like the first."""
+        if self.stored is not other.stored or self.columns != other.columns:
+            return None
+        if self.conditions or other.conditions or not self.stored.are_distinct:
+            return None
+        return replace(self, paths=self.paths + other.paths)
+
+
+def _read(part: MappedFile, path: str, deletes: Sequence[str]) -> _Read:
     try:
-        with ParquetFile(path) as file:
-            stored, metadata = file.schema_arrow, file.metadata
+        stored = columns_of_file(path)
+        conditions = _conditions(part, path, deletes)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"Can't read the Parquet file {part.path}: {error}") from error
     needs_ids = any(column.field_id is not None for column in part.columns)
-    if needs_ids and not any(each.stored for each in part.columns) and not _has_ids(stored):
+    if needs_ids and not any(each.stored for each in part.columns) and not stored.have_ids:
         raise DataError(
             f"The Parquet file {part.path} has no field ids, and its table no mapping of names; "
             "write the file again with the table's own writer."
         )
-    columns = ", ".join(_column(column, stored) for column in part.columns)
-    conditions = _conditions(part, metadata, deletes)
-    # Names by position: those in the file may differ in case only.
-    names = [f"c{number}" for number in range(len(stored))]
-    options = "hive_partitioning = false"
-    if conditions or any(column.is_row_number for column in part.columns):
-        options += f", {_ROW_NUMBER} = true"
-        names.append("n")
-    read = f"read_parquet({quote_text(path)}, {options}) AS f({', '.join(names)})"
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f"SELECT {columns} FROM {read}{where}"
+    return _Read(
+        paths=(path,),
+        stored=stored,
+        columns=", ".join(_column(column, stored) for column in part.columns),
+        conditions=conditions,
+        is_numbered=bool(conditions) or any(column.is_row_number for column in part.columns),
+    )
 
 
-def _column(column: MappedColumn, stored: pa.Schema) -> str:
+def _column(column: MappedColumn, stored: Columns) -> str:
     """SQL of one column of the table."""
     name = quote(column.name)
     if column.is_row_number:
@@ -239,7 +286,11 @@ def _column(column: MappedColumn, stored: pa.Schema) -> str:
     if number is None:
         return f"CAST({column.constant} AS {column.type}) AS {name}"
     source = f"c{number}"
-    type_ = stored.field(number).type
+    type_ = stored.schema.field(number).type
+    if pa.types.is_floating(type_) and not stored.bounds_count_nan:
+        # DuckDB would skip rows, or take all of a row group, by what filters make of bounds: it
+        # does not see through this.
+        source = f"CASE WHEN {source} IS NULL THEN NULL ELSE {source} END"
     if pa.types.is_timestamp(type_):
         # Without a zone, files mean UTC where tables mean an instant (INT96, for one).
         zoned = type_.tz is not None
@@ -249,25 +300,15 @@ def _column(column: MappedColumn, stored: pa.Schema) -> str:
     return f"CAST({source} AS {column.type}) AS {name}"
 
 
-def _position(column: MappedColumn, stored: pa.Schema) -> int | None:
-    ids = [_field_id(field) for field in stored]
-    if column.field_id is not None and _has_ids(stored):
-        return ids.index(column.field_id) if column.field_id in ids else None
+def _position(column: MappedColumn, stored: Columns) -> int | None:
+    if column.field_id is not None and stored.have_ids:
+        return stored.places.get(column.field_id)
     found = [name for name in column.stored if name in stored.names]
     return stored.names.index(found[0]) if found else None
 
 
-def _field_id(field: pa.Field) -> int | None:
-    found = (field.metadata or {}).get(_FIELD_ID)
-    return None if found is None else int(found)
-
-
-def _has_ids(stored: pa.Schema) -> bool:
-    return any(_field_id(field) is not None for field in stored)
-
-
-def _conditions(part: MappedFile, metadata: FileMetaData, deletes: Sequence[str]) -> list[str]:
-    conditions = [] if part.is_whole else [_ranges(part, metadata)]
+def _conditions(part: MappedFile, path: str, deletes: Sequence[str]) -> tuple[str, ...]:
+    conditions = [] if part.is_whole else [_ranges(part, path)]
     if part.deleted:
         numbers = f"unnest(string_split({quote_text(part.deleted)}, ','))"
         conditions.append(f"n NOT IN (SELECT CAST({numbers} AS BIGINT))")
@@ -277,35 +318,19 @@ def _conditions(part: MappedFile, metadata: FileMetaData, deletes: Sequence[str]
             f"n NOT IN (SELECT pos FROM read_parquet([{files}], hive_partitioning = false) "
             f"WHERE file_path = {quote_text(part.named_in_deletes)})"
         )
-    return conditions
+    return tuple(conditions)
 
 
-def _ranges(part: MappedFile, metadata: FileMetaData) -> str:
+def _ranges(part: MappedFile, path: str) -> str:
     """Which rows are in row groups whose middle is in the part's bytes."""
     ranges: list[tuple[int, int]] = []
     row = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        middle = _middle(group)
-        if part.first <= middle and (part.last is None or middle < part.last):
+    for group in row_groups_of_file(path):
+        if part.first <= group.middle and (part.last is None or group.middle < part.last):
             if ranges and ranges[-1][1] == row:
-                ranges[-1] = (ranges[-1][0], row + group.num_rows)
+                ranges[-1] = (ranges[-1][0], row + group.rows)
             else:
-                ranges.append((row, row + group.num_rows))
-        row += group.num_rows
+                ranges.append((row, row + group.rows))
+        row += group.rows
     listed = " OR ".join(f"(n >= {first} AND n < {last})" for first, last in ranges)
     return f"({listed or 'false'})"
-
-
-def _middle(group: pa.parquet.RowGroupMetaData) -> int:
-    """The byte in the middle of a row group."""
-    columns = [group.column(number) for number in range(group.num_columns)]
-    if not columns:
-        return 0
-    starts = [
-        column.data_page_offset
-        if not column.has_dictionary_page or not column.dictionary_page_offset
-        else min(column.dictionary_page_offset, column.data_page_offset)
-        for column in columns
-    ]
-    return int(min(starts) + sum(column.total_compressed_size for column in columns) // 2)

@@ -28,7 +28,14 @@ from minishark.sources.postgres_columns import (
     numeric_option,
     postgres_column,
 )
-from minishark.sources.postgres_server import Dsn, Moment, Server, complete, fetched
+from minishark.sources.postgres_server import (
+    LOCK_OF_TASKS_S,
+    Dsn,
+    Moment,
+    Server,
+    complete,
+    fetched,
+)
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
@@ -135,7 +142,7 @@ class PostgresSnapshot(Snapshot):
         """Ranges of the table's blocks; a view is one split.
 
         Raises:
-            DataError: the server does not answer.
+            DataError: the server does not answer, or does not keep the moment any more.
         """
         relation = self._table.relation
         blocks = relation.blocks
@@ -145,7 +152,7 @@ class PostgresSnapshot(Snapshot):
         if pushed.limit is not None and not pushed.predicates:
             pieces = 1  # the server stops by itself
         ends = [blocks * (number + 1) // pieces for number in range(pieces - 1)]
-        exported = self.moment.exported()
+        exported = self.moment.exported(self._table.sql)
         size = self.statistics.bytes
         return [
             PostgresSplit(
@@ -208,6 +215,7 @@ class PostgresSplit(Split):
         with self._server.connected() as connection:
             fetched(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             fetched(connection, f"SET TRANSACTION SNAPSHOT {quote_text(self._exported)}")
+            fetched(connection, f"SET LOCAL lock_timeout = {int(LOCK_OF_TASKS_S * 1000)}")
             with connection.cursor() as cursor:
                 cursor.execute(sql)
                 for batch in cursor.fetch_record_batch():

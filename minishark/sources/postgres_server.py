@@ -23,6 +23,9 @@ Dsn: TypeAlias = str | Callable[[], str]
 
 
 _CONNECT_S = 10
+_LOCK_S = 60  # for which statements wait for ALTER TABLE, TRUNCATE and the like
+LOCK_OF_TASKS_S = 5
+"""For which tasks wait: who has the table waits in turn for the query to end."""
 # libpq's variables that say how to connect, with its names for them in connection strings.
 _VARIABLES = {
     "PGHOST": "host",
@@ -68,6 +71,7 @@ class Server:
         try:
             fetched(connection, "SET standard_conforming_strings = on")
             fetched(connection, "SET TimeZone = 'UTC'")
+            fetched(connection, f"SET lock_timeout = {_LOCK_S * 1000}")
             if self._timeout is not None:
                 fetched(connection, f"SET statement_timeout = {int(self._timeout * 1000)}")
         except BaseException:
@@ -84,6 +88,8 @@ class Server:
         hint = ""
         if "snapshot" in text and ("invalid" in text or "does not exist" in text):
             hint = " The query took longer than the source's option `hold` allows; raise it."
+        if "lock timeout" in text:
+            hint = " Somebody changes the table's columns, truncates it or writes it anew."
         return DataError(f"Can't read {self.name}: {text}.{hint}")
 
 
@@ -126,15 +132,22 @@ class Moment:
         """Whether both are of one server, kept equally long."""
         return self._server.is_same_as(other._server) and self._hold == other._hold
 
-    def exported(self) -> str:
-        """The name by which other transactions take over the snapshot.
+    def exported(self, table: str) -> str:
+        """The name by which other transactions take over the snapshot, to read a table.
+
+        Until the end nobody can truncate the table or write it anew, which would move rows from
+        one range of blocks to another, or remove them from snapshots.
+
+        Args:
+            table: its name in SQL.
 
         Raises:
-            DataError: the server does not answer.
+            DataError: the server does not answer, or does not keep the snapshot any more.
         """
         with self._lock:
-            if self._holder is None or not self._holder.is_alive():
+            if self._holder is None:
                 self._holder = _Holder(self._server, self._hold)
+            self._holder.lock(table)
             return self._holder.snapshot
 
     def end(self) -> None:
@@ -159,17 +172,20 @@ class _Holder:
             _close(connection)
             raise server.told(error) from error
         self.snapshot: str = snapshot
-        self._connection = connection
+        self._server, self._connection = server, connection
         self.close = weakref.finalize(self, _close, connection)
 
-    def is_alive(self) -> bool:
-        """Whether the server still keeps the snapshot."""
+    def lock(self, table: str) -> None:
+        """Keep others from moving the rows of a table, which has not to be a table proper.
+
+        Raises:
+            DataError: the server does not keep the snapshot any more, or somebody has the table.
+        """
         try:
-            fetched(self._connection, "SELECT 1")
-        except Exception:  # noqa: BLE001 - whatever it is, the snapshot can't be relied upon
-            self.close()
-            return False
-        return True
+            fetched(self._connection, f"SELECT FROM {table} LIMIT 0")
+        except Exception as error:
+            self.close()  # whatever it is, the snapshot can't be relied upon
+            raise self._server.told(error) from error
 
 
 def fetched(connection: Connection, sql: str) -> list[tuple[Any, ...]]:

@@ -171,7 +171,7 @@ class CachedTables:
         cached = self._cached[lost.table]
         with cached.lock:
             table = self.tables.catalog.get(lost.table)
-            if not any(partition.file in lost.files for partition in table.partitions):
+            if not any(file in lost.files for part in table.partitions for file in part.files):
                 return  # another thread was faster
             plan, known = cached.plan, cached.fingerprint
             if plan is None or known is None or fingerprint(plan) != known:

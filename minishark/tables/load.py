@@ -27,7 +27,7 @@ from minishark.cluster.backend import (
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.expressions import ColumnRef, Schema, quote
-from minishark.query.inputs import stage_slices
+from minishark.query.inputs import partition_slices, stage_slices
 from minishark.query.locality import replica_locations
 from minishark.query.observer import QueryObserver
 from minishark.query.recorder import task_metrics
@@ -68,6 +68,7 @@ class TableSource:
     slices: tuple[FileSlice, ...] = ()  # pieces that are stored Arrow files
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
+    merged: tuple[Partition, ...] = ()  # partitions to be stored again, each as one file
     origin: Origin | None = None  # what the table can be loaded from again
     opened: Snapshot | None = None  # keeps the rows of `reads` readable
 
@@ -149,13 +150,19 @@ class TableLoader:
                 StageNode(index=1, tasks=layout.partitions, reads=(Read(0),)),
             ]
         else:
-            self._pieces = (
-                [TaskPayload(i, {"in0": (s,)}) for i, s in enumerate(self.source.partitions)]
-                if self._takes_files
-                else self.source.runs(layout.partitions)
-            )
+            self._pieces = self._whole_pieces()
             nodes = [StageNode(index=1, tasks=len(self._pieces))]
         self._graph = StageGraph(nodes)
+
+    def _whole_pieces(self) -> Sequence[TaskPayload]:
+        """A task for each partition, which reads its rows."""
+        source = self.source
+        if source.merged:
+            read = [partition_slices(partition) for partition in source.merged]
+            return [TaskPayload(i, {"in0": slices}) for i, slices in enumerate(read)]
+        if self._takes_files:
+            return [TaskPayload(i, {"in0": (s,)}) for i, s in enumerate(source.partitions)]
+        return source.runs(self.layout.partitions)
 
     @property
     def _is_divided(self) -> bool:
@@ -247,7 +254,9 @@ class TableLoader:
 
     def _partition(self, index: int) -> TaskPayload:
         first, live = index, self._placed.nodes
-        if self._takes_files and (home := self.source.partitions[index].locations[0]) in live:
+        if self.source.merged:
+            first = self.source.merged[index].index
+        elif self._takes_files and (home := self.source.partitions[index].locations[0]) in live:
             first = live.index(home)
         nodes = replica_locations(live, first, self.layout.replicas)
         if not self._is_divided:

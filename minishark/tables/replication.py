@@ -77,8 +77,9 @@ class Replicator:
     cluster: Cluster  # copies files
     tables: Callable[[], Iterable[Table]]  # gives all tables, with the last known locations
     homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
-    # Called when locations of a partition change: table, index, new nodes, former nodes.
-    moved: Callable[[Table, int, Sequence[str], Sequence[str]], None]
+    # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
+    # whether they did: not if the table has changed meanwhile.
+    moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
     _farewells: Farewells = field(default_factory=Farewells)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -144,12 +145,15 @@ class Replicator:
         nodes = self.cluster.nodes
         gone = [node for node in partition.locations if node not in nodes]
         # The table may be dropped or replaced during the copy: `moved` checks for that.
-        self._farewells.keep(partition.file, copy.target)
-        if self.cluster.copy_file(partition.file, copy.source, copy.target):
-            self.moved(copy.table, copy.index, (copy.target,), (*gone, *copy.leaves))
+        for file in partition.files:
+            self._farewells.keep(file, copy.target)
+        if not all(self.cluster.copy_file(f, copy.source, copy.target) for f in partition.files):
+            return
+        if self.moved(copy.table, copy.index, (copy.target,), (*gone, *copy.leaves)):
             # Whoever begins after this plans with the new locations.
             for node in copy.leaves:
-                self._farewells.give_up(partition.file, node, self.cluster.open_folders)
+                for file in partition.files:
+                    self._farewells.give_up(file, node, self.cluster.open_folders)
 
 
 def _has(store: Store, file: str, node: str) -> bool:

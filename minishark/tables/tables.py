@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -14,21 +14,31 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec import structs
 
-from minishark.catalog import Catalog, Table
-from minishark.cluster.backend import Cluster, Placement
+from minishark.catalog import ROW_NUMBER, Catalog, ColumnStatistics, Table
+from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.errors import CatalogError, DataError, OptionError, PartitionsLostError
-from minishark.expressions import Schema
-from minishark.query.inputs import lost_partitions
+from minishark.errors import (
+    AlreadyExistsError,
+    CatalogError,
+    ConflictError,
+    DataError,
+    OptionError,
+    PartitionsLostError,
+)
+from minishark.expressions import Column, Schema
+from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
+from minishark.tables.deltas import DeltaWriter, changed_files, needs_merge, versions
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
+from minishark.tables.rebalancing import Farewells
 from minishark.tables.replication import Replicator
 from minishark.tables.sources import (
     SourceSize,
@@ -37,10 +47,10 @@ from minishark.tables.sources import (
     pieces_source,
     split_source,
 )
-from minishark.worker.protocol import FileSlice
 from minishark.worker.statistics import merge_statistics
 from minishark.worker.store import InputMissingError
 
+NUMBERED = "_minishark_numbered_"  # how the names of tables with numbered rows start
 _SMALL_TABLE_ROWS = 20_000
 _SMALL_TABLE_BYTES = 1 << 20
 _READS_MAX = 5
@@ -69,7 +79,13 @@ class Tables:
     _origins: dict[str, tuple[Origin, Layout]] = field(default_factory=dict)
     _same_as: dict[str, str] = field(default_factory=dict)
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
+    deltas: DeltaWriter = field(init=False)
+    _numbered: set[str] = field(default_factory=set)  # folders of tables whose rows were numbered
+    _retired: Farewells = field(default_factory=Farewells)  # files of former versions
     _restoring: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.deltas = DeltaWriter(self.cluster)
 
     def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
         self.check_new(name, replace=replace)
@@ -104,7 +120,9 @@ class Tables:
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
         if name in self.catalog and not replace:
-            raise CatalogError(f"There is a table called {name!r} already; pass replace=True.")
+            raise AlreadyExistsError(
+                f"There is a table called {name!r} already; pass replace=True."
+            )
         if self.planning.has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
 
@@ -139,6 +157,10 @@ class Tables:
     def _forget(self, folder: str) -> None:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
+        self.deltas.forget(folder)
+        if folder in self._numbered:
+            self._numbered.discard(folder)
+            self.planning.remove_table(f"{NUMBERED}{folder}")
         self._homes.pop(folder, None)
         self.cluster.remove_folder(folder)
 
@@ -146,7 +168,7 @@ class Tables:
         for _ in range(_READS_MAX - 1):
             table = self.catalog.get(name)
             try:
-                return self._stored_rows(table)
+                return self.stored_rows(table)
             except (InputMissingError, OSError) as error:
                 if self.is_current(table):  # else it was replaced, or its replicas moved
                     files = error.files if isinstance(error, InputMissingError) else ()
@@ -154,11 +176,84 @@ class Tables:
                     if lost is None:
                         raise
                     self.restore(lost)
-        return self._stored_rows(self.catalog.get(name))
+        return self.stored_rows(self.catalog.get(name))
 
-    def _stored_rows(self, table: Table) -> pa.Table:
-        slices = tuple(FileSlice(p.file, p.locations) for p in table.partitions)
-        return self.cluster.store().read(slices)
+    def stored_rows(self, table: Table) -> pa.Table:
+        slices = [item for p in table.partitions for item in partition_slices(p)]
+        return self.cluster.store().read(tuple(slices))
+
+    # Changes
+
+    def changed(self, *changes: tuple[Table, Table]) -> None:
+        """Publish the next versions of tables, all at once: each with the one before.
+
+        Raises:
+            ConflictError: a table has another version by now; nothing was published.
+        """
+        with self._lock:
+            current = {old.folder: self._current(old) for old, _ in changes}
+            found = [_relocated(new, current[old.folder]) for old, new in changes]
+            self.catalog.add(*found)
+            for new in found:
+                self.planning.update_table(new)
+        for old, new in changes:
+            self.retire(changed_files(old, new))
+        self.sweep()
+
+    def _current(self, old: Table) -> Table:
+        current = self.catalog.find(old.name)
+        if current is None or not current.same_rows(old):
+            raise ConflictError(
+                f"Table {old.name} was changed or replaced meanwhile; run the statement again."
+            )
+        return current
+
+    def retire(self, files: Mapping[str, Sequence[str]]) -> None:
+        """Files that no version has any more, with their locations, are deleted some time."""
+        for file, nodes in files.items():
+            for node in nodes:
+                self._retired.give_up(file, node, self.cluster.open_folders)
+
+    def merged(self, table: Table) -> Table:
+        """The same rows, with partitions that have changed much stored again as single files."""
+        worn = tuple(partition for partition in table.partitions if needs_merge(partition))
+        if not worn:
+            return table
+        source = TableSource(schema=table.schema, merged=worn)
+        copies = self.copies(len(table.partitions), table.replicas)
+        layout = TableLayout((), len(worn), copies)
+        with self.temporary_folders(table.folder), self.loading(table.name, "merge") as observer:
+            loaded = self._loader(table.folder, source, layout, observer).load()
+        partitions = list(table.partitions)
+        for old, new in zip(worn, loaded.partitions, strict=True):
+            partitions[old.index] = replace_fields(new, index=old.index)
+        return replace_fields(table, partitions=tuple(partitions), version=next(versions))
+
+    def numbered(self, table: Table) -> Table:
+        """The same rows with their numbers, as a table that only views of the catalog have."""
+        name = f"{NUMBERED}{table.folder}"
+        columns = (*table.statistics.columns, ColumnStatistics(distinct=table.rows))
+        found = replace_fields(
+            table,
+            name=name,
+            schema=(*table.schema, Column(ROW_NUMBER, "BIGINT")),
+            partitions=tuple(replace_fields(p, is_numbered=True) for p in table.partitions),
+            statistics=structs.replace(table.statistics, columns=columns),
+        )
+        with self._lock:
+            if table.folder in self._numbered:
+                self.planning.update_table(found)
+            else:
+                self.planning.put_table(found)
+                self._numbered.add(table.folder)
+        return found
+
+    def sweep(self) -> None:
+        """Delete files of former versions that no open query can be reading."""
+        cluster = self.cluster
+        lasting = {cluster.folder(CALLS_FOLDER), *(table.folder for table in self.catalog)}
+        for file, node in self._retired.superfluous(cluster.open_folders - lasting):
+            self.cluster.remove_copy(file, node)
 
     # Replication and restoring
 
@@ -170,14 +265,18 @@ class Tables:
             moved=self._moved,
         )
 
-    def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> None:
+    def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> bool:
         """Change the locations of a partition: `found` are added, `gone` removed."""
         with self._lock:
             if not self.is_current(table):
-                return  # it was dropped or replaced while it was copied
+                return False  # it was dropped or replaced while it was copied
             current = self.catalog.get(table.name)
-            stored = [n for n in current.partitions[index].locations if n not in gone]
+            partition = current.partitions[index]
+            if found and partition.files != table.partitions[index].files:
+                return False  # it has changed meanwhile: the next round copies what it is now
+            stored = [n for n in partition.locations if n not in gone]
             self.catalog.add(current.with_locations(index, tuple(dict.fromkeys((*stored, *found)))))
+            return True
 
     def is_current(self, table: Table) -> bool:
         """Whether the table of that name is still the same load, wherever it is stored."""
@@ -185,7 +284,8 @@ class Tables:
 
     def content(self, table: Table) -> str:
         """Identifies a table's rows: the same for a load and those that repeat it."""
-        return self._same_as.get(table.folder, table.folder)
+        content = self._same_as.get(table.folder, table.folder)
+        return f"{content}@{table.version}" if table.version else content
 
     def repeats(self, table: Table, content: str) -> None:
         """A table about to be published has the same rows as a lost one, with this content."""
@@ -195,11 +295,14 @@ class Tables:
         """Load a table again whose partitions are lost, if its source has not changed."""
         with self._restoring:  # several queries may find the same table lost
             table = self.catalog.get(lost.table)
-            if not any(partition.file in lost.files for partition in table.partitions):
+            if not any(file in lost.files for part in table.partitions for file in part.files):
                 return  # another thread was faster
             known = self._origins.get(table.folder)
             if known is None:
                 raise lost
+            if table.version:
+                why = ", and statements have changed it since it was loaded"
+                raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
             origin, layout = known
             if not _is_unchanged(origin):
                 why = f", and {origin.source.name} has changed since"
@@ -239,10 +342,10 @@ class Tables:
         return max(nodes, replicas) if partitions == 1 else replicas
 
     @contextlib.contextmanager
-    def loading(self, name: str) -> Iterator[QueryObserver]:
+    def loading(self, name: str, verb: str = "load") -> Iterator[QueryObserver]:
         """The observer of a load, which is told when it is over."""
         began_s = time.perf_counter()
-        with self.observed(f"load {name}") as observer:
+        with self.observed(f"{verb} {name}") as observer:
             yield observer
             observer.loaded(time.perf_counter() - began_s)
 
@@ -257,18 +360,28 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Table:
         """Load a source into a folder, as a table that is not published yet."""
-        site = Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes)
-        loader = TableLoader(
-            site=site,
+        loader = self._loader(folder, source, layout, observer, on_progress=on_progress)
+        return self.described(
+            name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
+        )
+
+    def _loader(
+        self,
+        folder: str,
+        source: TableSource,
+        layout: TableLayout,
+        observer: QueryObserver,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> TableLoader:
+        return TableLoader(
+            site=Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes),
             folder=folder,
             source=source,
             layout=layout,
             observer=observer,
             on_progress=on_progress,
             storage=self.storage,
-        )
-        return self.described(
-            name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
         )
 
     def _place(self, folder: str) -> Placement:
@@ -307,11 +420,24 @@ class Tables:
         with self._lock:
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
-                raise CatalogError(f"There is a table called {table.name!r} already.")
+                raise AlreadyExistsError(f"There is a table called {table.name!r} already.")
             self.catalog.add(table)
             self.planning.put_table(table)
         if replaced is not None:
             self._forget(replaced.folder)
+
+
+def _relocated(new: Table, current: Table) -> Table:
+    """The next version of `current`, whose replicas may have moved while it was made."""
+    partitions = list(new.partitions)
+    for i, now in enumerate(current.partitions):
+        made = partitions[i]
+        if made.files == now.files:
+            partitions[i] = replace_fields(made, locations=now.locations)
+        elif made.file == now.file:
+            both = tuple(node for node in made.locations if node in now.locations)
+            partitions[i] = replace_fields(made, locations=both or made.locations)
+    return replace_fields(new, partitions=tuple(partitions))
 
 
 def check_layout(layout: Layout) -> None:

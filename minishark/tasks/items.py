@@ -32,7 +32,7 @@ from minishark.tasks.pool import CallPool
 from minishark.tasks.results import MapPlan, Results
 from minishark.worker.protocol import Value
 from minishark.worker.python_tasks import SCOPE, EachOf
-from minishark.worker.values import dump, load
+from minishark.worker.values import dump, load, unsendable
 
 Transformation = Callable[[Iterator[Any]], Iterable[Any]]
 Action = Callable[[Iterator[Any]], Any]
@@ -499,7 +499,7 @@ def stored(context: Context, parts: Sequence[Any]) -> Partitions:
         with context.pool.files.storing() as put:
             values = tuple([dump(part, put) for part in parts])
     except Exception as error:
-        raise OptionError(f"Items can't be sent to other processes: {error}") from error
+        raise unsendable("An item", error) from error
     return Partitions(context.pool, values)
 
 

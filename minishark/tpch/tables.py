@@ -62,6 +62,7 @@ def load_tables(
     *,
     partitions: int | None = None,
     replicas: int,
+    replace: bool = False,
 ) -> None:
     """Load tables (name to path, or glob) into a session, TPC-H's by their keys."""
     # `partitions` is for the partitioned ones; None for the session's default.
@@ -75,6 +76,7 @@ def load_tables(
             partitions=None if key is None else partitions,
             replicas=replicas,
             on_progress=reporter.progress,
+            replace=replace,
         )
 
 

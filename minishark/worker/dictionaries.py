@@ -119,7 +119,7 @@ def _renumbered(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArr
     """The same text as indices into `values`; NULL for text that is not among them."""
     import pyarrow.compute as pc  # noqa: PLC0415 - 30 ms that few processes need
 
-    kind = _dictionary_type(values).index_type
+    kind = dictionary_type(values).index_type
     positions = pc.index_in(texts.dictionary, value_set=values).cast(kind)
     return pa.DictionaryArray.from_arrays(positions.take(texts.indices), values)
 
@@ -127,11 +127,12 @@ def _renumbered(texts: pa.DictionaryArray, values: pa.Array) -> pa.DictionaryArr
 def _with_chunks(
     table: pa.Table, position: int, chunks: list[pa.DictionaryArray], values: pa.Array
 ) -> pa.Table:
-    column = pa.chunked_array(chunks, _dictionary_type(values))
+    column = pa.chunked_array(chunks, dictionary_type(values))
     field = table.schema.field(position).with_type(column.type)
     return table.set_column(position, field, column)
 
 
-def _dictionary_type(values: pa.Array) -> pa.DictionaryType:
+def dictionary_type(values: pa.Array) -> pa.DictionaryType:
+    """The type of codes into these values: signed, and as narrow as possible."""
     kind = pa.int8() if len(values) <= _NARROW_VALUES_MAX else pa.int16()
     return pa.dictionary(kind, values.type)

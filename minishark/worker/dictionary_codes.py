@@ -28,14 +28,15 @@ def with_codes(
 ) -> CodedInputs:
     """Inputs, of which some are `new`, with the dictionary codes that a fragment reads.
 
-    Nothing is copied where all partitions of a table have the same dictionary.
+    Nothing is copied where all partitions of a table have the same dictionary, or a longer one that
+    begins with it, as rows have that were added later.
     """
     found = dict(inputs)
     for each in codes:
         table, lists = found[each.input], {}
         for name, column in each.columns:
             text = table.column(column)
-            if not _has_one_dictionary(text):
+            if not _have_same_codes(text):
                 text, new = _with_one_dictionary(text), new | {each.input}
             codes_of_text, lists[column] = _codes_and_values(text)
             table = table.append_column(name, codes_of_text)
@@ -46,10 +47,18 @@ def with_codes(
     return CodedInputs(found, new)
 
 
-def _has_one_dictionary(text: pa.ChunkedArray) -> bool:
-    return pa.types.is_dictionary(text.type) and all(
-        chunk.dictionary == text.chunk(0).dictionary for chunk in text.chunks
-    )
+def _have_same_codes(text: pa.ChunkedArray) -> bool:
+    """Whether a code stands for the same text in all chunks."""
+    if not pa.types.is_dictionary(text.type):
+        return False
+    if not text.num_chunks:
+        return True
+    longest = _longest_dictionary(text)
+    return all(c.dictionary == longest[: len(c.dictionary)] for c in text.chunks)
+
+
+def _longest_dictionary(text: pa.ChunkedArray) -> pa.Array:
+    return max((chunk.dictionary for chunk in text.chunks), key=len)
 
 
 def _with_one_dictionary(text: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -64,6 +73,6 @@ def _codes_and_values(text: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ListAr
     if not text.num_chunks:
         nothing = pa.chunked_array([], text.type.index_type)
         return nothing, pa.array([[]], pa.list_(text.type.value_type))
-    values = text.chunk(0).dictionary
+    values = _longest_dictionary(text)
     codes = pa.chunked_array([chunk.indices for chunk in text.chunks])
     return codes, pa.ListArray.from_arrays([0, len(values)], values)

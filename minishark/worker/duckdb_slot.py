@@ -14,7 +14,7 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
-from minishark.expressions import quote
+from minishark.expressions import quote, quote_text
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import NodeMemory
 from minishark.worker.profiles import profiled
@@ -34,6 +34,7 @@ EXECUTE = "EXECUTE "
 """How a statement begins that runs a prepared one."""
 
 _LIMIT_TOLERANCE = 0.1
+_WITH = "WITH "
 _FRAGMENT = compile("run(text)", "<fragment>", "eval")
 
 
@@ -74,6 +75,7 @@ class DuckDBSlot:
         self._disabled_optimizers = ""  # as DuckDB has them
         self._wanted_off = ""  # as the stage needs them, when something is planned
         self._profiles = False
+        self._scans = ""  # common table expressions that all SELECTs begin with
         self.threads = 1
 
     @property
@@ -138,7 +140,7 @@ class DuckDBSlot:
     def sql(self, text: str, tables: Mapping[str, object]) -> Rows:
         """Bind SQL over Arrow tables; it runs when the rows are read."""
         self.choose_optimizers()
-        return _in_scope(self.con.sql, text, tables)
+        return _in_scope(self.con.sql, self._reading(text), tables)
 
     def profile(self) -> Profiled | None:
         """What the operators of the last relation did whose rows were read; None if unknown.
@@ -156,11 +158,41 @@ class DuckDBSlot:
     def execute(self, text: str, tables: Mapping[str, object]) -> Rows:
         if not text.startswith(EXECUTE):  # a plan that exists
             self.choose_optimizers()
+        return _in_scope(self.con.execute, self._reading(text), tables)
+
+    def copy(self, sql: str, path: str, options: str, tables: Mapping[str, object]) -> Rows:
+        """Write the rows of a SELECT over Arrow tables to files; the one row tells how many."""
+        self.choose_optimizers()
+        text = f"COPY ({self._reading(sql)}) TO {quote_text(path)} ({options})"
         return _in_scope(self.con.execute, text, tables)
 
     @contextlib.contextmanager
+    def scans(self, streams: Mapping[str, object], relations: Mapping[str, str]) -> Iterator[None]:
+        """While the block runs, SELECTs may read relations over files and Arrow streams, by name.
+
+        They become common table expressions: DuckDB binds a view when it is created, too, and opens
+        its files each time.
+        """
+        texts = (f"{quote(name)} AS NOT MATERIALIZED {sql}" for name, sql in relations.items())
+        with self.views(streams, {}):
+            self._scans = ", ".join(texts)
+            try:
+                yield
+            finally:
+                self._scans = ""
+
+    def _reading(self, sql: str) -> str:
+        if not self._scans:
+            return sql
+        others = sql.startswith(_WITH)
+        return f"{_WITH}{self._scans}{',' if others else ''} {sql.removeprefix(_WITH)}"
+
+    @contextlib.contextmanager
     def views(self, tables: Mapping[str, object], relations: Mapping[str, str]) -> Iterator[None]:
-        """While the block runs, views of Arrow data, and of SQL relations over it, by name."""
+        """While the block runs, views of Arrow data, and of SQL relations over it, by name.
+
+        A user's statement may name them anywhere.
+        """
         try:
             for name, table in tables.items():
                 self.con.register(name, table)

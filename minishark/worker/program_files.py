@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from minishark.errors import CatalogError, DataError
-from minishark.worker.protocol import FileSlice, StoredPartition
+from minishark.worker.protocol import StoredPartition
 from minishark.worker.store import Store
 
 
@@ -72,8 +72,8 @@ class ProgramFiles:
             known = ", ".join(sorted(self.tables)) or "none"
             raise CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
         part = row_range([each.rows for each in stored], index, count)
-        slices = tuple(FileSlice(s.file, s.locations) for s in stored[part.first : part.last])
-        return self.store.read(slices).slice(part.offset, part.length)
+        slices = [item for each in stored[part.first : part.last] for item in each.slices]
+        return self.store.read(tuple(slices)).slice(part.offset, part.length)
 
     def keep(self, index: int, part: Any) -> StoredPart:
         """Store a part of a program's result, which becomes a partition of a table.

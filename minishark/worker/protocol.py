@@ -12,12 +12,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from minishark.catalog import RowNumbers
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
 
-class FileSlice(msgspec.Struct, frozen=True, array_like=True):
-    """Record batches `first` to `last` (exclusive; None: the end) of a task's output or a table."""
+class _Batches(msgspec.Struct, frozen=True, array_like=True):
+    """Record batches of a stored file, or of an output that travels in messages."""
 
     # A stored Arrow file, relative to the storage folder of each of the locations; empty for an
     # output that travels in messages.
@@ -26,6 +27,14 @@ class FileSlice(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     last: int | None = None
     inline: bytes = b""  # such an output, as an Arrow IPC stream
+
+
+class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
+    """Record batches `first` to `last` (exclusive; None: the end) of a task's output or a table."""
+
+    deleted: RowNumbers = b""  # rows that are left out, counted from the first of the file
+    # The number of the file's first row, if rows have a further column with their numbers.
+    numbered_from: int | None = None
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -140,8 +149,7 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=
 class StoredPartition(msgspec.Struct, frozen=True, array_like=True):
     """A partition of a table, for programs."""
 
-    file: str
-    locations: tuple[str, ...]
+    slices: tuple[FileSlice, ...]
     rows: int
 
 

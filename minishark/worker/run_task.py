@@ -17,7 +17,7 @@ from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
 from minishark.errors import DataError
-from minishark.expressions import quote, quote_text
+from minishark.expressions import quote
 from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
 from minishark.worker.dictionary_codes import CodedInputs, with_codes
@@ -315,11 +315,10 @@ class TaskRunner:
                 yield tables
             return
         scanned = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
-        with (
-            scanned.open() as scans,
-            self._duckdb.views({**views, **scans.streams}, scans.relations),
-        ):
-            yield tables
+        with scanned.open() as scans:
+            named = self._duckdb.scans if stage.types else self._duckdb.views
+            with named({**views, **scans.streams}, scans.relations):
+                yield tables
 
     def _stored_unchanged(
         self, stage: StageTask, task: TaskPayload, slices: tuple[FileSlice, ...]
@@ -399,9 +398,9 @@ class TaskRunner:
         if stage.hints.reduces_inputs:
             sql, coded = self._reduced(sql, stage, coded, None)
         rows = f"SELECT {', '.join(names)} FROM ({sql})"
-        copy = f"COPY ({rows}) TO {quote_text(path)} ({target.options})"
         try:
-            with self._duckdb.execute(copy, coded.tables).to_arrow_reader(1) as reader:
+            copied = self._duckdb.copy(rows, path, target.options, coded.tables)
+            with copied.to_arrow_reader(1) as reader:
                 answer = reader.read_all()
         except duckdb.IOException as error:
             if target.folder not in str(error):

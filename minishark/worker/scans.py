@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import cloudpickle
 import duckdb
@@ -110,11 +111,10 @@ class Scans:
             check_unchanged(file)
 
     def _relation(self, name: str, reads: Sequence[SplitRead]) -> str:
-        parts = [
-            _typed(read.schema, self._part(name, split, read.pushed))
-            for read in reads
-            for split in read.splits
-        ]
+        parts = []
+        for (schema, pushed), some in groupby(reads, lambda read: (read.schema, read.pushed)):
+            splits = _joined([split for read in some for split in read.splits])
+            parts += [_typed(schema, self._part(name, split, pushed)) for split in splits]
         return f"({' UNION ALL '.join(parts or [_nothing(reads[0].schema)])})"
 
     def _part(self, name: str, split: Split, pushed: Pushed) -> str:
@@ -135,6 +135,13 @@ def _unpickled(pickled: bytes) -> SplitRead:
     except Exception as error:  # it needs a module that is not here, or the like
         raise DataError(f"A split of a source can't be unpickled here: {error}") from error
     return read
+
+
+def _joined(splits: Sequence[Split]) -> Iterator[Split]:
+    """Consecutive splits of one kind as they are read fastest."""
+    for _, some in groupby(splits, type):
+        alike = [*some]
+        yield from alike[0].joined(alike)
 
 
 def _told(error: BaseException) -> MinisharkError:

@@ -30,6 +30,7 @@ from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.paths import StorePaths, follow, link
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
+from minishark.worker.visible_rows import with_numbers, without_deleted
 from minishark.worker.writing import FileWriter, RawFile, StoredFile
 
 _CACHED_FILES_MAX = 1024
@@ -156,12 +157,12 @@ class Store:
         cached = ((slices, self._tables.get(slices)) for slices in inputs)
         held = {slices: table for slices, table in cached if table is not None}
         wanted = [item for slices in inputs if slices not in held for item in slices]
-        parts = self._parts(dict.fromkeys(wanted))
+        parts = {item: _changed(rows, item) for item, rows in self._parts(wanted).items()}
         for slices in inputs:
             if slices in held:
                 continue
             held[slices] = table = _joined([parts[item] for item in slices])
-            if any(item.inline for item in slices):
+            if any(item.inline or item.numbered_from is not None for item in slices):
                 continue
             with self._lock:
                 self._tables[slices] = table
@@ -170,10 +171,10 @@ class Store:
         return [held[slices] for slices in inputs]
 
     def _parts(self, items: Iterable[FileSlice]) -> dict[FileSlice, pa.Table]:
-        """The rows of each slice; an InputMissingError names all that are missing."""
+        """The stored rows of each slice; an InputMissingError names all that are missing."""
         found: dict[FileSlice, pa.Table | InputMissingError] = {}
         far = []
-        for item in items:
+        for item in dict.fromkeys(items):
             if item.inline:
                 reader = pa.ipc.open_stream(item.inline)
                 batches = [*reader][item.first : item.last]
@@ -332,7 +333,7 @@ class Store:
 
     def linked(self, item: FileSlice, file: str) -> StoredFile | None:
         """A whole file of this node under another name; None if the node does not have it."""
-        path = self._find(item.file, self.node) if _is_whole(item) else None
+        path = self._find(item.file, self.node) if _is_whole(item) and not item.deleted else None
         if path is None or self.node not in item.locations:
             return None
         if self._stores:
@@ -406,20 +407,34 @@ class Store:
                 del self._tables[key]
 
     def forget_removed(self, others: Iterable[str] = ()) -> list[str]:
-        """Drop cached files whose folder is gone, so that their memory is freed.
+        """Drop cached files that are gone, alone or with their folder: that frees their memory.
 
         Returns:
             The folders that are gone, of those of cached files and of `others`.
         """
         with self._lock:
-            files = [file for file, _ in self._open]
+            opened = [*self._open]
+            files = [file for file, _ in opened]
             files += [item.file for slices in self._tables for item in slices]
         roots = [place / self.node for place in (self._paths.memory, self._paths.disk)]
         folders = dict.fromkeys([*(file.rpartition("/")[0] for file in files), *others])
         gone = [each for each in folders if not any((root / each).exists() for root in roots)]
         for folder in gone:
             self.forget(folder)
+        left = [each for each in opened if each[0].rpartition("/")[0] not in gone]
+        self._forget_files({file for file, nodes in left if not self._is_near(file, nodes)})
         return gone
+
+    def _is_near(self, file: str, nodes: tuple[str, ...]) -> bool:
+        return any(self._find(file, node) is not None for node in (self.node, *nodes))
+
+    def _forget_files(self, files: set[str]) -> None:
+        """Drop cached readers and tables of files that changes of their tables have replaced."""
+        with self._lock:
+            for opened in [key for key in self._open if key[0] in files]:
+                del self._open[opened]
+            for key in [k for k in self._tables if any(s.file in files for s in k)]:
+                del self._tables[key]
 
     def forget_all(self) -> None:
         with self._lock:
@@ -511,6 +526,13 @@ class Store:
         except OSError:  # it died, or is full
             return False
         return True
+
+
+def _changed(rows: pa.Table, item: FileSlice) -> pa.Table:
+    """The rows of a slice as its reader wants them."""
+    if item.numbered_from is not None:
+        rows = with_numbers(rows, item.numbered_from)
+    return without_deleted(rows, item.deleted) if item.deleted else rows
 
 
 def _is_whole(item: FileSlice) -> bool:

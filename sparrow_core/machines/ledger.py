@@ -7,6 +7,7 @@ there is to undo.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -95,6 +96,14 @@ class Node:
     frameworks: dict[str, None] = field(default_factory=dict)
     jobs: dict[JobId, None] = field(default_factory=dict)
 
+    def suits(self, options: JobOptions) -> bool:
+        """Whether a job may be placed on it."""
+        return (
+            options.framework in self.frameworks
+            and not self.draining
+            and all(attribute in self.attributes for attribute in options.requires)
+        )
+
 
 @dataclass(slots=True, kw_only=True)
 class Job:
@@ -104,6 +113,7 @@ class Job:
         heard_at: When its client was last heard.
         served_at: When there last was an executor for it.
         stories: Of each task, a line per lost attempt.
+        on_the_way: Of each task, how many of these were lost with a message.
         unwanted: Running tasks that were withdrawn: if they are lost, that is all right.
         abandoned: Those of the finished tasks that were lost too often, and how at last.
         reserved: What each node should hold.
@@ -123,6 +133,7 @@ class Job:
     running_on: dict[NodeName, dict[TaskId, None]] = field(default_factory=dict)
     finished: dict[TaskId, None] = field(default_factory=dict)
     stories: dict[TaskId, list[str]] = field(default_factory=dict)
+    on_the_way: Counter[TaskId] = field(default_factory=Counter)
     unwanted: dict[TaskId, None] = field(default_factory=dict)
     abandoned: dict[TaskId, str] = field(default_factory=dict)
     reserved: dict[NodeName, Held] = field(default_factory=dict)
@@ -144,7 +155,8 @@ class Job:
     @property
     def claim(self) -> Claim:
         """What queue disciplines may know of the job at this moment."""
-        return claim_of(self.submit.user, self.submit.options, len(self.placer.waiting))
+        options, placer = self.submit.options, self.placer
+        return claim_of(self.submit.user, options, len(placer.waiting), levels=placer.wants_levels)
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -204,13 +216,7 @@ class Ledger:
         """The nodes on which a job may be placed: attributes, framework, and not draining."""
         key = (options.framework, options.requires)
         if key not in self._eligible:
-            self._eligible[key] = [
-                name
-                for name, node in self.nodes.items()
-                if options.framework in node.frameworks
-                and not node.draining
-                and all(attribute in node.attributes for attribute in options.requires)
-            ]
+            self._eligible[key] = [name for name, node in self.nodes.items() if node.suits(options)]
         return self._eligible[key]
 
     def starting(self, options: JobOptions, since: float) -> list[NodeName]:

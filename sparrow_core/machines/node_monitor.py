@@ -98,6 +98,7 @@ from sparrow_core.protocol.types import (
     HeldJob,
     KeptJob,
     MovedJob,
+    NodeLevel,
     RunningTask,
     TaskKey,
 )
@@ -181,6 +182,9 @@ class NodeMonitor:
         # What has finished lately: the scheduler that was told of it may be the one that died.
         self._done: deque[tuple[JobId, TaskId]] = deque(maxlen=_DONE_MAX)
         self._weights = SetWeights()
+        self._levels = 0  # that were told
+        # The scheduler to tell when the node falls idle, since the last task that ended.
+        self._idle_to: Address | None = None
         # Executors that died. Messages from before their death may still arrive.
         self._gone: dict[Address, None] = {}
         self._deaths = 0
@@ -256,7 +260,7 @@ class NodeMonitor:
         if self._ready or self._queue:  # else nothing is to be started
             self._pool.ahead = self._ahead()
         # Tasks that are here come before new requests: they have their slots already.
-        out = [*self._start_ready(now), *self._ask(now), *self._report_losses()]
+        out = [*self._start_ready(now), *self._ask(now), *self._report_at_once()]
         return [*out, *self._leave()] if self._draining else out
 
     # --- reservations --------------------------------------------------------------------------
@@ -329,6 +333,8 @@ class NodeMonitor:
             ask.count += count
             self._pool.take(ask.claim, count)
             self._use_reservations(job_id, queued, count, now)
+        if asked:
+            self._idle_to = None  # it is not idle, or these requests tell of free slots
         return [self._get_tasks(ask) for ask in asked.values()]
 
     def _askable(self) -> Candidates:
@@ -378,8 +384,17 @@ class NodeMonitor:
         self._requests += 1
         self._asking[self._requests] = ask
         reports = self._unreported.take(ask.scheduler)
-        msg = GetTasks(ask.job_id, self.name, self._requests, ask.count, reports)
+        level = self._level(ask.count) if ask.claim.levels else None
+        msg = GetTasks(
+            job_id=ask.job_id, node=self.name, request=self._requests,
+            count=ask.count, reports=reports, level=level,
+        )  # fmt: skip
         return Envelope(ask.scheduler, msg)
+
+    def _level(self, asked: int = 0) -> NodeLevel:
+        """The node's level now, or as if it had not asked for that many tasks."""
+        self._levels += 1
+        return NodeLevel(self._queued - self._pool.total_room() - asked, self._levels)
 
     def _on_assign_tasks(self, msg: AssignTasks, now: float) -> list[Envelope]:
         # None: the answer is a duplicate, or came after its timeout. Its tasks are taken all the
@@ -504,7 +519,14 @@ class NodeMonitor:
             self._end_task(key, end.lost, now - task.at)
         return self._wake()
 
-    def _end_task(self, key: TaskKey, lost: str | None, ran_s: float | None = None) -> None:
+    def _end_task(
+        self,
+        key: TaskKey,
+        lost: str | None,
+        ran_s: float | None = None,
+        *,
+        on_the_way: bool = False,
+    ) -> None:
         """A running task has ended, or is given up: free its slot and report it."""
         task = self._running.pop(key)
         assert task.executor is not None, "a running task has an executor"
@@ -513,9 +535,12 @@ class NodeMonitor:
             del executor.running[key]
         self._pool.release(task.answer.claim, ran_s)
         self._memory.give_back(task.assignment.memory_bytes)
-        self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
+        to, executor_name = task.answer.scheduler, name_of(task.executor)
+        self._unreported.add(to, key, executor_name, lost, on_the_way=on_the_way)
         if lost is None:
             self._done.append((key.job_id, key.task_id))
+        if task.answer.claim.levels:
+            self._idle_to = task.answer.scheduler
 
     def _on_withdrawn(self, msg: StopTask | ReturnTask) -> list[Envelope]:
         """A client has withdrawn a task: drop it, or have its executor do so."""
@@ -534,10 +559,18 @@ class NodeMonitor:
         withdrawn = TasksWithdrawn(msg.job_id, (msg.key.task_id,))
         return [Envelope(msg.client, withdrawn), *self._wake()]
 
-    def _report_losses(self) -> list[Envelope]:
-        """Report lost attempts at once; successes ride on the next request or heartbeat."""
-        ends = self._unreported
-        return [Envelope(to, ReportTasks(ends.take(to))) for to in ends.urgent()]
+    def _report_at_once(self) -> list[Envelope]:
+        """Report lost attempts; successes ride on the next request or heartbeat.
+
+        If the node has fallen idle, no request comes: the scheduler of the last task is told if its
+        placement wants to know.
+        """
+        ends, to = self._unreported, self._idle_to
+        out: list[Envelope] = []
+        if to is not None and self._pool.total_room() > 0:
+            out.append(Envelope(to, ReportTasks(ends.take(to), self.name, self._level())))
+            self._idle_to = None
+        return [*out, *(Envelope(to, ReportTasks(ends.take(to))) for to in ends.urgent())]
 
     def _on_take_over(self, msg: TakeOver) -> list[Envelope]:
         """Jobs are another scheduler's from now on, with the attempts that are here."""
@@ -628,7 +661,7 @@ class NodeMonitor:
         known = dict.fromkeys(msg.running)
         for key in tuple(executor.running):
             if key not in known and self._running[key].at <= now - self._config.grace_s:
-                self._end_task(key, "the executor does not know of it")
+                self._end_task(key, "the executor does not know of it", on_the_way=True)
         over = tuple(job_id for job_id in msg.jobs if job_id not in self._jobs)
         if over:
             out.append(Envelope(address, EndJobs(over)))
@@ -754,6 +787,7 @@ class NodeMonitor:
             deaths=self._deaths,
             last_death=self._last_death,
             longest=longest,
+            schedulers=self._schedulers,
         )
         return Envelope(scheduler, msg)
 

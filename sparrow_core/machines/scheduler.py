@@ -25,7 +25,8 @@ Life of a task of an open job (`Ledger.check` asserts that it is in exactly one 
        ▲         (WithdrawTasks: finished at once)  │                                  │
        └── lost: reported, its node died, or ◀─────┘          RerunTasks: the result  │
            the node's heartbeat lacks it                      never came to the ◀─────┘
-           (at most `max_attempts` attempts)                  client
+           (at most `max_attempts` times, not counting        client
+           what was lost with a message)
 
 A job that comes from another scheduler, which was silent to its client, is *taken over*: before it
 is placed, all nodes are asked what they have of its earlier submissions, for at most
@@ -89,6 +90,7 @@ from sparrow_core.protocol.messages import (
     NodeLoad,
     NodeLost,
     NodeRefused,
+    Notes,
     Ping,
     PingJob,
     Pong,
@@ -118,6 +120,7 @@ from sparrow_core.protocol.types import (
     JobReport,
     KeptJob,
     MovedJob,
+    NodeLevel,
     RunningTask,
     TaskKey,
     TaskSpec,
@@ -132,7 +135,9 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     """Limits of a scheduler.
 
     Attributes:
-        max_attempts: Attempts at a task before its job fails.
+        max_attempts: Attempts at a task before its job fails; those that were lost with a message
+            do not count.
+        max_tries: The same, with those.
         accept_wait_s: How long a job may be open before its client is told that it has come:
             short jobs are over by then.
         tick_s: Interval at which silent nodes and clients are looked for.
@@ -152,6 +157,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     """
 
     max_attempts: int = 4
+    max_tries: int = 30
     accept_wait_s: float = 0.01
     tick_s: float = 0.5
     node_timeout_s: float = 3.0
@@ -244,6 +250,9 @@ class Scheduler:
         # Since when nodes have named jobs that nobody here knows.
         self._unknown: OrderedDict[JobId, float] = OrderedDict()
         self._unacknowledged: dict[JobId, Address] = {}  # open jobs, and their clients
+        self._peers: tuple[Address, ...] = ()  # other schedulers of the nodes
+        # Jobs with waiting tasks that go to nodes that fall idle.
+        self._hungry: OrderedDict[JobId, Job] = OrderedDict()
         self._accept_due = False
         self._weights = SetWeights()
         self._generation = 0  # of the tick that is awaited
@@ -263,9 +272,9 @@ class Scheduler:
     def _dispatch(self, msg: SchedulerIn, now: float) -> list[Envelope]:
         match msg:  # the most frequent messages first
             case GetTasks():
-                return self._on_get_tasks(msg, now)
+                return [*self._on_get_tasks(msg, now), *self._tell_peers(now)]
             case ReportTasks():
-                return self._on_reports(msg.reports, now)
+                return self._on_report_tasks(msg, now)
             case SubmitJob():
                 return self._on_submit_job(msg, now)
             case EndJob():
@@ -292,6 +301,8 @@ class Scheduler:
                 return self._on_taken_over(msg, now)
             case AskNodes():
                 return self._ask_nodes()
+            case Notes():
+                return self._on_notes(msg, now)
             case TakeOverTimer():
                 return self._open_taken_over(msg.job_id, now)
             case GetShared():
@@ -470,6 +481,8 @@ class Scheduler:
         tasks = {task.task_id: task for task in msg.tasks}
         job = Job(submit=msg, tasks=tasks, placer=placer, heard_at=now, served_at=now, trail=trail)
         self._ledger.open(job)
+        if placer.uses_idle and placer.waiting:
+            self._hungry[msg.job_id] = job
         self._unknown.pop(msg.job_id, None)
         return job
 
@@ -634,7 +647,7 @@ class Scheduler:
             out.append(Envelope(self._ledger.nodes[name].address, msg))
         for placement in self._watching if out else ():
             placement.on_reserved(job.submit, reservations, now)
-        return out
+        return [*out, *self._tell_peers(now)]
 
     def _place(
         self, job: Job, tasks: tuple[TaskSpec, ...], avoid: tuple[NodeName, ...], now: float
@@ -645,6 +658,8 @@ class Scheduler:
             reservations = job.placer.place(tasks, nodes, avoid)
         except (Unsatisfiable, NoNodes) as error:
             return self._abort(job, _kind_of(error), str(error), job.story)
+        if job.placer.uses_idle:
+            self._hungry[job.job_id] = job
         return [*self._reserve(job, reservations, now), *self._widen_timers(job, tasks)]
 
     def _widen_timers(self, job: Job, tasks: Sequence[TaskSpec]) -> list[Envelope]:
@@ -738,6 +753,7 @@ class Scheduler:
 
     def _remember_ended(self, job_id: JobId, ended: _Ended) -> None:
         self._unacknowledged.pop(job_id, None)
+        self._hungry.pop(job_id, None)
         self._ended[job_id] = ended
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
@@ -776,19 +792,22 @@ class Scheduler:
         if node is None:
             return out  # not registered yet: its heartbeat comes, and its request times out
         node.heard_at = now
+        self._note_level(msg.node, msg.level, now)
         job = self._ledger.jobs.get(msg.job_id)
         if job is None:
+            fed = self._feed(msg.node, msg.level, now)
             nothing = AssignTasks(
                 job_id=msg.job_id, scheduler=self.address,
                 client=self.address,  # no task, so no result for anybody
                 request=msg.request, tasks=(), drained=True, has_shared=False,
             )  # fmt: skip
-            return [*out, Envelope(node.address, nothing)]
+            return [*out, Envelope(node.address, nothing), *fed]
         return [*out, *self._assign(job, msg, node, now)]
 
     def _assign(self, job: Job, msg: GetTasks, node: Node, now: float) -> list[Envelope]:
         if msg.node in job.cancelled_on and not job.placer.offers(msg.node):
-            return []  # CancelReservations is on its way and answers this request, too
+            # CancelReservations is on its way and answers this request, too.
+            return self._feed(msg.node, msg.level, now)
         tasks = job.placer.take(msg.node, msg.count)
         assert len(tasks) <= msg.count, "the node has no slot for more"
         for placement in self._watching:
@@ -817,10 +836,24 @@ class Scheduler:
         if job.trail is not None:
             bound = tuple(task.task_id for task in tasks)
             job.trail.add(now, msg.node, "asked", msg.count, bound)
-        return out if job.placer.waiting else [*out, *self._all_bound(job)]
+        if not job.placer.waiting:
+            out += self._all_bound(job)
+        return out if tasks else [*out, *self._feed(msg.node, msg.level, now)]
+
+    def _feed(self, name: NodeName, level: NodeLevel | None, now: float) -> list[Envelope]:
+        """A node has told a level at which it has free slots, and is given no task."""
+        if level is None or level.net >= 0:
+            return []
+        node = self._ledger.nodes[name]
+        for job in self._hungry.values():
+            if node.suits(job.submit.options):
+                # What is on its way there serves as well.
+                return [] if name in job.reserved else self._reserve(job, {name: 1}, now)
+        return []
 
     def _all_bound(self, job: Job) -> list[Envelope]:
         """No task of the job waits any more: withdraw its reservations."""
+        self._hungry.pop(job.job_id, None)
         out = self._cancel_reservations(job)
         if job.trail is not None and job.trail.steps:
             out.append(Envelope(job.submit.client, JobPlaced(job.job_id, job.trail.take())))
@@ -832,6 +865,13 @@ class Scheduler:
 
     def _share(self, job: Job, to: Address, job_id: JobId) -> Envelope:
         return Envelope(to, JobShared(job_id, self.address, job.submit.shared))
+
+    def _on_report_tasks(self, msg: ReportTasks, now: float) -> list[Envelope]:
+        out = self._on_reports(msg.reports, now)
+        if msg.node in self._ledger.nodes:
+            self._note_level(msg.node, msg.level, now)
+            out += self._feed(msg.node, msg.level, now)
+        return [*out, *self._tell_peers(now)]
 
     def _on_reports(self, reports: tuple[JobReport, ...], now: float) -> list[Envelope]:
         out: list[Envelope] = []
@@ -846,7 +886,8 @@ class Scheduler:
                 run = job.running.get(loss.task_id)
                 if run is None or (run.job_id, run.attempt) != (report.job_id, loss.attempt):
                     continue  # a duplicate, or about an attempt that was given up before
-                out += self._lose(job, loss.task_id, f"/{loss.executor}", loss.reason, now)
+                at, reason = f"/{loss.executor}", loss.reason
+                out += self._lose(job, loss.task_id, at, reason, now, on_the_way=loss.on_the_way)
         return out
 
     def _note_reports(self, report: JobReport) -> None:
@@ -882,15 +923,23 @@ class Scheduler:
         return self._all_bound(job) if withdrawn and not waiting else []
 
     def _lose(
-        self, job: Job, task_id: TaskId, executor: str, reason: str, now: float
+        self,
+        job: Job,
+        task_id: TaskId,
+        executor: str,
+        reason: str,
+        now: float,
+        *,
+        on_the_way: bool = False,
     ) -> list[Envelope]:
-        """An attempt is lost, on "/executor" of its node if that is known."""
+        """An attempt is lost, on "/executor" of its node if that is known, or with a message."""
         assert task_id in job.running, "only a running task can be lost"
         node = job.running[task_id].node
         self._ledger.unbind(job, task_id)
         if task_id in job.unwanted:
             job.finished[task_id] = None
             return []
+        job.on_the_way[task_id] += on_the_way
         # Another node is preferred for the next attempt: this one may be the cause.
         return self._try_again(job, task_id, f"{node}{executor}: {reason}", (node,), now)
 
@@ -901,8 +950,11 @@ class Scheduler:
         assert task_id not in job.finished
         story = job.stories.setdefault(task_id, [])
         story.append(f"task {task_id} attempt {len(story) + 1}: {reason}")
-        assert len(story) <= self._config.max_attempts, "the job should have failed before"
-        if len(story) >= self._config.max_attempts:
+        # What kills executors must not go on for ever. A lost message is no fault of the task.
+        attempts = len(story) - job.on_the_way[task_id]
+        config = self._config
+        assert len(story) <= config.max_tries, "the job should have failed before"
+        if attempts >= config.max_attempts or len(story) >= config.max_tries:
             # Whether the job fails is up to the client: it may have the task's result, if only the
             # report of its end was lost.
             job.finished[task_id] = None
@@ -950,6 +1002,7 @@ class Scheduler:
                 out.append(self._abandoned(job, task_id))  # the message was lost
                 continue
             del job.finished[task_id]
+            job.on_the_way[task_id] += 1
             out += self._try_again(job, task_id, "its result never reached the client", (), now)
         return out
 
@@ -970,6 +1023,7 @@ class Scheduler:
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
+        self._peers = tuple(each for each in msg.schedulers if each != self.address)
         for placement in self._watching:
             placement.on_heartbeat(msg.name, sum(msg.load), _longest_by_job(msg.longest), now)
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):
@@ -1022,7 +1076,9 @@ class Scheduler:
             if run.job_id in unheard:
                 continue  # the node still reports it to the old scheduler
             if TaskKey(run.job_id, task_id, run.attempt) not in running:
-                out += self._lose(job, task_id, "", "the node does not know of it", now)
+                # The answer with the task was lost, or the report of its end.
+                text = "the node does not know of it"
+                out += self._lose(job, task_id, "", text, now, on_the_way=True)
         return out
 
     def _reconcile_held(
@@ -1081,6 +1137,27 @@ class Scheduler:
             return self._abort(job, _kind_of(error), str(error), job.story)
         return self._reserve(job, reservations, now)
 
+    # --- what placements know -------------------------------------------------------------------
+
+    def _note_level(self, node: NodeName, level: NodeLevel | None, now: float) -> None:
+        if level is not None:
+            for placement in self._watching:
+                placement.on_level(node, level, now)
+
+    def _tell_peers(self, now: float) -> list[Envelope]:
+        """What placements have to tell those of other schedulers, which nodes have named."""
+        out: list[Envelope] = []
+        for name, placement in self._placements.noting.items() if self._peers else ():
+            if body := placement.notes(len(self._peers), now):
+                out += [Envelope(peer, Notes(name, body)) for peer in self._peers]
+        return out
+
+    def _on_notes(self, msg: Notes, now: float) -> list[Envelope]:
+        # For one that no job here has named, there is nobody to tell.
+        if (placement := self._placements.noting.get(msg.placement)) is not None:
+            placement.on_notes(msg.body, now)
+        return []
+
     # --- time ----------------------------------------------------------------------------------
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
@@ -1130,11 +1207,13 @@ class Scheduler:
         jobs = [*self._ledger.jobs, *self._parked, *self._probing, *self._taking_over]
         assert len(dict.fromkeys(jobs)) == len(jobs)
         for job in self._ledger.jobs.values():
-            assert all(run.attempt <= self._config.max_attempts for run in job.running.values())
+            assert all(run.attempt <= self._config.max_tries for run in job.running.values())
         # A job whose loads are all known is placed.
         assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX
         assert all(map(self._has, self._unacknowledged))
+        hungry = (job for job in self._ledger.jobs.values() if job.placer.uses_idle)
+        assert {job.job_id for job in hungry if job.placer.waiting} == self._hungry.keys()
         taken = {e: id_ for id_, each in self._taking_over.items() for e in each.submit.replaces}
         assert taken == self._taken_from
         assert self._unanswered.keys() <= self._ledger.nodes.keys()

@@ -43,7 +43,9 @@ DEFAULT_PLACEMENT: Final = "sparrow"
 _PROBE_RATIO_MAX = 1000.0
 
 
-def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec] = ()) -> None:
+def check_placement(
+    placement: str, probe_ratio: float = 1.0, tasks: Sequence[TaskSpec] = ()
+) -> None:
     """Raise InvalidJob if there can be no placer for a job. Plug-ins are not imported."""
     # With a probe ratio below 1, tasks would be left without a reservation.
     if placement not in PLACEMENTS and not plugins.is_path(placement):
@@ -57,7 +59,7 @@ def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec
 
 def make_placement(name: str) -> Placement:
     """A new placement of that name; InvalidJob if there is none, or it can't be imported."""
-    check_placement(name, 1.0)
+    check_placement(name)
     factory = PLACEMENTS.get(name)
     if factory is not None:
         return factory()
@@ -73,6 +75,7 @@ class Placements:
         self._plug_ins = plug_ins
         self._made: dict[str, Placement] = {}
         self.watching: list[Placement] = []  # those that are told what the scheduler sees
+        self.noting: dict[str, Placement] = {}  # those that tell other schedulers' placements
 
     def placer(self, name: str, job: PlacedJob, rng: Random) -> Placer:
         """The placer for a job under the placement of that name; InvalidJob if there is none."""
@@ -87,8 +90,10 @@ class Placements:
                 text = f"this scheduler's configuration does not list the placement {name!r}"
                 raise InvalidJob(text)
             placement = self._made[name] = make_placement(name)
-            if _watches(placement):
+            if _overrides(placement, *_HOOKS):
                 self.watching.append(placement)
+            if _overrides(placement, "notes"):
+                self.noting[name] = placement
         return placement
 
     def __iter__(self) -> Iterator[Placement]:
@@ -96,8 +101,10 @@ class Placements:
         return iter(self.watching)
 
 
-def _watches(placement: Placement) -> bool:
-    """Whether it overrides an `on_` method: the others need not be called on every message."""
+_HOOKS = tuple(name for name in vars(Watcher) if name.startswith("on_"))
+
+
+def _overrides(placement: Placement, *methods: str) -> bool:
+    """Whether it overrides one of these: the others need not be called on every message."""
     kind = type(placement.inner if isinstance(placement, plugins.FencedPlacement) else placement)
-    hooks = [name for name in vars(Watcher) if name.startswith("on_")]
-    return any(getattr(kind, name) is not getattr(Watcher, name) for name in hooks)
+    return any(getattr(kind, name) is not getattr(Watcher, name) for name in methods)

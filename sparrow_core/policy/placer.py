@@ -20,7 +20,7 @@ from typing import Protocol
 
 from sparrow_core.protocol.errors import NoNodes, Unsatisfiable
 from sparrow_core.protocol.ids import JobId, NodeName, TaskId
-from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.protocol.types import JobOptions, NodeLevel, TaskSpec
 
 Reservations = Mapping[NodeName, int]
 
@@ -79,6 +79,24 @@ class Watcher:
     def on_node_lost(self, node: NodeName, now: float) -> None:
         """A node has left, or died."""
 
+    def on_level(self, node: NodeName, level: NodeLevel, now: float) -> None:
+        """A node has told its level, because a placer `wants_levels`.
+
+        With a request for tasks, and before `on_asked`: as if the slots that it asks for were still
+        free. Or when it has fallen idle.
+        """
+
+    def notes(self, peers: int, now: float) -> bytes:
+        """What to tell the same placement of the `peers` other schedulers now; b"" for nothing.
+
+        Asked whenever the scheduler has reserved, or has heard from a node: a placement that always
+        has something to tell costs more messages than it saves.
+        """
+        return b""
+
+    def on_notes(self, notes: bytes, now: float) -> None:
+        """What the same placement of another scheduler tells: perhaps late, twice, or never."""
+
 
 class Placement(Watcher, ABC):
     """A placement policy of one scheduler: makes a placer for each job, and may remember.
@@ -99,6 +117,12 @@ class Placer(ABC):
     # Whether the tasks are placed only when the probed nodes have answered, or `probe_wait_s` has
     # passed. Otherwise, they are placed at once, and the answers are for `Placement.on_load`.
     waits_for_loads = True
+    # Whether nodes tell their levels (`Watcher.on_level`): a message more whenever one falls idle
+    # after a task of the job.
+    wants_levels = False
+    # Whether the job reserves on a node of which its scheduler hears that it has fallen idle, if it
+    # is the oldest that waits: in place of stealing, for which nodes would ask each other.
+    uses_idle = False
 
     def __init__(self, rng: Random, probe_ratio: float) -> None:
         self.waiting: OrderedDict[TaskId, TaskSpec] = OrderedDict()

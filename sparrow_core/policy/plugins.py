@@ -20,7 +20,7 @@ from sparrow_core.protocol.errors import (
     Unsatisfiable,
 )
 from sparrow_core.protocol.ids import JobId, NodeName, TaskId
-from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.protocol.types import NodeLevel, TaskSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,6 +128,20 @@ class FencedPlacement(Placement):
     def on_node_lost(self, node: NodeName, now: float) -> None:
         self._watch(self._inner.on_node_lost, node, now)
 
+    def on_level(self, node: NodeName, level: NodeLevel, now: float) -> None:
+        self._watch(self._inner.on_level, node, level, now)
+
+    def notes(self, peers: int, now: float) -> bytes:
+        notes: list[bytes] = []
+        self._watch(lambda: notes.append(self._inner.notes(peers, now)))
+        if notes and not _is(notes[0], bytes):
+            self._failure = f"placement {self._name!r} made notes that are no bytes"
+            return b""
+        return notes[0] if notes else b""
+
+    def on_notes(self, notes: bytes, now: float) -> None:
+        self._watch(self._inner.on_notes, notes, now)
+
 
 class _FencedPlacer(Placer):
     """A plug-in's placer of one job; PlacementFailed for whatever it does wrong."""
@@ -136,6 +150,8 @@ class _FencedPlacer(Placer):
         # Not the base's: `waiting` is the inner placer's own.
         self.waiting = inner.waiting
         self.waits_for_loads = inner.waits_for_loads
+        self.wants_levels = inner.wants_levels
+        self.uses_idle = inner.uses_idle
         self._name = name
         self._job_id = job_id
         self._inner = inner

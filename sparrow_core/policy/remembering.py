@@ -1,9 +1,9 @@
 """Placements that remember what their scheduler has seen: past Sparrow, which is stateless.
 
-Each is a `Placement` like a stranger's plug-in (docs/policies.md), with nothing but what a
-scheduler sees anyway; only `dodoor` listens to heartbeats, and only `prequal` sends messages of its
-own, which are probes. What is remembered may be stale, because schedulers share nothing: it decides
-where tasks are likely to start soon, never whether they run.
+Each is a `Placement` like a stranger's plug-in (docs/policies.md). `dodoor` and `eagle` listen to
+heartbeats; `prequal` probes; under `known_idle` and `eagle` nodes tell when they fall idle, and
+under `known_idle` schedulers tell each other what is on nodes. What is remembered may be stale: it
+decides where tasks are likely to start soon, never whether they run.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from sparrow_core.policy import sampling as policy
 from sparrow_core.policy.early_binding import BoundPlacer
 from sparrow_core.policy.late_binding import UnconstrainedPlacer, late_binding_placer
 from sparrow_core.policy.placer import PlacedJob, Placement, Placer, Reservations
 from sparrow_core.protocol.ids import JobId, NodeName
-from sparrow_core.protocol.types import TaskSpec
+from sparrow_core.protocol.types import NodeLevel, TaskSpec
 
 OPEN_MAX: Final = 4096  # jobs that are remembered; those that were aborted would stay for ever
 
@@ -90,7 +92,7 @@ class Memory:
             return
         found.reserved_at = found.reserved_at or now
         for node, count in reservations.items():
-            if not (self._free_only and self.load.get(node)):
+            if self.is_free(node) or not self._free_only:
                 found.tried[node] = None
             self._add(node, count)
             found.held[node] = found.held.get(node, 0) + count
@@ -101,8 +103,7 @@ class Memory:
             return
         if tasks:
             found.running += len(tasks)
-            # A reservation has become a task, which is as much load, and new.
-            self._add(node, 0)
+            self._bound(node, len(tasks))
             found.held[node] = found.held.get(node, 0) - len(tasks)
             if node in found.tried and self.idle.prompt(now - found.reserved_at):
                 found.prompt += 1
@@ -116,7 +117,7 @@ class Memory:
         found = self._open.get(job.job_id)
         if found is None:
             return
-        self._add(node, -1)
+        self._ended(node)
         found.running -= 1
         if not found.running and not found.placer.waiting:
             del self._open[job.job_id]
@@ -132,6 +133,18 @@ class Memory:
             self._add(node, -count)
         found.held.clear()
 
+    def is_free(self, node: NodeName) -> bool:
+        """Whether nothing that is remembered is there."""
+        return node not in self.load
+
+    def _bound(self, node: NodeName, tasks: int) -> None:
+        """Reservations have become tasks, which are as much load, and new."""
+        self._add(node, 0)
+
+    def _ended(self, node: NodeName) -> None:
+        """A task is no load any more."""
+        self._add(node, -1)
+
     def _add(self, node: NodeName, count: int) -> None:
         """Nodes are kept in the order in which they last got work."""
         load = self.load[node] + count
@@ -145,12 +158,108 @@ class Memory:
 
         A scheduler hears late of the end of a task: what began long ago may be over.
         """
-        free = [node for node in nodes if node not in self.load]
+        free = [node for node in nodes if self.is_free(node)]
         if len(free) >= count:
             return rng.sample(free, count)
         usable = dict.fromkeys(nodes)
-        busy = sorted((node for node in self.load if node in usable), key=self.load.__getitem__)
-        return free + busy[: count - len(free)]
+        others = (node for node in self.load if node in usable and not self.is_free(node))
+        return free + sorted(others, key=self.load.__getitem__)[: count - len(free)]
+
+
+class Levels(Memory):
+    """What is on each node, of whatever scheduler: what it told last, and what changed since.
+
+    Schedulers tell each other both. What they tell is late, and may be lost: the node's next own
+    word overrules it. A node that has told nothing is taken for one with a free slot. `load` is
+    queued reservations minus free slots, and lacks nodes with one free slot.
+    """
+
+    # News of so many nodes, for each of the other schedulers, are told: a message in so many. So
+    # are those that are that old.
+    NEWS: Final = 40
+    NEWS_S: Final = 0.05
+    # Nothing is told where that would be more than this share of the nodes: so late, all schedulers
+    # would choose the same nodes, and each does better on its own.
+    NEWS_SHARE: Final = 0.05
+
+    def __init__(self) -> None:
+        super().__init__(free_only=True)
+        self._stamps: dict[NodeName, int] = {}
+        # To be told: the node, and its stamp and level, or 0 and a change of its level.
+        self._news: dict[NodeName, list[Any]] = {}
+        self._told_at = 0.0
+        self.alone = False  # there are other schedulers, who are told nothing
+
+    def is_free(self, node: NodeName) -> bool:
+        return self.load.get(node, -1) < 0
+
+    def told(self, node: NodeName, level: NodeLevel) -> None:
+        """By the node itself."""
+        if level.stamp > self._stamps.get(node, 0):
+            self._news[node] = [node, level.stamp, level.net]
+            self._stamps[node] = level.stamp
+            self._set(node, level.net)
+
+    def lost(self, node: NodeName) -> None:
+        super().lost(node)
+        self._stamps.pop(node, None)
+        self._news.pop(node, None)
+
+    def _bound(self, node: NodeName, tasks: int) -> None:
+        self._add(node, tasks)  # it told its level as if the slots were free
+
+    def _ended(self, node: NodeName) -> None:
+        pass  # the node tells
+
+    def _add(self, node: NodeName, count: int) -> None:
+        news = self._news.get(node)
+        if news is None:
+            self._news[node] = [node, 0, count]
+        else:
+            news[2] += count
+        self._change(node, count)
+
+    def _change(self, node: NodeName, count: int) -> None:
+        net = self.load.get(node, -1) + count
+        if count < 0 and node in self.load and net != -1:
+            self.load[node] = net
+        else:
+            self._set(node, net)
+
+    def _set(self, node: NodeName, net: int) -> None:
+        """Nodes are in the order in which they last got work."""
+        self.load.pop(node, None)
+        if net != -1:
+            self.load[node] = net
+
+    def news(self, peers: int, now: float) -> bytes:
+        """What is new, if there is enough of it to be told, or it is old."""
+        enough = self.NEWS * peers
+        self.alone = enough > self.NEWS_SHARE * len(self._stamps)
+        if self.alone:
+            self._news.clear()
+        if not self._news or (len(self._news) < enough and now < self._told_at + self.NEWS_S):
+            return b""
+        news, self._news, self._told_at = self._news, {}, now
+        return _encoder.encode(list(news.values()))
+
+    def heard(self, notes: bytes) -> None:
+        """What is new at another scheduler; nonsense is ignored."""
+        stamps = self._stamps
+        try:
+            news = _decoder.decode(notes)
+        except msgspec.DecodeError:
+            return
+        for node, stamp, number in news:
+            if not stamp:
+                self._change(node, number)
+            elif stamp > stamps.get(node, 0):  # else the node has told more since
+                stamps[node] = stamp
+                self._set(node, number)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[tuple[NodeName, int, int]])
 
 
 class Remembering(Placement):
@@ -194,39 +303,55 @@ class AdaptiveRatio(Remembering):
 
 
 class KnownIdle(Remembering):
-    """Late binding on the nodes that have least of the scheduler's own work, as far as it knows.
+    """Late binding on the nodes that have least to do, as far as the scheduler knows.
 
     While enough nodes are idle, a job needs hardly more reservations than tasks, and no
-    cancellations; what that saves is spent when none is idle, where more reservations help most. A
-    scheduler that places all jobs knows all; of several, each knows what it has placed itself.
+    cancellations; what that saves is spent when none is idle, where more reservations help most,
+    and on telling: nodes tell their level with each request, and when they fall idle (as in Join
+    Idle Queue, Lu et al., 2011); schedulers tell each other what is new, in batches (as in Dodoor).
     """
 
     HEADROOM: Final = 1.02
-    # Reservations a task where too few nodes are idle: what has four messages a task.
-    CROWDED: Final = 1.45
+    # Reservations a task where too few nodes are idle, also if other schedulers tell nothing: what
+    # has four messages a task.
+    CROWDED: Final = 1.3
+    CROWDED_ALONE: Final = 1.35
 
     def __init__(self) -> None:
-        super().__init__(Memory(free_only=True))
+        self.levels = Levels()
+        super().__init__(self.levels)
 
     def placer(self, job: PlacedJob, rng: Random) -> Placer:
         if any(task.preferred_nodes for task in job.tasks):
             return self.memory.open(job, late_binding_placer(job, rng, job.probe_ratio))
         return self.memory.open(job, _KnownIdlePlacer(rng, self))
 
+    def on_level(self, node: NodeName, level: NodeLevel, now: float) -> None:
+        self.levels.told(node, level)
+
+    def notes(self, peers: int, now: float) -> bytes:
+        return self.levels.news(peers, now)
+
+    def on_notes(self, notes: bytes, now: float) -> None:
+        self.levels.heard(notes)
+
 
 class _KnownIdlePlacer(UnconstrainedPlacer):
-    """Chooses nodes by what the scheduler has on them."""
+    """Chooses nodes by what is on them."""
+
+    wants_levels = True
 
     def __init__(self, rng: Random, placement: KnownIdle) -> None:
-        super().__init__(rng, placement.CROWDED)
+        alone = placement.levels.alone
+        super().__init__(rng, placement.CROWDED_ALONE if alone else placement.CROWDED)
         self._placement = placement
 
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
         usable, memory = policy.without(nodes, avoid), self._placement.memory
-        free = sum(node not in memory.load for node in usable)
-        # That a node which has nothing of ours has nothing of others, either.
+        free = sum(map(memory.is_free, usable))
+        # That a node which is taken to be idle is that.
         likely = max(memory.idle.value, 0.01)
         needed = policy.reservation_count(len(tasks), self._placement.HEADROOM / likely)
         count = policy.reservation_count(len(tasks), self._probe_ratio)
@@ -347,12 +472,14 @@ class _PrequalPlacer(BoundPlacer):
 class Eagle(Placement):
     """Short jobs avoid nodes with long ones, and have nodes of their own.
 
-    After Eagle (Delgado et al., SoCC 2016) and Hawk (ATC 2015), without stealing, which nodes would
-    do. A job is long if its tasks are expected to take `LONG_TIMES` times the (geometric) mean of
-    recent jobs. Long jobs may not use the short partition, a fixed share of the nodes, and reserve
-    on those with least of the scheduler's long work. Short jobs reserve on nodes without a long
-    job, as far as is known: from the scheduler's own jobs, and from heartbeats, which tell of tasks
-    that run for long. In place of Eagle's bitmap, which nodes send with the answers to probes.
+    After Eagle (Delgado et al., SoCC 2016) and Hawk (ATC 2015). A job is long if its tasks are
+    expected to take `LONG_TIMES` times the (geometric) mean of recent jobs. Long jobs may not use
+    the short partition, a fixed share of the nodes, and reserve on those with least of the
+    scheduler's long work. Short jobs reserve on nodes without a long job, as far as is known: from
+    the scheduler's own jobs, and from heartbeats, which tell of tasks that run for long. In place
+    of Eagle's bitmap, which nodes send with the answers to probes. In place of Hawk's stealing, a
+    node that falls idle tells the scheduler of its last task, which reserves there for its oldest
+    short job that waits.
     """
 
     LONG_TIMES: Final = 10.0
@@ -425,6 +552,8 @@ class _EaglePlacer(UnconstrainedPlacer):
 
 
 class _LongPlacer(_EaglePlacer):
+    wants_levels = True
+
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:
@@ -437,6 +566,9 @@ class _LongPlacer(_EaglePlacer):
 
 
 class _ShortPlacer(_EaglePlacer):
+    wants_levels = True
+    uses_idle = True
+
     def _place(
         self, tasks: Sequence[TaskSpec], nodes: Sequence[NodeName], avoid: Sequence[NodeName]
     ) -> Reservations:

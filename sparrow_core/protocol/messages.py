@@ -34,6 +34,7 @@ from sparrow_core.protocol.types import (
     KeptJob,
     MovedJob,
     NodeInfo,
+    NodeLevel,
     PlacementStep,
     Result,
     RunningTask,
@@ -43,7 +44,7 @@ from sparrow_core.protocol.types import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -336,6 +337,7 @@ class RegisterNode(Message, frozen=True, kw_only=True):
     deaths: int = 0  # of its executors
     last_death: str = ""
     longest: tuple[RunningTask, ...] = ()  # of the running tasks
+    schedulers: tuple[Address, ...] = ()  # all that it serves
 
 
 class NodeLeft(Message, frozen=True):
@@ -412,20 +414,36 @@ class NodeLoad(Message, frozen=True):
     load: int
 
 
-class GetTasks(Message, frozen=True):
-    """A node has `count` free slots for the job; `reports` may be of any job."""
+class GetTasks(Message, frozen=True, kw_only=True):
+    """A node has `count` free slots for the job; `reports` may be of any job.
+
+    `level`: the node's, as if these slots were still free; if the job's claim wants it.
+    """
 
     job_id: JobId
     node: NodeName
     request: int
     count: Count
     reports: tuple[JobReport, ...]
+    level: NodeLevel | None = None
 
 
 class ReportTasks(Message, frozen=True):
-    """Reports lost attempts at once; successes wait for a GetTasks or a heartbeat."""
+    """Reports lost attempts at once; successes wait for a GetTasks or a heartbeat.
+
+    Or a node has fallen idle, and its last task was of a job that wants to know its `level`.
+    """
 
     reports: tuple[JobReport, ...]
+    node: NodeName = NodeName("")
+    level: NodeLevel | None = None
+
+
+class Notes(Message, frozen=True):
+    """What a placement tells the same placement of another scheduler; opaque to schedulers."""
+
+    placement: str
+    body: bytes
 
 
 class AssignTasks(Message, frozen=True, kw_only=True):
@@ -627,7 +645,7 @@ SchedulerIn = (
     Tick | AcceptTimer | ProbeTimer | WidenTimer | TakeOverTimer | SubmitJob | PingJob | RerunTasks
     | Ping | GetNodes | EndJob | SetWeights | RegisterNode | NodeLeft | NodeLost | NodeLoad
     | RefuseReservations | GetTasks | ReportTasks | GetShared | WithdrawTasks | TakenOver
-    | AskNodes
+    | AskNodes | Notes
 )  # fmt: skip
 NodeMonitorIn = (
     Tick | Flush | NodeRefused | SetWeights | SetSchedulers | Drain | Reserve | ProbeLoad

@@ -60,19 +60,37 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     independent: bool = False
 
 
-class Claim(Struct, frozen=True, array_like=True, gc=False):
-    """What a node's queue discipline knows of a job; `waiting` is its number of unbound tasks."""
+class Claim(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """What a node's queue discipline knows of a job; `waiting` is its number of unbound tasks.
+
+    With `levels`, the node tells its level when it asks for tasks of the job, and when it falls
+    idle after one.
+    """
 
     user: str = ""
     framework: str = ""
     priority: int = 0
     task_s: Seconds = 1.0
     waiting: Count = 1
+    levels: bool = False
 
 
-def claim_of(user: str, options: JobOptions, waiting: int) -> Claim:
+def claim_of(user: str, options: JobOptions, waiting: int, *, levels: bool = False) -> Claim:
     """The claim of a job at the moment when `waiting` of its tasks are unbound."""
-    return Claim(user, options.framework, options.priority, options.task_s, waiting)
+    return Claim(
+        user=user, framework=options.framework, priority=options.priority,
+        task_s=options.task_s, waiting=waiting, levels=levels,
+    )  # fmt: skip
+
+
+class NodeLevel(Struct, frozen=True, array_like=True, gc=False):
+    """A node's queued reservations minus its free slots, at some moment.
+
+    `stamp` grows with each that the node tells, so that a late one can be told from a newer.
+    """
+
+    net: int
+    stamp: Count
 
 
 class PlacementStep(Struct, frozen=True, array_like=True, gc=False):
@@ -142,12 +160,13 @@ class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 class Loss(Struct, frozen=True, array_like=True, gc=False):
-    """An attempt that must be retried, and why."""
+    """An attempt that must be retried, and why; `on_the_way` if it was lost with a message."""
 
     task_id: TaskId
     attempt: Count
     executor: str
     reason: str
+    on_the_way: bool = False
 
 
 class JobReport(Struct, frozen=True, array_like=True, gc=False):

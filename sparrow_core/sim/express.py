@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, cycle
 from random import Random
 from typing import Any
 
@@ -25,7 +25,7 @@ from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import StartJob
-from sparrow_core.protocol.types import Claim, TaskSpec, claim_of
+from sparrow_core.protocol.types import Claim, NodeLevel, TaskSpec, claim_of
 from sparrow_core.sim.cluster import duration_of
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Arrival
@@ -46,6 +46,7 @@ class _Ask:
     count: int
     # What the node tells the scheduler with it: tasks that have ended, of any of its jobs.
     ended: Sequence[tuple[_Job, TaskId]] = field(default=(), init=False)
+    level: NodeLevel | None = field(default=None, init=False)
     tasks: Sequence[TaskSpec] = field(default=(), init=False)
     answered: Claim = field(default=_NO_CLAIM, init=False)
     drained: bool = field(default=False, init=False)
@@ -74,7 +75,8 @@ class _Job:
         self.last_s = 0.0
 
     def claim_now(self) -> Claim:
-        return claim_of(self.start.user, self.start.options, len(self.placer.waiting))
+        start, placer = self.start, self.placer
+        return claim_of(start.user, start.options, len(placer.waiting), levels=placer.wants_levels)
 
 
 class _Held(Queued):
@@ -91,8 +93,8 @@ class _Node:
     """A node's queue, free slots and unanswered requests."""
 
     __slots__ = (
-        "asks", "discipline", "flush_due", "lanes", "name", "plain", "queue", "queued", "room",
-        "running", "slots", "unreported",
+        "asks", "discipline", "flush_due", "idle_to", "lanes", "levels", "name", "plain", "queue",
+        "queued", "ready", "room", "running", "slots", "unreported",
     )  # fmt: skip
 
     def __init__(self, name: NodeName, slots: int, policy: str) -> None:
@@ -105,10 +107,19 @@ class _Node:
         self.asks: list[_Ask] = []
         self.queued = 0
         self.flush_due = False
+        # Answers with tasks, by job: they start when the node has handled what else has come.
+        self.ready: dict[_Job, list[_Ask]] = {}
         # Job, task and start, oldest first; if there are heartbeats.
         self.running: dict[tuple[JobId, TaskId, float], None] = {}
         # Ends that the next message to their scheduler tells, if its placements watch.
         self.unreported: _Ends = {}
+        self.levels = 0  # that were told
+        self.idle_to: Placements | None = None  # to be told when the node falls idle
+
+    def level(self, asked: int = 0) -> NodeLevel:
+        """As the node monitor's."""
+        self.levels += 1
+        return NodeLevel(self.queued - self.room - asked, self.levels)
 
     def busy(self) -> int:
         """Slots with a task."""
@@ -157,13 +168,14 @@ class ExpressCluster:
         self._cancellation = cancellation
         self._rng = Random(seed)
         self._placements = [Placements() for _ in range(schedulers)]
-        self._turn = cycle(self._placements)
+        self._hungry: dict[Placements, dict[JobId, _Job]] = {each: {} for each in self._placements}
+        self._turn = itertools.cycle(self._placements)
         self._heartbeat_s = heartbeat_s
         # Between schedulers and nodes; heartbeats of nodes to each scheduler apart from the rest.
         self.messages = self.heartbeats = 0
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
-        self._order = count()
+        self._order = itertools.count()
         # (time, handler, subject). All messages take `delay_s`, so they are in order.
         self._messages: deque[tuple[float, Callable[[Any], None], Any]] = deque()
         self._timers: list[tuple[float, int, Callable[[Any], None], Any]] = []
@@ -287,6 +299,8 @@ class ExpressCluster:
             self._place(job)
 
     def _place(self, job: _Job) -> None:
+        if job.placer.uses_idle:
+            self._hungry[job.placements][job.job_id] = job
         self._reserve(job, job.placer.place(job.start.tasks, self._names))
         waits: dict[float, list[int]] = {}
         for task in job.start.tasks:
@@ -312,12 +326,53 @@ class ExpressCluster:
         self.messages += len(reservations)
         for placement in job.placements:
             placement.on_reserved(job.start, reservations, self.now)
+        self._tell_peers(job.placements)
         self._send(self._queue, (job, reservations, job.claim_now()))
+
+    def _on_ask(self, ask: _Ask) -> None:
+        placements = ask.job.placements
+        self._tell_ended(ask.ended)
+        if ask.level is not None:
+            for placement in placements:
+                placement.on_level(ask.node.name, ask.level, self.now)
+        self._assign(ask)
+        if ask.level is not None and not ask.tasks:
+            self._feed(placements, ask.node.name, ask.level)
+        if placements.noting:
+            self._tell_peers(placements)
+
+    def _on_idle(self, told: tuple[Placements, NodeName, NodeLevel, Sequence[Any]]) -> None:
+        placements, name, level, ended = told
+        self._tell_ended(ended)
+        for placement in placements:
+            placement.on_level(name, level, self.now)
+        self._feed(placements, name, level)
+        self._tell_peers(placements)
+
+    def _feed(self, placements: Placements, name: NodeName, level: NodeLevel) -> None:
+        """As the scheduler's."""
+        hungry = self._hungry[placements]
+        if level.net < 0 and hungry:
+            job = next(iter(hungry.values()))
+            if name not in job.reserved:
+                self._reserve(job, {name: 1})
+
+    def _tell_peers(self, placements: Placements) -> None:
+        peers = len(self._placements) - 1
+        for name, placement in placements.noting.items() if peers else ():
+            if body := placement.notes(peers, self.now):
+                self.messages += peers
+                self._send(self._on_notes, (placements, name, body))
+
+    def _on_notes(self, told: tuple[Placements, str, bytes]) -> None:
+        teller, name, body = told
+        for placements in self._placements:
+            if placements is not teller and name in placements.noting:
+                placements.noting[name].on_notes(body, self.now)
 
     def _assign(self, ask: _Ask) -> None:
         job = ask.job
         placer, name = job.placer, ask.node.name
-        self._tell_ended(ask.ended)
         if name in job.cancelled and not placer.offers(name):
             return  # answered by the cancellation
         ask.tasks = tasks = placer.take(name, ask.count)
@@ -335,6 +390,8 @@ class ExpressCluster:
         if not ask.node.plain:
             ask.answered = job.claim_now()
         self._messages.append((self.now + self._delay_s, self._answer, ask))
+        if not placer.waiting:
+            self._hungry[job.placements].pop(job.job_id, None)
         if not placer.waiting and job.reserved:
             cancelled = tuple(job.reserved)
             job.reserved.clear()
@@ -385,14 +442,18 @@ class ExpressCluster:
                     self._wake(node)
 
     def _flush(self, node: _Node) -> None:
-        """Ask for as many tasks as slots are free, one request per job."""
+        """Start what has come; ask for as many tasks as slots are free, one request per job."""
         node.flush_due = False
+        if node.ready:
+            ready, node.ready = node.ready, {}
+            for answer in itertools.chain.from_iterable(ready.values()):
+                for task in answer.tasks:
+                    self._start_task(answer, task)
         queue = node.queue
-        if not node.plain:
-            if node.room and queue:
-                self._flush_by_discipline(node)
-            return
-        while node.room and queue:
+        asks: list[_Ask] = []
+        if not node.plain and node.room and queue:
+            asks = self._chosen_by_discipline(node)
+        while node.plain and node.room and queue:
             job_id = next(iter(queue))
             held = queue[job_id]
             number = held.count
@@ -402,18 +463,29 @@ class ExpressCluster:
                 number = node.room
                 held.count -= number
             node.queued -= number
-            self._ask(_Ask(held.job, node, _NO_CLAIM, number))
+            node.room -= number
+            asks.append(_Ask(held.job, node, _NO_CLAIM, number))
+        for ask in asks:
+            self._ask(ask)
+        if (told := node.idle_to) is not None:
+            if not asks and node.room:
+                self.messages += 1
+                ended = node.unreported.pop(told, ())
+                self._send(self._on_idle, (told, node.name, node.level(), ended))
+            if asks or node.room:
+                node.idle_to = None
 
     def _ask(self, ask: _Ask) -> None:
         self.messages += 1
-        ask.node.room -= ask.count
         ask.node.asks.append(ask)
+        if ask.job.placer.wants_levels:
+            ask.level = ask.node.level(ask.count)
         ask.ended = ask.node.unreported.pop(ask.job.placements, ())
-        self._messages.append((self.now + self._delay_s, self._assign, ask))
+        self._messages.append((self.now + self._delay_s, self._on_ask, ask))
 
-    def _flush_by_discipline(self, node: _Node) -> None:
+    def _chosen_by_discipline(self, node: _Node) -> list[_Ask]:
         asked: dict[JobId, _Ask] = {}
-        discipline, room = node.discipline, node.room
+        discipline = node.discipline
         while (job_id := self._choose(node)) is not None:
             held = node.queue[job_id]
             ask = asked.setdefault(job_id, _Ask(held.job, node, held.claim, 0))
@@ -430,9 +502,7 @@ class ExpressCluster:
                 if not held.count:
                     del node.queue[job_id]
                     node.lanes.remove(job_id)
-        node.room = room
-        for ask in asked.values():
-            self._ask(ask)
+        return list(asked.values())
 
     def _choose(self, node: _Node) -> JobId | None:
         if not node.room:
@@ -468,8 +538,8 @@ class ExpressCluster:
             node.unqueue(job.job_id)
         elif not node.plain and job.job_id in node.queue:
             node.queue[job.job_id].claim = ask.answered
-        for task in ask.tasks:
-            self._start_task(ask, task)
+        if ask.tasks:
+            node.ready.setdefault(job, []).append(ask)
         self._wake(node)
 
     def _start_task(self, ask: _Ask, task: TaskSpec) -> None:
@@ -502,6 +572,8 @@ class ExpressCluster:
     def _end_task(self, run: tuple[_Ask, TaskId, float]) -> None:
         ask, task_id, started_s = run
         placements = ask.job.placements
+        if ask.job.placer.wants_levels:
+            ask.node.idle_to = placements
         if placements.watching:
             ask.node.unreported.setdefault(placements, []).append((ask.job, task_id))
         if not ask.node.plain:

@@ -76,6 +76,7 @@ class FakeSession:
     ) -> None:
         """Makes a table known."""
         self._connection.execute(f"CREATE VIEW {name} AS FROM '{data}'")
+        assert not options.pop("replace")
         self.tables[name] = options
         on_progress(1, 1)
 

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from minishark.cli.app import run
 from minishark.cli.console import open_reporter
+from minishark.cli.constants import constant_answer
 from minishark.dataframe.show import print_table
 from minishark.errors import MinisharkError
 from minishark.tpch.generate import scale_folder
@@ -251,6 +252,24 @@ def test_sql_prints_an_answer_over_the_sample(
     assert ["AFRICA", "NULL", "1.50"] in lines
     assert ["2", "rows"] == lines[-1]
     assert ["region"] == list(sessions[0].tables)
+
+
+def test_what_reads_nothing_needs_no_session() -> None:
+    """A SELECT without FROM, or of VALUES; the engine is not imported. All else has a session."""
+    code = (
+        "import sys; from minishark.cli.app import run; run(['sql', 'SELECT 42 AS a', '-f', 'csv'])"
+        "; print(sorted(n for n in sys.modules if n in ('minishark.session.session', 'zmq')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert "a\n42\n[]\n" == done.stdout
+    answered = ["VALUES (1), (2)", "SELECT 1 UNION ALL SELECT 2", "SELECT (SELECT 1)"]
+    assert all(constant_answer(text) is not None for text in answered)
+    others = ["FROM t", "SELECT (SELECT max(a) FROM t)", "FROM range(3)", "SHOW TABLES", "SELEC 1",
+              "SELECT 1; SELECT 2", "SET threads = 1", "SELECT error('x')", ".tables",
+              "WITH a AS (FROM 'x.csv') SELECT 1", "EXPLAIN SELECT 1", ""]  # fmt: skip
+    assert not any(constant_answer(text) for text in others)
 
 
 def test_sql_reads_generated_data_of_a_scale(

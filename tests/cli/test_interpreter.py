@@ -316,18 +316,77 @@ def test_the_history_lies_in_the_state_folder(monkeypatch: pytest.MonkeyPatch) -
 def test_commands_of_other_shells(shell: Interpreter) -> None:
     """`help` and `exit` need neither dot nor semicolon; a statement may begin so."""
     shell.run_text("help;", "")
-    assert ".load PATH [AS TABLE]" in written(shell)
+    assert ".load [--replace] PATH [AS TABLE]" in written(shell)
     assert is_complete("exit")
     assert not is_complete("exit now")
     shell.run_text(" exit \n", "")
     assert shell.is_over
 
 
-def test_a_table_that_is_there_is_not_loaded_again(shell: Interpreter, tmp_path: Path) -> None:
-    """The message says what to enter."""
-    (tmp_path / "twice.csv").write_text("a\n1\n")
-    load = f".load {tmp_path / 'twice.csv'}"
-    shell.run_text(load, "")
-    with pytest.raises(OptionError, match="DROP TABLE twice; first"):
-        shell.run_text(load, "")
-    shell.run_text(f"{load} AS other", "")
+def test_a_table_that_is_there_is_replaced_on_demand(shell: Interpreter, tmp_path: Path) -> None:
+    """Without `--replace`, the message says what to enter, word by word."""
+    file = tmp_path / "twice.csv"
+    file.write_text("a\n1\n")
+    shell.run_text(f".load {file}", "")
+    file.write_text("a\n1\n2\n")
+    with pytest.raises(OptionError, match=rf"\.load --replace {file}, or") as found:
+        shell.run_text(f".load {file}", "")
+    assert f".load {file} AS t" not in str(found.value)
+    shell.run_text(f".load --replace {file}\n.load {file} AS other\n.mode csv", "")
+    assert "n\n2\n" == ask(shell, "SELECT count(*) AS n FROM twice").partition("\n")[2][-4:]
+    with pytest.raises(OptionError, match=rf"\.load --replace {file} AS other, or"):
+        shell.run_text(f".load {file} AS other", "")
+
+
+def on_a_terminal(shell: Interpreter, *, height: int) -> None:
+    """Make the screen a small terminal."""
+    console = Console(
+        file=io.StringIO(), width=40, height=height, force_terminal=True, color_system=None
+    )
+    shell.output = Output(console)
+    shell.output.fits_screen = shell.output.pages = True
+
+
+def test_only_what_is_seen_is_computed(shell: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen's rows run as a query with a LIMIT; .last has all rows, .explain the statement."""
+    on_a_terminal(shell, height=20)
+    monkeypatch.setenv("PAGER", "cat")
+    ask(shell, "CREATE TABLE many AS SELECT i, 'n' || i AS name FROM range(500) t(i)")
+    shown = ask(shell, "FROM many ORDER BY i DESC").splitlines()
+    assert ["i  name", "BIGINT  VARCHAR"] == [line.strip() for line in shown[:2]]
+    assert (15, "the first 11 rows; there are more: .last shows them") == (len(shown), shown[-1])
+    assert shell.last is not None
+    assert 12 == shell.last.ran.metrics().by_stage[-1].rows
+    assert "LIMIT" not in shell.last.frame.sql()
+    assert 500 == shell.last.rows().num_rows
+    assert "2 rows" in ask(shell, "SELECT 1 AS a, 2 AS a UNION ALL SELECT 3, 4").splitlines()[-1]
+    assert not shell.last.more
+    ask(shell, ".mode csv")
+    assert 501 == len(ask(shell, "FROM many").splitlines())
+
+
+def test_what_is_longer_than_the_screen_goes_to_the_pager(
+    shell: Interpreter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All rows of .last, uncut; more rows than lines; long plans. Never with .pager off."""
+    on_a_terminal(shell, height=12)
+    read = tmp_path / "read"
+    monkeypatch.setenv("MINISHARK_PAGER", f"tee -a {read}")
+    ask(shell, "SELECT i, repeat('x', 60) || i AS text FROM range(12000) t(i)")
+    assert not read.exists()
+    assert "…" in ask(shell, "SELECT repeat('x', 60) AS text")
+    ask(shell, "SELECT i, repeat('x', 60) || i AS text FROM range(12000) t(i);\n.last")
+    lines = read.read_text().splitlines()
+    assert f" 11999  {'x' * 60}11999" == lines[-2]
+    assert "12,000 rows" == lines[-1]
+    read.unlink()
+    ask(shell, ".rows 30\nFROM range(25) t(i)")
+    assert "25 rows" == read.read_text().splitlines()[-1]
+    read.unlink()
+    ask(shell, ".help")
+    assert ".quit" in read.read_text()
+    read.unlink()
+    assert ".quit" in ask(shell, ".pager off\n.help")
+    monkeypatch.setenv("MINISHARK_PAGER", "/no/such/pager")
+    assert ".quit" in ask(shell, ".pager on\n.help")
+    assert not read.exists()

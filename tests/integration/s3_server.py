@@ -10,14 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
-from moto.moto_server.werkzeug_app import (
-    DomainDispatcherApplication,
-    MotoRequestHandler,
-    create_backend_app,
-)
-from werkzeug.serving import make_server
-
 KEY = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
@@ -114,6 +106,8 @@ class S3Server:
 
     @property
     def client(self) -> Any:
+        import boto3  # slow to import
+
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -160,6 +154,14 @@ def _parts(uri: str) -> tuple[str, str]:
 @contextlib.contextmanager
 def running() -> Iterator[S3Server]:
     """A server on loopback, while the block runs."""
+    # It takes a second to import, which every worker would spend when it collects the tests.
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
+    from werkzeug.serving import make_server
+
     server = S3Server()
     app = DomainDispatcherApplication(create_backend_app)
     http = make_server(

@@ -442,7 +442,7 @@ _SQL = ("sql", "--nodes", "1")
         ([*_SQL, "SELEC 1"], 1, 'Error: Parser Error: syntax error at or near "SELEC"'),
         ([*_SQL, "SELECT * FROM nowhere"], 1, "Table with name nowhere does not exist!"),
         ([*_SQL, "SELECT nothing FROM nation"], 1, 'Referenced column "nothing" not found'),
-        ([*_SQL, "BEGIN"], 1, "Transactions are for tables of a warehouse"),
+        ([*_SQL, "COMMIT"], 1, "There is no transaction to commit"),
         ([*_SQL, "SELECT n_name::INTEGER FROM nation"], 1, "Could not convert string"),
         ([*_SQL, "SELECT 1", "--data", "/no/such/folder"], 2, "Can't read /no/such/folder"),
         (["tpch", "--queries", "23"], 2, "23"),

@@ -131,6 +131,62 @@ def test_writes_are_seen_everywhere(sessions: tuple[Session, Session, Session]) 
     assert "written" not in root.tables
 
 
+def test_writes_from_temporary_tables_are_seen_everywhere(
+    sessions: tuple[Session, Session, Session],
+) -> None:
+    """INSERT, MERGE, UPDATE and DELETE may read temporary tables; what they write is shared."""
+    root, one, other = sessions
+    one.sql("CREATE TABLE target AS SELECT i FROM shared WHERE i < 3")
+    one.sql("CREATE TEMP TABLE few AS SELECT 10 AS i, 11 AS j")
+    for statement, expected in (
+        ("INSERT INTO target SELECT i FROM few", [0, 1, 2, 10]),
+        (
+            (
+                "MERGE INTO target USING (SELECT j AS i FROM few) AS few ON target.i = few.i "
+                "WHEN NOT MATCHED THEN INSERT VALUES (few.i)"
+            ),
+            [0, 1, 2, 10, 11],
+        ),
+        ("UPDATE target SET i = few.j + 9 FROM few WHERE target.i = few.j", [0, 1, 2, 10, 20]),
+        ("DELETE FROM memory.main.target USING few WHERE target.i = few.i", [0, 1, 2, 20]),
+        ("CREATE OR REPLACE TABLE target AS SELECT i + 1 AS i FROM few", [11]),
+    ):
+        one.sql(statement)
+        for each in sessions:
+            assert expected == [i for (i,) in _rows(each, "FROM target ORDER BY i")], statement
+    one.sql("CREATE TABLE few AS SELECT 1 AS shared_one")
+    assert [(10, 11)] == _rows(one, "FROM few")
+    assert [(1,)] == _rows(other, "FROM few")
+    one.sql("DROP TABLE few")  # the temporary one
+    one.sql("DROP TABLE few")
+    one.sql("DROP TABLE target")
+    assert ["shared"] == root.tables
+
+
+def test_whole_names_in_statements_that_write(sessions: tuple[Session, Session, Session]) -> None:
+    """`memory.main.t` is the shared table, whatever schema a session is in."""
+    for session in sessions:
+        session.sql("CREATE TABLE few AS SELECT i FROM shared WHERE i < 2")
+        session.sql(
+            'INSERT INTO memory.main.few SELECT "memory" . main.shared.i '
+            'FROM memory.main."shared" -- memory.main.shared\n WHERE i = 7'
+        )
+        session.sql("CREATE SCHEMA IF NOT EXISTS away")
+        session.sql("USE away")
+        assert [(100,)] == _rows(session, "SELECT count(*) FROM memory.main.shared")
+        session.sql("CREATE TABLE there AS SELECT 8 AS i")
+        session.sql("INSERT INTO there SELECT i FROM memory.main.shared WHERE i = 9")
+        session.sql("INSERT INTO memory.main.few FROM there")
+        session.sql("UPDATE memory.main.few SET i = 70 WHERE i = 7")
+        for each in sessions:
+            found = _rows(each, "SELECT i FROM memory.main.few ORDER BY i")
+            assert [0, 1, 8, 9, 70] == [i for (i,) in found]
+        session.sql("DROP TABLE there")
+        session.sql("DROP TABLE memory.main.few")
+        session.sql("USE memory.main")
+        assert ["shared"] == session.tables
+
+
 def test_concurrent_writers_lose_nothing(sessions: tuple[Session, Session, Session]) -> None:
     """Sessions that write one table at the same time take turns."""
     root, *writers = sessions

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import duckdb
@@ -196,6 +197,24 @@ def test_numbered_question_marks(session: Session) -> None:
     assert [{"a": 2, "b": 1}] == rows
 
 
+def test_views_are_what_the_last_statement_made_of_them(session: Session) -> None:
+    """In the front end as well, which may not have seen the earlier ones; and in `table`."""
+    session.sql("CREATE TABLE base (a INTEGER, b INTEGER)")
+    session.sql("CREATE VIEW seen AS FROM base; DROP VIEW seen")
+    session.sql("CREATE VIEW seen AS FROM base; DROP VIEW IF EXISTS seen")
+    session.sql("CREATE VIEW seen AS SELECT a FROM base")
+    columns = "SELECT column_name FROM duckdb_columns() WHERE table_name = 'seen'"
+    assert [("a",)] == ask(session, columns)
+    session.sql("SELECT b FROM base").create_or_replace_temp_view("seen")
+    assert ["b"] == session.table("seen").columns
+    session.sql("CREATE OR REPLACE VIEW seen AS SELECT a AS c FROM base")
+    assert ["c"] == session.table("seen").columns
+    assert [("c",)] == ask(session, columns)
+    session.sql("DROP VIEW seen")
+    assert [] == ask(session, columns)
+    session.drop_table("base")
+
+
 def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None:
     """A file that is no Parquet is the statement's error; no other executor tries it again."""
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense PAR1")
@@ -205,7 +224,7 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
 
 def test_ctrl_c_in_a_statement_that_writes() -> None:
     """It comes out as KeyboardInterrupt; the statement changed nothing, and the next one runs."""
-    database = ScratchDatabase({}, tables=list, read=lambda _: pa.table({}))
+    database = ScratchDatabase({}, tables=list, reading=lambda _: nullcontext(pa.table))
     database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
 
     def write(sql: str) -> pa.Table:

@@ -32,6 +32,7 @@ from minishark.errors import (
     TasksLostError,
 )
 from minishark.programs.program import Program, ProgramProgress
+from minishark.query.inputs import partition_slices
 from minishark.session.session import Session
 from minishark.worker.program_files import ProgramFiles
 from minishark.worker.protocol import StoredPartition
@@ -69,7 +70,7 @@ def _expected(session: Session, driver: Any, partitions: int) -> Any:
     runtime = session._runtime
     tables = {
         table.name.lower(): tuple(
-            StoredPartition(p.file, p.locations, p.rows) for p in table.partitions
+            StoredPartition(partition_slices(p), p.rows) for p in table.partitions
         )
         for table in runtime.tables.catalog
     }

@@ -95,6 +95,15 @@ class Weather(Source):
         return found
 
 
+@dataclass
+class Restless(Weather):
+    """Another version whenever somebody looks."""
+
+    def resolve(self) -> Snapshot:
+        self.factor += 1
+        return super().resolve()
+
+
 @pytest.fixture(scope="module", params=[0, 1_000_000], ids=["stages", "one task"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     with minishark.connect(
@@ -234,6 +243,25 @@ def test_errors_are_told_as_the_source_tells_them(session: Session, weather: Wea
     assert [(30,)] == rows(session, "SELECT count(*) FROM weather WHERE month = 1")
 
 
+def test_a_statement_sees_one_version_wherever_it_runs(session: Session, tmp_path: Path) -> None:
+    """However often it names the source; and what fails in the front end is told as in tasks."""
+    (tmp_path / "log").touch()
+    source = Restless(str(tmp_path / "log"))
+    session.register_source("restless", source)
+    differs = "SELECT sum(a.rain) - (SELECT sum(b.rain) FROM restless b) AS d FROM restless a"
+    try:
+        session.sql("CREATE TABLE found (d DECIMAL(38,2))")
+        session.sql(f"INSERT INTO found {differs}")
+        assert [(0,)] == rows(session, "FROM found") == rows(session, differs)
+        assert 0 == session._runtime.engine.query_in_front_end(differs)["d"][0].as_py()
+        source.months.append(13)
+        with pytest.raises(DataError, match=r"^There is no 13th month in the weather\.$"):
+            session.sql(f"INSERT INTO found {differs}")
+    finally:
+        session.drop_table("restless")
+        session.drop_table("found")
+
+
 def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:
     """A query that fails to bind over the known version is bound over the current one."""
     folder = tmp_path / "grows"
@@ -246,6 +274,11 @@ def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> 
         assert [(2, "x")] == rows(session, "SELECT i, more FROM grows WHERE more IS NOT NULL")
         with pytest.raises(QueryError, match="missing"):
             session.sql("SELECT missing FROM grows")
+        session.sql("CREATE TABLE grown (i INTEGER, more VARCHAR, most INTEGER)")
+        duckdb.execute(f"COPY (SELECT 3 AS i, 'y' AS more, 4 AS most) TO '{folder}/c.parquet'")
+        session.sql("INSERT INTO grown FROM grows")
+        assert [(3, "y", 4)] == rows(session, "FROM grown WHERE most IS NOT NULL")
+        session.drop_table("grown")
     finally:
         session.drop_table("grows")
 

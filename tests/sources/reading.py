@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from minishark.expressions import quote
 from minishark.sources.contract import Comparison, FileSplit, Predicate, Pushed, Snapshot
+from minishark.sources.formats import OwnReach
+from minishark.worker.scans import Scans, SplitRead
 
 EVERYTHING = Pushed()
 
@@ -45,6 +47,19 @@ def read(snapshot: Snapshot, pushed: Pushed = EVERYTHING, tasks: int = 3) -> pa.
         assert [kinds[name] for name in wanted] == list(map(str, found.types))
         tables.append(found.to_arrow_table())
     return pa.concat_tables(tables)
+
+
+def read_at_once(snapshot: Snapshot, pushed: Pushed = EVERYTHING) -> pa.Table:
+    """The rows of all splits in one task, which reads as many files as it can in one scan."""
+    splits = tuple(snapshot.splits(pushed, 3))
+    names = [column.name for column in snapshot.schema]
+    schema = {column.name: column for column in snapshot.schema}
+    columns = tuple(schema[name] for name in pushed.columns or names)
+    reads = {"rows": (SplitRead(columns, splits, pushed).pickled(),)}
+    with Scans(reads=reads, hold=lambda files, *_: OwnReach().held(files, ())).open() as scans:
+        for name, stream in scans.streams.items():
+            database().register(name, stream)
+        return database().sql(f"FROM {scans.relations['rows']}").to_arrow_table()
 
 
 def types(table: pa.Table) -> list[str]:
@@ -93,10 +108,10 @@ def assert_equal(snapshot: Snapshot, expected: pa.Table, predicates: Sequence[Pr
     for predicate in predicates:
         pushed = Pushed(predicates=(predicate,))
         where = condition([predicate], expected)
-        assert rows(expected, where) == rows(read(snapshot, pushed), where), predicate
+        assert rows(expected, where) == rows(read_at_once(snapshot, pushed), where), predicate
     if expected.num_columns > 1:
         names = tuple(reversed(expected.column_names[1:]))
-        assert rows(expected.select(names)) == rows(read(snapshot, Pushed(columns=names), tasks=1))
+        assert rows(expected.select(names)) == rows(read_at_once(snapshot, Pushed(columns=names)))
     limited = read(snapshot, Pushed(limit=3))
     assert min(3, expected.num_rows) <= limited.num_rows
     assert rows(limited) <= rows(expected)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import os
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -96,8 +97,11 @@ def test_what_is_not_known_of_the_protocol_is_refused_by_name(by_kind: Path) -> 
 
 def test_earlier_versions_and_tables_that_are_none(by_kind: Path, tmp_path: Path) -> None:
     assert 40 == read(DeltaSource(by_kind, version=1).resolve()).num_rows
-    table = DeltaTable(str(by_kind))
-    then = datetime.fromtimestamp(table.history()[2]["timestamp"] / 1000, UTC)
+    first = datetime(2024, 1, 1, tzinfo=UTC)
+    for number, log in enumerate(sorted((by_kind / "_delta_log").glob("*.json"))):
+        moment = first.timestamp() + 3600 * number
+        os.utime(log, (moment, moment))  # versions begin when their files were written
+    then = first + timedelta(hours=2, minutes=59)
     assert 60 == read(DeltaSource(by_kind, timestamp=then).resolve()).num_rows
     with pytest.raises(DataError, match="Can't read the Delta table"):
         DeltaSource(by_kind, version=99).resolve()

@@ -13,9 +13,10 @@ from pyiceberg.table import Table
 from reading import assert_equal, database, read
 
 from minishark.errors import DataError, UnsupportedError
-from minishark.sources import mapped_parquet
+from minishark.sources import footers, mapped_parquet
 from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.iceberg import IcebergSource
+from minishark.sources.mapped_parquet import MappedColumn, MappedFile, MappedParquet
 
 _SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 3 else []) for seed in range(200)]
 
@@ -144,6 +145,23 @@ def test_a_table_is_read_again_only_when_it_changes(by_kind: Table) -> None:
     assert 100 == read(first).num_rows
 
 
+@pytest.mark.parametrize("values", [[1.0, float("nan")], [0.0, float("nan")]])
+def test_filters_find_nan_in_files_whose_bounds_leave_it_out(
+    values: list[float], tmp_path: Path
+) -> None:
+    """DuckDB decides filters by a file's bounds, which Arrow and others write without NaN."""
+    path = tmp_path / "numbers"
+    data = pa.table({"x": values})
+    pq.write_table(data, path)
+    column = mapped_parquet.MappedColumn(name="x", type="DOUBLE", stored=("x",))
+    file = mapped_parquet.MappedFile(path=str(path), bytes=1, columns=(column,))
+    sql = mapped_parquet.MappedParquet("t", [file]).relation([str(path)]).sql
+    plain = database().from_arrow(data)
+    for where in ("x > 7", "x = 'nan'", "x <> 1", "x = 0", "x IN (5, 'nan')", "x <= 0"):
+        found = database().sql(f"SELECT count(*) FROM {sql} WHERE {where}").fetchall()
+        assert plain.filter(where).aggregate("count(*)").fetchall() == found, where
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 3, 5, 8])
 def test_each_row_group_of_a_large_file_is_read_once(
     tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,8 +178,45 @@ def test_each_row_group_of_a_large_file_is_read_once(
     file = mapped_parquet.MappedFile(
         path=str(path), bytes=path.stat().st_size, columns=tuple(columns), rows=1000
     )
-    found = []
-    for split in mapped_parquet.divided("t", [file], tasks):
-        sql = split.relation([each.path for each in split.files()]).sql
-        found += database().sql(f"SELECT x, part FROM {sql}").fetchall()
-    assert [(each, "it's") for each in range(1000)] == sorted(found)
+    splits = mapped_parquet.divided("t", [file], tasks)
+    expected = [(each, "it's") for each in range(1000)]
+    assert expected == sorted(row for split in splits for row in rows_of(split))
+    assert expected == [row for split in MappedParquet.joined(splits) for row in rows_of(split)]
+    if tasks > 2:  # without its neighbours
+        first, _, *others = splits
+        (both,) = MappedParquet.joined([first, *others])
+        assert rows_of(both) == [row for split in (first, *others) for row in rows_of(split)]
+
+
+def rows_of(split: MappedParquet) -> list[tuple[object, ...]]:
+    sql = split.relation([each.path for each in split.files()]).sql
+    return database().sql(f"SELECT x, part FROM {sql}").fetchall()
+
+
+def test_one_task_reads_files_in_one_scan_where_they_are_stored_alike(
+    tmp_path: Path,
+) -> None:
+    """DuckDB would read the others with the types of the first one."""
+    columns = (MappedColumn(name="x", type="BIGINT", stored=("x",)),)
+    splits = []
+    for number, type_ in enumerate(("int32", "int32", "int64", "int64", "int32")):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"x": pa.array([2**number * 10**9 % 2**31], type_)}), path)
+        file = MappedFile(path=str(path), bytes=path.stat().st_size, columns=columns)
+        splits.append(MappedParquet("t", [file]))
+    (both,) = MappedParquet.joined(splits)
+    sql = both.relation([each.path for each in both.files()]).sql
+    assert 3 == sql.count("read_parquet")
+    expected = [(2**number * 10**9 % 2**31,) for number in range(5)]
+    assert expected == database().sql(f"FROM {sql}").fetchall()
+
+
+def test_a_footer_is_read_once_for_each_version_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": [1]}), path)
+    first = footers.columns_of_file(str(path))
+    assert first is footers.columns_of_file(str(path))
+    pq.write_table(pa.table({"y": [1]}), path)
+    assert ["y"] == footers.columns_of_file(str(path)).names
+    pq.write_table(pa.table({"x": [2, 3]}), tmp_path / "alike.parquet")
+    assert first is footers.columns_of_file(str(tmp_path / "alike.parquet"))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import adbc_driver_postgresql.dbapi as adbc
 import cloudpickle
 import duckdb
 import pyarrow as pa
@@ -225,7 +227,8 @@ def test_all_splits_see_one_moment_while_others_write(server: Server) -> None:
             # What the accounts have is what the history says at the same moment.
             with source._server.connected() as connection:
                 fetched(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                fetched(connection, f"SET TRANSACTION SNAPSHOT '{snapshot.moment.exported()}'")
+                kept = snapshot.moment.exported("pgbench_accounts")
+                fetched(connection, f"SET TRANSACTION SNAPSHOT '{kept}'")
                 ((total, count),) = fetched(
                     connection,
                     "SELECT coalesce(sum(delta), 0)::int8, count(*) FROM pgbench_history",
@@ -287,9 +290,50 @@ def test_a_snapshot_ends_with_its_object_or_its_time(server: Server) -> None:
     assert before == server.sql(open_ones)[0][0]
     with pytest.raises(DataError, match="`hold`"):
         splits[0].read(Pushed()).read_all()
+    with pytest.raises(DataError, match=r"public\.numbers"):
+        snapshot.splits(Pushed(), 1)  # would be of another moment
+    snapshot.close()
     assert 100_000 == read(snapshot).num_rows  # begins another
     del snapshot
     assert before == server.sql(open_ones)[0][0]
+
+
+def test_tables_are_not_written_anew_while_they_are_read(server: Server) -> None:
+    """VACUUM FULL would move rows from one range of blocks to another, TRUNCATE remove them."""
+    server.sql(
+        "CREATE TABLE moving AS SELECT i FROM generate_series(1, 9) i",
+        "CREATE VIEW over_moving AS SELECT i FROM moving",
+    )
+    for name in ("moving", "over_moving"):
+        snapshot = PostgresSource(server.dsn, "public", name).resolve().opened()
+        splits = snapshot.splits(Pushed(), 1)
+        with pytest.raises(adbc.Error, match="lock timeout"):
+            server.sql("SET lock_timeout = '50ms'", "TRUNCATE moving")
+        assert 9 == splits[0].read(Pushed()).read_all().num_rows
+        snapshot.close()
+    server.sql("SET lock_timeout = '5s'", "TRUNCATE moving")
+
+
+def test_who_waits_to_change_a_table_does_not_block_its_reader(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server can't see that both wait for each other: the task gives up, and says so."""
+    monkeypatch.setattr(postgres, "LOCK_OF_TASKS_S", 0.05)
+    server.sql("CREATE TABLE awaited AS SELECT 1 AS x")
+    snapshot = PostgresSource(server.dsn, "public", "awaited").resolve().opened()
+    (split,) = snapshot.splits(Pushed(), 1)
+    changes = threading.Thread(target=server.sql, args=("ALTER TABLE awaited ADD COLUMN y int",))
+    changes.start()
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    deadline = time.monotonic() + 10
+    while not server.sql(waiting)[0][0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(DataError, match=r"public\.awaited: .*lock timeout.* Somebody changes"):
+        split.read(Pushed()).read_all()
+    snapshot.close()
+    changes.join(10)
+    assert ["x", "y"] == server.sql("SELECT array_agg(attname::text) FROM pg_attribute "
+        "WHERE attrelid = 'awaited'::regclass AND attnum > 0")[0][0]  # fmt: skip
 
 
 def test_a_statement_that_takes_too_long_is_ended(server: Server) -> None:

@@ -25,6 +25,7 @@ BEGIN;
 UPDATE money SET balance = balance + :d WHERE id = :a;
 UPDATE money SET balance = balance - :d WHERE id = :b;
 INSERT INTO debts VALUES (:d);
+INSERT INTO claims VALUES (-:d);
 COMMIT;
 """
 _CONNECTIONS = (
@@ -64,23 +65,46 @@ def settled(server: Server, expected: int = 0, limit_s: float = 20) -> int:
         time.sleep(0.1)
 
 
-def test_loads_see_one_moment_while_others_write(
+_BOTH = "SELECT sum(amount)::BIGINT, count(*) FROM (FROM pg_debts UNION ALL FROM pg_claims)"
+_APART = "SELECT (SELECT sum(amount) FROM pg_debts) + (SELECT sum(amount) FROM pg_claims), 0"
+_TWICE = "SELECT count(*) - (SELECT count(*) FROM pg_debts), 0 FROM pg_debts"
+
+
+def test_loads_and_queries_see_one_moment_while_others_write(
     session: minishark.Session, money: Server, tmp_path: Path
 ) -> None:
-    """Money moves all the time; no table has a part of a transfer."""
+    """Money moves all the time; no table has a part of a transfer, nor do two of one statement.
+
+    That holds where tasks read them, and where statements run in the front end.
+    """
     script = tmp_path / "transfer.sql"
     script.write_text(_TRANSFER)
     writer = money.run("pgbench", "-n", "-c", "1", "-T", "120", "-f", str(script))
     try:
-        counts = set()
+        for name in ("money", "debts", "claims"):
+            session.register_source(f"pg_{name}", PostgresSource(money.dsn, "public", name))
+        session.sql("CREATE TABLE counted (total BIGINT, n BIGINT)")
+        session.sql("CREATE VIEW transfers AS FROM pg_debts UNION ALL FROM pg_claims")
+        seen = set()
         for _ in range(3):
-            session.sql("DROP TABLE IF EXISTS loaded")
-            session.create_table("loaded", PostgresSource(money.dsn, "public", "money"))
+            session.create_table(
+                "loaded", PostgresSource(money.dsn, "public", "money"), replace=True
+            )
             assert (0, 200_000) == session.sql(
                 "SELECT sum(balance)::BIGINT, count(*) FROM loaded"
             ).collect()[0]
-            counts.add(money.sql("SELECT count(*) FROM debts")[0][0])
-        assert len(counts) > 1, "nobody wrote"
+            session.sql("DELETE FROM counted")
+            for sql in (_BOTH, _APART, _TWICE, "SELECT sum(amount), 0 FROM transfers"):
+                total, count = session.sql(sql).collect()[0]
+                assert (0, 0) == (total or 0, count % 2), sql
+                seen.add(count)
+                session.sql(f"INSERT INTO counted {sql}")
+                (answer,) = session._runtime.engine.query_in_front_end(sql).to_pylist()
+                assert 0 == (next(iter(answer.values())) or 0), sql
+            session.sql(f"CREATE OR REPLACE TABLE copied AS {_BOTH}")
+            session.sql("INSERT INTO counted FROM copied")
+            assert [0] * 5 == [row[0] or 0 for row in session.table("counted").collect()]
+        assert len(seen) > 2, "nobody wrote"
     finally:
         writer.kill()
         writer.wait(10)

@@ -10,6 +10,7 @@ from sparrow_core.lab.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.policy.remembering import Levels
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
@@ -19,6 +20,13 @@ from sparrow_core.sim.workload import Arrival, run_jobs
 from sparrow_core.sim.world import World
 
 NODES = [NodeName(f"n{number}") for number in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers tell each other of few nodes, too."""
+    monkeypatch.setattr(Levels, "NEWS", 2)
+    monkeypatch.setattr(Levels, "NEWS_SHARE", 1.0)
 
 
 def jobs_of(placement: str, *, replicas: int = 0, wait_s: float | None = None) -> list[Arrival]:
@@ -175,19 +183,11 @@ def _is_that_of_the_machines(chosen: Configuration) -> bool:
 
 # In these, nodes are cancelled or ask at one instant, and their order matters.
 ORDER_MATTERS = (192, 480, 498)
-# Tasks on four nodes end at one instant, and the machines tell of it in another order.
-UNEQUAL = 11
 
 
 def test_random_configurations_are_those_of_the_machines() -> None:
     """Job by job, under all placements and disciplines, with one scheduler or three."""
-    assert [] == differing((*range(UNEQUAL), *range(UNEQUAL + 1, 25), *ORDER_MATTERS))
-
-
-@pytest.mark.xfail(strict=True, reason="ends of tasks of one instant are in another order")
-def test_so_is_one_with_ends_at_one_instant() -> None:
-    """Known to differ; the fewer of these the better."""
-    assert [] == differing([UNEQUAL])
+    assert [] == differing((*range(25), *ORDER_MATTERS))
 
 
 @pytest.mark.slow

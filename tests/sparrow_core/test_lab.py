@@ -39,6 +39,17 @@ from sparrow_core.sim.analysis import relaxation_time
 from sparrow_core.sim.cluster import duration_of, payload_of
 from sparrow_core.sim.express import ExpressCluster
 
+# Their quick forms take longest, and tests of their own look at what they find.
+LONG = (
+    "bursts",
+    "emulated-delay",
+    "mean-response",
+    "past-sparrow",
+    "replay",
+    "stale-information",
+    "techniques",
+    "zero-wait",
+)
 REPEATED = ("zero-wait", "probe-ratio", "isolation", "soft-constraints", "past-sparrow")
 
 
@@ -51,7 +62,9 @@ def quick_rows(experiment: AnyExperiment, seed: int = 1) -> list[Response | Poin
     return list(experiment.run(experiment.quick, seed, nothing))
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXPERIMENTS]
+)
 def test_each_experiment_writes_its_report(name: str, tmp_path: Path) -> None:
     """The quick form runs to its end, tells how far it is, and writes rows, parameters, a plot."""
     experiment = EXPERIMENTS[name]

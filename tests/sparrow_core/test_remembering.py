@@ -17,7 +17,7 @@ from sparrow_core.policy.remembering import (
 )
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import StartJob
-from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.protocol.types import JobOptions, NodeLevel, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
@@ -91,6 +91,7 @@ def test_known_idle_nodes_are_used_first() -> None:
         placer, reservations = placed(placement, job, float(number))
         assert not set(reservations) & set(busy)
         for node in list(reservations)[:2]:
+            placement.on_level(node, NodeLevel(-1, number + 1), number + ROUND_TRIP_S)
             asks(placement, placer, job, node, number + ROUND_TRIP_S)
             busy[node] = None
     assert 2 <= len(reservations) <= 3
@@ -100,8 +101,35 @@ def test_known_idle_nodes_are_used_first() -> None:
         done = job_of(f"j{number}", 2)
         for node in list(busy)[2 * number : 2 * number + 2]:
             placement.on_finished(node, done, 0.1, 20.0)
+            placement.on_level(node, NodeLevel(-1, 20), 20.0)
     assert not placement.memory.load
     assert not placement.memory._open
+
+
+def test_schedulers_tell_each_other_what_is_on_nodes() -> None:
+    """What a node tells later overrules notes; those that are late, or nonsense, change nothing."""
+    teller, hearer = KnownIdle(), KnownIdle()
+    for node in NODES:
+        teller.on_level(node, NodeLevel(-1, 1), 0.5)
+    assert not teller.notes(9, 0.5), "too few nodes for so many schedulers"
+    teller.levels.NEWS_SHARE = 20.0  # type: ignore[misc]
+    _, reservations = placed(teller, job_of("j", 6), 1.0)
+    first, second, *_ = reservations
+    hearer.on_notes(teller.notes(9, 1.0), 1.0)
+    assert {*reservations} == {node for node in NODES if not hearer.levels.is_free(node)}
+    assert not teller.notes(9, 3.0), "nothing new"
+    teller.on_level(first, NodeLevel(2, 7), 1.01)
+    assert not teller.notes(9, 1.01), "too little yet"
+    note = teller.notes(9, 2.0)
+    hearer.on_level(second, NodeLevel(4, 5), 1.9)
+    hearer.on_notes(note, 2.0)
+    assert {first: 2, second: 4} == {node: hearer.levels.load[node] for node in (first, second)}
+    hearer.on_level(first, NodeLevel(-3, 8), 2.0)
+    hearer.on_notes(note, 2.1)
+    hearer.on_notes(b"nonsense", 2.1)
+    assert -3 == hearer.levels.load[first]
+    hearer.on_node_lost(first, 3.0)
+    assert hearer.levels.is_free(first)
 
 
 def test_what_was_cancelled_is_forgotten() -> None:
@@ -197,8 +225,8 @@ def test_prequal_uses_each_probe_once_and_not_for_long() -> None:
     assert not placement.pool, "too old"
 
 
-def test_one_scheduler_that_remembers_is_near_an_omniscient_one() -> None:
-    """At 90 % load, with at most four messages a task; ten that do not know of each other are not.
+def test_schedulers_that_remember_are_near_an_omniscient_one() -> None:
+    """At 90 % load, with about four messages a task; several of them are less so.
 
     The whole experiment is `minishark bench stale-information`.
     """
@@ -211,7 +239,7 @@ def test_one_scheduler_that_remembers_is_near_an_omniscient_one() -> None:
         times_s = sorted(cluster.ended_s[each.job.job_id] for each in jobs[100:])
         medians[name, schedulers] = times_s[len(times_s) // 2]
         if name == "known_idle":
-            assert cluster.messages <= 4.05 * 300 * 50
+            assert cluster.messages <= 4.2 * 300 * 50
     assert medians["known_idle", 1] < 0.97 * medians["sparrow", 1]
     assert medians["known_idle", 1] < medians["known_idle", 10]
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
+from sparrow_core.policy.remembering import Levels
 from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
@@ -30,6 +31,7 @@ from sparrow_core.protocol.messages import (
     NodeLoad,
     NodeLost,
     NodeRefused,
+    Notes,
     Ping,
     PingJob,
     Pong,
@@ -61,6 +63,7 @@ from sparrow_core.protocol.types import (
     Loss,
     MovedJob,
     NodeInfo,
+    NodeLevel,
     PlacementStep,
     RunningTask,
     TaskKey,
@@ -117,7 +120,9 @@ def task(task_id: int, *preferred: str) -> TaskSpec:
 
 def get(node: str, count: int, *reports: JobReport, request: int = 1) -> GetTasks:
     """A request for tasks."""
-    return GetTasks(JOB, NodeName(node), request, count, reports)
+    return GetTasks(
+        job_id=JOB, node=NodeName(node), request=request, count=count, reports=reports
+    )  # fmt: skip
 
 
 def assign(*ids: int, attempt: int = 1, drained: bool, shared: bool = False) -> AssignTasks:
@@ -194,6 +199,62 @@ def test_reservations_are_cancelled_when_all_tasks_are_bound() -> None:
     ]
     assert expected == scheduler(get("a", 2))
     assert [] == scheduler(get("b", 1)), "that was the answer"
+
+
+def test_what_is_lost_with_messages_does_not_count_as_the_tasks_fault() -> None:
+    """Only after many more tries is a task given up that never begins."""
+    scheduler = Driven("a", max_attempts=2, max_tries=4)
+    scheduler(submit(task(0)))
+    lost = Loss(0, 1, "a-e0", "the executor does not know of it", on_the_way=True)
+    for attempt in range(1, 4):
+        assert (0,) == tuple(t.task_id for t in scheduler(get("a", 1))[0].msg.tasks)  # type: ignore[attr-defined]
+        again = JobReport(JOB, (), (structs.replace(lost, attempt=attempt),))
+        assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(ReportTasks((again,)))
+    scheduler(get("a", 1))
+    last = JobReport(JOB, (), (structs.replace(lost, attempt=4),))
+    (out,) = scheduler(ReportTasks((last,)))
+    assert isinstance(out.msg, TaskAbandoned)
+
+
+def test_a_node_that_falls_idle_gets_a_reservation_of_the_oldest_job_that_waits() -> None:
+    """In place of stealing; only where the job may run, and only of short jobs."""
+    scheduler = Driven("a", "b")
+    idle = ReportTasks((), NodeName("c"), NodeLevel(-1, 1))
+    older, newer = (renamed(submit(task(0), placement="eagle"), name) for name in ("old", "new"))
+    gpu = structs.replace(renamed(older, "gpu"), options=JobOptions(requires=("gpu",)))
+    scheduler(structs.replace(register("d"), attributes=("gpu",)))
+    for job in (gpu, older, newer):
+        scheduler(job)
+    assert [] == scheduler(idle), "the node is not known"
+    scheduler(structs.replace(register("c"), draining=True))
+    assert [] == scheduler(idle), "it drains"
+    scheduler.machine._ledger.nodes[NodeName("c")].draining = False
+    assert [Envelope(monitor("c"), Reserve(JobId("old"), S, 1))] == scheduler(idle)
+    assert [] == scheduler(idle), "it is on its way"
+    busy = ReportTasks((), NodeName("c"), NodeLevel(0, 2))
+    assert [] == scheduler(busy)
+    taken = structs.replace(get("c", 1), job_id=JobId("old"), level=NodeLevel(-1, 3))
+    assert 1 == len(scheduler(taken)[0].msg.tasks)  # type: ignore[attr-defined]
+    assert [Envelope(monitor("c"), Reserve(JobId("new"), S, 1))] == scheduler(idle)
+    in_vain = structs.replace(get("a", 1), job_id=JobId("over"), level=NodeLevel(-1, 1))
+    scheduler(EndJob(JobId("new")))
+    assert 1 == len(scheduler(in_vain)), "no job waits that may run there"
+
+
+def test_placements_tell_those_of_other_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which nodes tell; what placements here do not know is for nobody."""
+    monkeypatch.setattr(Levels, "NEWS", 0)
+    other = Address("s2#scheduler")
+    scheduler = Driven("a", "b")
+    note = Notes("known_idle", b"\x90")
+    assert [] == scheduler(note)
+    job = submit(task(0), placement="known_idle")
+    assert not [each for each in scheduler(job) if isinstance(each.msg, Notes)], "it is alone"
+    scheduler(structs.replace(register("a"), schedulers=(S, other)))
+    told = scheduler(renamed(job, "next"))
+    notes = [each for each in told if isinstance(each.msg, Notes)]
+    assert [(other, "known_idle")] == [(each.to, each.msg.placement) for each in notes]
+    assert [] == scheduler(notes[0].msg)
 
 
 def test_the_shared_part_travels_to_a_node_once() -> None:
@@ -554,7 +615,9 @@ def test_reservations_say_what_disciplines_need() -> None:
     scheduler = Driven("a")
     options = JobOptions(priority=3, task_s=0.5)
     out = scheduler.raw(optioned(task(0), task(1), priority=3, task_s=0.5))
-    claim = Claim("user", "", options.priority, options.task_s, 2)
+    claim = Claim(
+        user="user", priority=options.priority, task_s=options.task_s, waiting=2
+    )  # fmt: skip
     assert Envelope(monitor("a"), Reserve(JOB, S, 4, claim)) == out[1]
     answer = scheduler.raw(get("a", 1))[0].msg
     assert isinstance(answer, AssignTasks)

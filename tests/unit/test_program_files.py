@@ -45,7 +45,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ProgramFiles:
     for index, values in enumerate(([0, 1, 2], [], [3, 4, 5, 6])):
         rows = pa.table({"x": pa.array(values, pa.int64())})
         store.write(f"tables/0/{index}.arrow", rows.schema, [rows.to_batches()])
-        stored.append(StoredPartition(f"tables/0/{index}.arrow", ("n0",), len(values)))
+        stored.append(
+            StoredPartition((FileSlice(f"tables/0/{index}.arrow", ("n0",)),), len(values))
+        )
     return ProgramFiles(store, "programs/0", {"t": tuple(stored)})
 
 

@@ -46,6 +46,13 @@ def parsed(con: duckdb.DuckDBPyConnection, text: str) -> ParsedStatement:
     return statement
 
 
+def test_duckdbs_catalog_views(con: duckdb.DuckDBPyConnection) -> None:
+    """All that DuckDB has; a new version may bring more."""
+    views = con.sql("SELECT view_name FROM duckdb_views() WHERE schema_name = 'pg_catalog'")
+    for (name,) in views.fetchall():
+        assert isinstance(parsed(con, f"FROM {name}"), Show), name
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -73,6 +80,8 @@ def parsed(con: duckdb.DuckDBPyConnection, text: str) -> ParsedStatement:
         ("CREATE TABLE x AS PIVOT items ON a USING sum(b)", CreateTableAs),
         ("SELECT current_setting('TimeZone')", Show),
         ("SELECT pg_typeof(a) FROM items", Query),
+        ("SELECT pg_orders.pg_id FROM pg_orders", Query),
+        ("SELECT pg_get_expr(a, 1) FROM items", Show),
         ("FROM read_csv('x.csv', store_rejects = true)", FrontEndQuery),
         ("SET threads = 1", Setting),
         ("SET VARIABLE x = 1", SetVariable),

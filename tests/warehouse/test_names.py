@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from minishark.tables.warehouse.catalog import TableName
-from minishark.tables.warehouse.names import At, parts, renamed, renamed_anywhere
+from minishark.tables.warehouse.names import At, parts, references, renamed, renamed_anywhere
 
 
 def _found(path: tuple[str, ...], at: At | None) -> str | None:
@@ -70,7 +70,7 @@ def test_tables_of_statements_that_are_no_queries(sql: str, expected: str) -> No
 def test_common_table_expressions_shadow_tables_where_they_are_known(
     sql: str, expected: str | None
 ) -> None:
-    new = renamed(sql, _syntax, _found)
+    new = renamed(sql, references(sql, _syntax), _found)
     assert new == sql if expected is None else new.startswith(expected)
 
 

@@ -25,7 +25,7 @@ from minishark.expressions import quote_text
 
 _CALL_S = 30.0  # for calls that run nothing
 _WAIT_S = 0.2  # between two looks at whether the user has enough
-_CREATE, _FAIL_IF_EXISTS = 1, 1
+_CREATE, _FAIL_IF_EXISTS, _REPLACE = 1, 1, 3
 _HERE = "Connect without --server to see that: a server shows it to the cluster's own sessions."
 
 Result = TypeVar("Result")
@@ -161,12 +161,13 @@ class RemoteSession:
         partition_by: object = None,
         partitions: object = None,
         replicas: int = 2,
+        replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Load files of this machine as a table of the server, which decides how it is stored.
 
         Raises:
-            CatalogError: there is a table of that name.
+            CatalogError: there is a table of that name, and `replace` is False.
             DataError: the files can't be read.
         """
         try:
@@ -174,7 +175,8 @@ class RemoteSession:
             rows = relation.to_arrow_reader(65_536)
         except duckdb.Error as error:
             raise DataError(f"{data} can't be read: {error}") from error
-        options = make("TableDefinitionOptions", if_not_exist=_CREATE, if_exists=_FAIL_IF_EXISTS)
+        exists = _REPLACE if replace else _FAIL_IF_EXISTS
+        options = make("TableDefinitionOptions", if_not_exist=_CREATE, if_exists=exists)
         command = packed("CommandStatementIngest", table_definition_options=options, table=name)
         asked = fl.FlightDescriptor.for_command(command)
 

@@ -34,8 +34,10 @@ class _Untraced:
         pass
 
 
-# By what the client gets: INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED.
+# By what the client gets: INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED. Arrow makes no exception of
+# Python ALREADY_EXISTS.
 _CODES: dict[type[errors.MinisharkError], type[Exception]] = {
+    errors.AlreadyExistsError: pa.ArrowInvalid,
     errors.CatalogError: pa.ArrowKeyError,
     errors.UnsupportedError: pa.ArrowNotImplementedError,
     errors.QueryError: pa.ArrowInvalid,

@@ -14,7 +14,7 @@ from minishark.adapters.flight.catalog import CATALOG
 from minishark.compiler.sql import statements as kinds
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
-from minishark.errors import CatalogError, OptionError, ResourceError
+from minishark.errors import AlreadyExistsError, CatalogError, OptionError, ResourceError
 from minishark.expressions import quote
 from minishark.session.session import Session
 
@@ -179,7 +179,7 @@ def ingest(session: Session, command: Any, rows: pa.RecordBatchReader) -> int:
     place = _place(command)
     exists = _exists(session, place, name)
     if exists and options.if_exists not in (_APPEND, _REPLACE):
-        raise CatalogError(f"There is a table called {name!r} already.")
+        raise AlreadyExistsError(f"There is a table called {name!r} already.")
     if not exists and options.if_not_exist == _FAIL_IF_MISSING:
         raise CatalogError(f"There is no table called {name!r}.")
     replaces = exists and options.if_exists == _REPLACE

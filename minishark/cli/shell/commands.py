@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pyarrow as pa
@@ -24,6 +25,9 @@ from minishark.query.report import metrics_text
 from minishark.session.catalog import TableInfo
 from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
 from minishark.tpch.tables import TABLES, load_tables
+
+if TYPE_CHECKING:
+    from minishark.session.session import Session
 
 _REPLICAS = 2
 # Commands of the DuckDB and SQLite shells, and their equivalents.
@@ -121,17 +125,17 @@ def _explain(shell: Interpreter, argument: str) -> None:
     if statement:
         shell.output.print(shell.session.sql(statement).plan_text(mode))
     else:
-        shell.run_last(lambda frame: frame.plan_text(mode))
+        shell.run_last(lambda last: last.frame.plan_text(mode))
 
 
 def _profile(shell: Interpreter, argument: str) -> None:
     match argument.split():
         case []:
-            shell.run_last(lambda frame: metrics_text(frame.metrics()))
+            shell.run_last(lambda last: metrics_text(last.ran.metrics()))
         case ["tasks"]:
-            shell.run_last(lambda frame: frame.profile().text(tasks=True))
+            shell.run_last(lambda last: last.ran.profile().text(tasks=True))
         case ["why", stage, task] if stage.isdecimal() and task.isdecimal():
-            shell.run_last(lambda frame: frame.profile().why(int(stage), int(task)))
+            shell.run_last(lambda last: last.ran.profile().why(int(stage), int(task)))
         case _:
             raise OptionError("Write .profile, .profile tasks, or .profile why STAGE TASK.")
 
@@ -158,6 +162,12 @@ def _rows(shell: Interpreter, argument: str) -> None:
         raise OptionError("Write .rows and a number; 0 shows all rows.")
     shell.output.rows_max = int(argument) or None
     shell.output.fits_screen = False
+
+
+def _pager(shell: Interpreter, argument: str) -> None:
+    if argument not in ("on", "off"):
+        raise OptionError("Write .pager on or .pager off.")
+    shell.output.pages = argument == "on"
 
 
 def _cluster(shell: Interpreter, _: str) -> None:
@@ -197,27 +207,32 @@ def _read(shell: Interpreter, argument: str) -> None:
 
 
 def _load(shell: Interpreter, argument: str) -> None:
+    first, _, rest = argument.partition(" ")
+    replace = first == "--replace"
+    if replace:
+        argument = rest.strip()
     text, _, name = argument.rpartition(" AS ") if " AS " in argument else (argument, "", "")
     path = _path(text)
     if path is None:
-        raise OptionError("Write .load PATH or .load PATH AS TABLE.")
+        raise OptionError("Write .load PATH or .load PATH AS TABLE; .load --replace PATH ...")
     found = tables_at(path)
     if name:
         if len(found) != 1:
             raise OptionError(f"{path} has {len(found)} tables; AS names a single one.")
         found = {name.strip(): next(iter(found.values()))}
     present = {known.lower() for known in shell.session.tables}
-    if there := [known for known in found if known.lower() in present]:
+    if (there := [known for known in found if known.lower() in present]) and not replace:
         raise OptionError(
-            f"There is a table {there[0]} already: enter DROP TABLE {_name(there[0])}; first, or "
-            "load a file under another name with .load PATH AS TABLE."
+            f"There is a table {there[0]} already: replace it with .load --replace {text.strip()}"
+            f"{f' AS {name.strip()}' if name else ''}, or load the file under another name with "
+            ".load PATH AS TABLE."
         )
-    _load_tables(shell, found)
+    _load_tables(shell, found, replace=replace)
 
 
-def _load_tables(shell: Interpreter, tables: Mapping[str, str]) -> None:
+def _load_tables(shell: Interpreter, tables: Mapping[str, str], *, replace: bool = False) -> None:
     with open_reporter(verbose=False) as reporter:
-        load_tables(shell.session, tables, reporter, replicas=_REPLICAS)
+        load_tables(shell.session, tables, reporter, replicas=_REPLICAS, replace=replace)
     shell.output.say(f"Loaded {', '.join(tables)}" if tables else "All tables are loaded already")
 
 
@@ -240,12 +255,22 @@ def _tpch(shell: Interpreter, argument: str) -> None:
         shell.run_text(text, f"query {number}")
 
 
-def _kill_executor(shell: Interpreter, argument: str) -> None:
-    nodes = {node.name: node for node in shell.session.nodes()}
-    if argument and argument not in nodes:
-        raise OptionError(f"There is no node {argument}; the nodes are {', '.join(nodes)}.")
-    chosen = [nodes[argument]] if argument else list(nodes.values())
-    executors = [each for node in chosen if node.alive for each in node.executors if each.pid]
+def kill_executor(session: Session, node: str = "") -> str:
+    """Kill an executor, which its node restarts; what happened, as a sentence.
+
+    Args:
+        session: whose cluster runs on this machine.
+        node: the executor's node; "" for the first that has one, a busy one if there is.
+
+    Raises:
+        ClusterError: there is none to kill.
+        OptionError: there is no such node, or it runs in this process.
+    """
+    nodes = {each.name: each for each in session.nodes()}
+    if node and node not in nodes:
+        raise OptionError(f"There is no node {node}; the nodes are {', '.join(nodes)}.")
+    chosen = [nodes[node]] if node else sorted(nodes.values(), key=lambda each: not each.running)
+    executors = [each for place in chosen if place.alive for each in place.executors if each.pid]
     if not executors:
         raise ClusterError("There is no executor on this machine to kill.")
     victim = executors[0]
@@ -259,7 +284,7 @@ def _kill_executor(shell: Interpreter, argument: str) -> None:
         process.kill()
     except (psutil.Error, IndexError):
         raise ClusterError(f"Executor {victim.name} is dead already; try again.") from None
-    shell.output.say(f"Killed executor {victim.name} (pid {victim.pid}); its node restarts it.")
+    return f"Killed executor {victim.name} (pid {victim.pid}); its node restarts it."
 
 
 def _quit(shell: Interpreter, _: str) -> None:
@@ -307,9 +332,26 @@ COMMANDS = {
             lambda shell, argument: shell.output.redirect(_path(argument)),
             ("*path",),
         ),
+        Command(
+            ".last",
+            "show all rows and columns of the last query, in $MINISHARK_PAGER, $PAGER or less; it "
+            "runs again if not all were shown",
+            lambda shell, _: shell.show_last(),
+        ),
+        Command(
+            ".pager on|off",
+            "show what is longer than the screen in a pager or not",
+            _pager,
+            ("on", "off"),
+        ),
         Command(".rows N", "set how many rows of a table to print; 0 prints all", _rows),
         Command(".read FILE", "run a script", _read, ("*path",)),
-        Command(".load PATH [AS TABLE]", "load a file, or a folder of tables", _load, ("*path",)),
+        Command(
+            ".load [--replace] PATH [AS TABLE]",
+            "load a file, or a folder of tables",
+            _load,
+            ("--replace", "*path"),
+        ),
         Command(".sample", "load the bundled TPC-H sample", lambda shell, _: load_sample(shell)),
         Command(
             ".tpch N",
@@ -319,7 +361,9 @@ COMMANDS = {
         ),
         Command(".cluster", "show nodes, processes, slots and memory", _cluster),
         Command(
-            ".kill-executor [NODE]", "kill an executor, to demonstrate recovery", _kill_executor
+            ".kill-executor [NODE]",
+            "kill an executor, to demonstrate recovery; while a query runs, press Ctrl-\\",
+            lambda shell, argument: shell.output.say(kill_executor(shell.session, argument)),
         ),
         Command(".quit", "quit; so does Ctrl-D", _quit),
     )

@@ -16,10 +16,11 @@ from minishark.cli.output import Output
 from minishark.cli.progress import shown_progress
 from minishark.compiler.sql.statements import COUNTED, Explain, Query
 from minishark.compiler.sql.tokens import sql_tokens
+from minishark.dataframe import DataFrame
 from minishark.errors import MinisharkError, OptionError, QueryError
 
 if TYPE_CHECKING:
-    from minishark.dataframe import DataFrame
+    from minishark.adapters.flight.client import RemoteFrame
     from minishark.session.session import Session
 
 
@@ -98,6 +99,20 @@ def _line(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last query."""
+
+    frame: DataFrame | RemoteFrame  # as it was entered
+    ran: DataFrame | RemoteFrame  # what ran of it: its first rows, if nobody sees the others
+    table: pa.Table  # the rows of `ran`
+    more: bool  # whether the query has more rows
+
+    def rows(self) -> pa.Table:
+        """All of its rows; it runs again if only some are here."""
+        return self.frame.to_arrow() if self.more else self.table
+
+
 @dataclass(kw_only=True)
 class Interpreter:
     """Runs entries sequentially."""
@@ -107,7 +122,7 @@ class Interpreter:
     errors: Console  # for progress and warnings
     confirm: Callable[[str], bool] | None = None  # asks a yes/no question; None if not interactive
     timer: bool = False
-    last: DataFrame | None = None
+    last: Last | None = None
     is_over: bool = False  # whether `.quit` was entered
     _reading: list[Path] = field(default_factory=list)
     _warned: int = 0
@@ -140,22 +155,41 @@ class Interpreter:
 
     def _run_statement(self, text: str) -> None:
         started_s = time.perf_counter()
+        more = False
         with shown_progress(self.session, self.errors):
             parsed = self.session.parse(text)[-1]
             frame = self.session.sql(text)
             if isinstance(parsed, Query):
-                self.last = frame
-            table = frame.to_arrow()
+                self.last = self._first_rows(frame)
+                table, more = self.last.table, self.last.more
+            else:
+                table = frame.to_arrow()
         took = f" in {duration_text(time.perf_counter() - started_s)}" if self.timer else ""
         if isinstance(parsed, Explain):
             self.output.print(table.column(0)[0].as_py())
         elif isinstance(parsed, COUNTED) and table.column_names == ["Count"]:
             self.output.say(f"{_changed(parsed.sql, table)}{took}")
         else:
-            self.output.write(table, took)
+            self.output.write(table, types=types_of(frame), more=more, note=took)
         for warning in self.session.warnings[self._warned :]:
             self.errors.print(f"Warning: {warning}", style="yellow", markup=False)
         self._warned = len(self.session.warnings)
+
+    def _first_rows(self, frame: DataFrame | RemoteFrame) -> Last:
+        """The rows that the output shows; others are not computed."""
+        count = self.output.rows_shown
+        if count is None or not isinstance(frame, DataFrame) or frame.is_local():
+            return Last(frame, frame, frame.to_arrow(), more=False)
+        first = frame.limit(count + 1)  # one more tells whether there are more
+        rows = first.to_arrow()
+        return Last(frame, first, rows.slice(0, count), more=rows.num_rows > count)
+
+    def show_last(self) -> None:
+        """Write all rows and columns of the last query."""
+        last = self._last()
+        with shown_progress(self.session, self.errors):
+            rows = last.rows()
+        self.output.write_all(rows, types=types_of(last.frame))
 
     def read(self, path: Path) -> None:
         if len(self._reading) >= _READ_DEPTH_MAX:
@@ -166,13 +200,22 @@ class Interpreter:
         finally:
             self._reading.pop()
 
-    def run_last(self, action: Callable[[DataFrame], str]) -> None:
+    def run_last(self, action: Callable[[Last], str]) -> None:
         """Print a text about the last query."""
+        last = self._last()
+        with shown_progress(self.session, self.errors):
+            text = action(last)
+        self.output.print(text)
+
+    def _last(self) -> Last:
         if self.last is None:
             raise QueryError("No query has run yet.")
-        with shown_progress(self.session, self.errors):
-            text = action(self.last)
-        self.output.print(text)
+        return self.last
+
+
+def types_of(frame: DataFrame | RemoteFrame) -> list[str]:
+    """The types of a query's columns; none of a server's, which does not tell."""
+    return [type_ for _, type_ in frame.dtypes] if isinstance(frame, DataFrame) else []
 
 
 def table_columns(session: Session) -> Mapping[str, list[tuple[str, str]]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -27,7 +29,7 @@ from pygments.lexers.sql import PostgresLexer
 from rich.console import Console
 
 from minishark.cli.options import debugging
-from minishark.cli.shell.commands import COMMANDS
+from minishark.cli.shell.commands import COMMANDS, kill_executor
 from minishark.cli.shell.completion import Names, suggestions
 from minishark.cli.shell.interpreter import (
     Interpreter,
@@ -58,7 +60,7 @@ def ask_until_over(shell: Interpreter) -> None:
     """Read and run entries until the user quits; errors are printed and do not end the loop."""
     shell.confirm = confirm
     prompt = _prompt(shell.session)
-    with _Interrupts() as interrupts:
+    with _Interrupts(partial(_kill_executor, shell)) as interrupts:
         while not shell.is_over:
             try:
                 text = prompt.prompt([("class:prompt", _PROMPT)])
@@ -70,16 +72,19 @@ def ask_until_over(shell: Interpreter) -> None:
 
 
 class _Interrupts:
-    """The handler of Ctrl-C while an entry runs: KeyboardInterrupt, but not twice within seconds.
+    r"""The handler of the terminal's signals while an entry runs.
 
-    A second one would interrupt the cancellation, and end the shell.
+    Ctrl-C is KeyboardInterrupt, but not twice within seconds: a second one would interrupt the
+    cancellation, and end the shell. Ctrl-\ calls `on_quit` on a thread, as the one that runs the
+    entry may hold locks.
 
     Attributes:
-        wanted: whether an entry runs; at other times the signal is ignored.
+        wanted: whether an entry runs; at other times the signals are ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_quit: Callable[[], None]) -> None:
         self.wanted = False
+        self._on_quit = on_quit
         self._last_s = -math.inf
 
     def begin(self) -> None:
@@ -87,11 +92,22 @@ class _Interrupts:
         self.wanted = True
 
     def __enter__(self) -> Self:
-        self._previous = signal.signal(signal.SIGINT, self._interrupt)
+        self._previous = {
+            number: signal.signal(number, handler)
+            for number, handler in (
+                (signal.SIGINT, self._interrupt),
+                (signal.SIGQUIT, self._quit),
+            )
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _quit(self, _number: int, _frame: FrameType | None) -> None:
+        if self.wanted:
+            threading.Thread(target=self._on_quit, name="minishark-quit", daemon=True).start()
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -114,6 +130,14 @@ def _run(shell: Interpreter, text: str, interrupts: _Interrupts) -> None:
         print_error(shell.errors, error)
     finally:
         interrupts.wanted = False
+
+
+def _kill_executor(shell: Interpreter) -> None:
+    """Kill an executor while a query runs; what is said of it stands above the progress."""
+    try:
+        shell.errors.print(kill_executor(shell.session), style="dim", markup=False)
+    except MinisharkError as error:
+        print_error(shell.errors, error)
 
 
 def print_error(console: Console, error: Exception) -> None:

@@ -24,6 +24,7 @@ from minishark.expressions import quote, quote_text
 
 ROWS_CAP = 600_000  # the most rows of a miniature; benchmarks/miniature.py compares other caps
 
+_CHANGE_MAX = 1.5  # how much larger or smaller a table may become than its miniature says
 _KNEE = 1_000
 _KEY_SHARE = 0.9  # at least this share of distinct values: all differ, within the sketch's error
 _VECTOR_ROWS = 2_048
@@ -108,6 +109,15 @@ class Miniatures:
         self._made.pop(key, None)
         self._dropped.pop(key, None)
         self._is_fresh = False
+
+    def update(
+        self, name: str, columns: Sequence[tuple[str, str]], statistics: TableStatistics
+    ) -> None:
+        """Tell of changed rows: the miniature stays if it is nearly as it would be now."""
+        _, _, known = self._tables[name.lower()]
+        few, many = sorted((known.rows, statistics.rows))
+        if many > _CHANGE_MAX * few:
+            self.put(name, columns, statistics)
 
     def remove(self, name: str) -> None:
         key = name.lower()

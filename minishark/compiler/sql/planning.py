@@ -29,6 +29,7 @@ from minishark.compiler.logical.plan import (
     volatile_reason,
 )
 from minishark.compiler.logical.rewrite import rewrite
+from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
@@ -92,7 +93,9 @@ _FILE_ENDING = re.compile(
 )
 _ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NULL"
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
-_INTERNAL = re.compile(r'\nDid you mean "(?:pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*')
+_INTERNAL = re.compile(
+    r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
+)
 REMOTE_FILES = (
     "minishark reads files of its machines, and s3://, gs:// and az:// URIs that follow FROM or "
     "JOIN or are constants in calls of read_parquet, read_csv and read_json. Download others, or "
@@ -201,6 +204,12 @@ class PlanningDatabase:
             self._miniatures.put(table.name, columns, table.statistics)
             self._names[table.name.lower()] = table.name
 
+    def update_table(self, table: Table) -> None:
+        """The next version of a table, with the same columns; most leave plans as they are."""
+        with self._lock:
+            columns = [(column.name, column.type) for column in table.schema]
+            self._miniatures.update(table.name, columns, table.statistics)
+
     def remove_table(self, name: str) -> None:
         with self._lock:
             self._miniatures.remove(name)
@@ -238,6 +247,11 @@ class PlanningDatabase:
     def tables_in(self, sql: str) -> tuple[str, ...]:
         with self._lock:
             return self._tables_in(sql, self._relations_in(sql))
+
+    def reads_nothing(self, sql: str) -> bool:
+        """Whether an INSERT surely reads no relation."""
+        with self._lock:
+            return not self._known.has_macros and self._relations_in(sql) == set()
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`."""
@@ -404,6 +418,11 @@ class PlanningDatabase:
             return True
         return self._known.defines_time and self._names_definition(sql)
 
+    def names_definition(self, sql: str) -> bool:
+        """Whether a statement may read a view or call a macro."""
+        with self._lock:
+            return self._names_definition(sql)
+
     def _names_definition(self, sql: str) -> bool:
         text = sql.lower()
         return self._known.has_macros or any(name.lower() in text for name in self.views())
@@ -469,12 +488,12 @@ def _query_errors() -> Iterator[None]:
 
 
 def message_of(error: duckdb.Error) -> str:
-    """DuckDB's message without advice that helps nobody here."""
+    """DuckDB's message, with advice that helps and without what helps nobody here."""
     text = str(error)
     if "'httpfs'" in text or "'httpfs:" in text:
         place = text.partition("\n\nLINE ")
         return f"{REMOTE_FILES}{''.join(place[1:])}"
-    return _INTERNAL.sub("", text)
+    return advised(_INTERNAL.sub("", text))
 
 
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import duckdb
 import msgspec
 
+from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.tokens import (
     SqlText,
     TokenCursor,
@@ -59,6 +60,7 @@ class Definition(_Statement, frozen=True):
 
     name: str = ""
     is_temporary: bool = False
+    is_view: bool = False
 
 
 class Setting(_Statement, frozen=True):
@@ -90,7 +92,11 @@ class Write(_Statement, frozen=True):
     is_temporary: bool = False  # whether it creates a temporary table
 
 
-class CreateTableAs(Write, frozen=True, kw_only=True):
+class CreateTable(Write, frozen=True):
+    """CREATE TABLE, in whatever form."""
+
+
+class CreateTableAs(CreateTable, frozen=True, kw_only=True):
     """CREATE TABLE AS query; `replaces` for OR REPLACE."""
 
     query: str
@@ -186,10 +192,15 @@ _RESERVED = re.compile(
     r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+",
     re.IGNORECASE,
 )
+# DuckDB's views of PostgreSQL's catalog; other names that begin so may be users'.
+_PG_VIEWS = """am attrdef attribute class collation constraint database depend description enum
+    index indexes namespace prepared_statements proc sequence sequences settings tables tablespace
+    type views"""
 # What makes a query more than one over tables, among its tokens without strings.
 _CATALOG = re.compile(
     r"\b(?:duckdb_\w+|pragma_\w+\s*\(|information_schema\s*\.|sqlite_(?:temp_)?(?:master|schema)\b"
-    r"|pg_(?!typeof\b)\w+|current_(?:schemas?|setting|database|catalog)\s*\()"
+    rf"|pg_(?:{'|'.join(_PG_VIEWS.split())})\b|pg_catalog\s*\.|pg_(?!typeof\b)\w+\s*\("
+    r"|current_(?:schemas?|setting|database|catalog)\s*\()"
     r"|\(\s*(?:SHOW|DESCRIBE|DESC)\s+[\w\"(]",
     re.IGNORECASE,
 )
@@ -224,7 +235,7 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
     try:
         found = con.extract_statements(text)
     except duckdb.Error as error:
-        raise QueryError(str(error)) from error
+        raise QueryError(advised(str(error))) from error
     if not found:
         raise QueryError("There is no statement in the text.")
     try:
@@ -339,7 +350,7 @@ def _create(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
                 return CreateTableAs(
                     sql, target, is_temporary, query=cursor.rest, replaces=replaces
                 )
-            return Write(sql, target, is_temporary)
+            return CreateTable(sql, target, is_temporary)
         case "INDEX":
             return Write(sql, _target(cursor) if cursor.skip_to("ON") and cursor.word() else None)
         case "TYPE" if cursor.skip_to("ENUM") and cursor.skip("ENUM", "("):
@@ -373,7 +384,8 @@ def _defined(
             cursor.skip_any("TABLE")  # DROP MACRO TABLE
             cursor.skip_any("IF", "NOT", "EXISTS")
             *_, name = cursor.name() or ("",)
-            return Definition(sql, name=name, is_temporary=is_temporary)
+            is_view = noun == "VIEW" and first != "ALTER"
+            return Definition(sql, name=name, is_temporary=is_temporary, is_view=is_view)
         case "SCHEMA" | "SEQUENCE" | "DATABASE":
             return FrontEndCommand(sql)
         case "INDEX":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from minishark.errors import CatalogError, DataError, ExecutionError, OptionError
+from minishark.errors import (
+    AlreadyExistsError,
+    CatalogError,
+    DataError,
+    ExecutionError,
+    OptionError,
+)
 from minishark.expressions import quote
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,
@@ -63,6 +70,49 @@ class TableName:
         return ".".join([NAME, *parts])
 
 
+class Places:
+    """Where the current metadata of tables is, as a catalog in SQLite says; for one thread a time.
+
+    SQLite tells a connection whether others have changed the file, so that it is read only then.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        """`engine` is SQLAlchemy's."""
+        pooled = engine.raw_connection()
+        self._connection: sqlite3.Connection = pooled.driver_connection
+        pooled.detach()  # a connection that nobody changes anything with
+        self._version = -1
+        self._known: dict[tuple[str, str], str | None] = {}
+
+    def version(self) -> int:
+        """Another one whenever anything was changed; errors are those of `of`."""
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def of(self, schema: str, table: str) -> str | None:
+        """None if there is no such table.
+
+        Raises:
+            sqlite3.Error: the file can't be read, or is locked for too long.
+        """
+        version = self.version()
+        if version != self._version:
+            self._known.clear()
+            self._version = version
+        key = (schema, table)
+        if key not in self._known:
+            row = self._connection.execute(
+                "SELECT metadata_location FROM iceberg_tables "
+                "WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?",
+                (NAME, schema, table),
+            ).fetchone()
+            self._known[key] = None if row is None else row[0]
+        return self._known[key]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 @dataclass(slots=True, kw_only=True)
 class WarehouseCatalog:
     """Schemas and tables of a warehouse; safe to use from several threads."""
@@ -74,6 +124,7 @@ class WarehouseCatalog:
     given: Mapping[str, str] = field(default_factory=dict, repr=False)  # what users said
     _session: dict[str, str] = field(default_factory=dict, repr=False)
     _tables: dict[TableName, Any] = field(default_factory=dict)
+    _places: Places | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     # Schemas
@@ -91,7 +142,7 @@ class WarehouseCatalog:
             if self.schema(name) is not None:
                 if exists_ok:
                     return
-                raise CatalogError(f"There is a schema called {name!r} already.")
+                raise AlreadyExistsError(f"There is a schema called {name!r} already.")
             with _reached(self.where):
                 self.catalog.create_namespace(name)
 
@@ -180,17 +231,20 @@ class WarehouseCatalog:
         if not self.folder.startswith(_LOCAL):
             found = self.catalog.location(name.schema, name.table)
             return None if found is None else str(found)
-        from sqlalchemy import text  # noqa: PLC0415 - an extra
+        with self._lock:
+            return self._opened_places().of(name.schema, name.table)
 
-        with self.catalog.engine.connect() as connection:
-            found = connection.execute(
-                text(
-                    "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = :catalog "
-                    "AND table_namespace = :schema AND table_name = :name"
-                ),
-                {"catalog": NAME, "schema": name.schema, "name": name.table},
-            ).scalar()
-        return None if found is None else str(found)
+    def version(self) -> int | None:
+        """Another one whenever any table was changed; None if that is not cheap to ask."""
+        if not self.folder.startswith(_LOCAL):
+            return None
+        with self._lock, _reached(self.where):
+            return self._opened_places().version()
+
+    def _opened_places(self) -> Places:
+        if self._places is None:
+            self._places = Places(self.catalog.engine)
+        return self._places
 
     def _io(self) -> Any:
         """PyIceberg's access to files of the warehouse's folder."""
@@ -233,7 +287,7 @@ class WarehouseCatalog:
             with _reached(self.where):
                 self.catalog.rename_table((name.schema, name.table), (to.schema, to.table))
         except TableAlreadyExistsError as error:
-            raise CatalogError(f"There is a table called {to} already.") from error
+            raise AlreadyExistsError(f"There is a table called {to} already.") from error
         finally:
             self.forget(name)
 
@@ -299,7 +353,9 @@ class WarehouseCatalog:
         return removed
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):
+        with self._lock, contextlib.suppress(Exception):
+            if self._places is not None:
+                self._places.close()
             self.catalog.close()
 
 
@@ -398,7 +454,7 @@ def _reached(where: str) -> Iterator[None]:
         raise
     except (NoSuchNamespaceError, NamespaceAlreadyExistsError) as error:
         raise CatalogError(f"{error}") from error
-    except (OSError, RESTError, SQLAlchemyError) as error:
+    except (OSError, RESTError, SQLAlchemyError, sqlite3.Error) as error:
         first = str(error).partition("\n")[0]
         raise ExecutionError(f"The catalog of the warehouse {where} failed: {first}") from error
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minishark.errors import CatalogError, ConflictError, ExecutionError
+from minishark.errors import AlreadyExistsError, CatalogError, ConflictError, ExecutionError
 
 WRITE_ID = "minishark.write-id"
 """The property of a snapshot that says which write made it."""
@@ -111,7 +111,7 @@ def committing(name: object) -> Iterator[None]:
             f"the statement again. ({error})"
         ) from error
     except TableAlreadyExistsError as error:
-        raise CatalogError(f"There is a table called {name} already.") from error
+        raise AlreadyExistsError(f"There is a table called {name} already.") from error
     except NoSuchTableError as error:
         raise CatalogError(f"Table {name} was dropped meanwhile.") from error
     except FileNotFoundError as error:  # its metadata is gone

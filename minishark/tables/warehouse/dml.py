@@ -36,6 +36,7 @@ _TIMES = {
 _NO_ARGUMENTS = re.compile(r"\s*\(\s*\)")
 _OPERATOR = duckdb.token_type.operator
 _INTO = ("INSERT", "MERGE")
+_VERBS = ("INSERT", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class Delete:
     using: str = ""  # other tables
     condition: str = ""  # empty for all rows
     ctes: str = ""
+    returning: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,11 @@ class Merge:
     clauses: tuple[When, ...]
     ctes: str = ""
     source_names: tuple[str, ...] = ()  # the source's columns, once they are known
+
+    @property
+    def changes_alone(self) -> bool:
+        """Whether rows of the table may change that have no partner."""
+        return any(clause.kind == "NOT MATCHED BY SOURCE" for clause in self.clauses)
 
 
 Change: TypeAlias = Insert | Delete | Update | Merge
@@ -208,17 +215,35 @@ def unquoted(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
-def parse_change(sql: str) -> Change:
-    """A statement that changes a table's rows.
+def verb_of(sql: str) -> str:
+    """The word that says what a statement does, after WITH; empty if it is none of these."""
+    text = Text(sql)
+    if text.next() == "WITH":
+        text.until(*_VERBS)
+    return text.next() if text.next() in _VERBS else ""
+
+
+def mentions(sql: str, name: str) -> int:
+    """How often a statement names a table, or something else of that name, without a dot."""
+    text = Text(sql)
+    words = [unquoted(word).upper() for _, word, _ in text.tokens]
+    texts = [word.startswith("'") for _, word, _ in text.tokens]
+    following = [*words[1:], ""]
+    named = zip(words, texts, following, strict=True)
+    return sum(w == name.upper() and not is_text and after != "." for w, is_text, after in named)
+
+
+def parse_change(sql: str, *, returning: bool = False) -> Change:
+    """A statement that changes a table's rows; `returning` if it may return some.
 
     Raises:
         UnsupportedError: it has a clause that tables of the warehouse do not support.
     """
     text = Text(sql)
-    text.refuse("RETURNING", "CONFLICT")
+    text.refuse("CONFLICT", *([] if returning else ["RETURNING"]))
     ctes = ""
     if text.next() == "WITH":
-        ctes = text.until("INSERT", "DELETE", "UPDATE", "MERGE") + " "
+        ctes = text.until(*_VERBS) + " "
     verb = text.next()
     text.at += 1
     match verb:
@@ -229,6 +254,7 @@ def parse_change(sql: str) -> Change:
         case "UPDATE":
             return _update(text, ctes)
         case _:
+            text.refuse("RETURNING")
             return _merge(text, ctes)
 
 
@@ -252,19 +278,26 @@ def _delete(text: Text, ctes: str) -> Delete:
     text.skip("FROM")
     text.skip("TABLE")
     target = text.name()
-    alias = text.alias(target[-1], "USING", "WHERE")
-    using = text.until("WHERE") if text.skip("USING") else ""
-    condition = text.until() if text.skip("WHERE") else ""
-    return Delete(target=target, alias=alias, using=using, condition=condition, ctes=ctes)
+    alias = text.alias(target[-1], "USING", "WHERE", "RETURNING")
+    using = text.until("WHERE", "RETURNING") if text.skip("USING") else ""
+    condition = text.until("RETURNING") if text.skip("WHERE") else ""
+    return Delete(
+        target=target,
+        alias=alias,
+        using=using,
+        condition=condition,
+        ctes=ctes,
+        returning=bool(text.next()),
+    )
 
 
 def _update(text: Text, ctes: str) -> Update:
     target = text.name()
     alias = text.alias(target[-1], "SET")
     text.skip("SET")
-    values = tuple(map(_assignment, text.parts("FROM", "WHERE")))
-    source = text.until("WHERE") if text.skip("FROM") else ""
-    condition = text.until() if text.skip("WHERE") else ""
+    values = tuple(map(_assignment, text.parts("FROM", "WHERE", "RETURNING")))
+    source = text.until("WHERE", "RETURNING") if text.skip("FROM") else ""
+    condition = text.until("RETURNING") if text.skip("WHERE") else ""
     return Update(
         target=target, alias=alias, values=values, source=source, condition=condition, ctes=ctes
     )
@@ -508,6 +541,52 @@ def _column(alias: str, name: str) -> str:
     return f"{quote(alias)}.{quote(name)}"
 
 
+# Rows in memory
+
+
+def concerned(change: Change, numbered: str, columns: str) -> str:
+    """The rows of a table that a statement may change.
+
+    Args:
+        change: the statement; no INSERT, and no MERGE that changes rows without a partner.
+        numbered: the relation with the rows of the table.
+        columns: which columns are wanted.
+    """
+    assert not isinstance(change, Insert), "it changes no rows"
+    alias = quote(change.alias)
+    wanted = f"{alias}.*" if columns == "*" else columns
+    selected = f"{change.ctes}SELECT {wanted} FROM {numbered} AS {alias}"
+    source = change.using if isinstance(change, Delete) else change.source
+    condition = change.condition or "true"
+    if not source:
+        return f"{selected} WHERE {condition}"
+    others = " CROSS JOIN ".join(Text(source).parts())
+    return f"{selected} SEMI JOIN ({others}) ON ({condition})"
+
+
+def search_of(change: Change) -> str:
+    """The parts of a statement that decide which rows it changes."""
+    match change:
+        case Insert():
+            return ""
+        case Delete():
+            return f"{change.ctes} {change.using} {change.condition}"
+        case _:
+            return f"{change.ctes} {change.source} {change.condition}"
+
+
+def reads_others(change: Change) -> bool:
+    """Whether a statement may read other tables than the one that it changes."""
+    texts = [search_of(change)]
+    match change:
+        case Update():
+            texts += [value for _, value in change.values]
+        case Merge():
+            return True
+    is_query = any(word in ("SELECT", "FROM") for t in texts for _, word, _ in Text(t).tokens)
+    return is_query or bool(change.ctes or getattr(change, "using", getattr(change, "source", "")))
+
+
 # MERGE
 
 _DELETED = "DELETE"
@@ -534,9 +613,8 @@ def merged_files(change: Merge, located: str) -> str:
 
     DuckDB refuses a MERGE in which several rows change one.
     """
-    alone = any(clause.kind == "NOT MATCHED BY SOURCE" for clause in change.clauses)
     alias = quote(change.alias)
-    kind = "LEFT" if alone else "INNER"
+    kind = "LEFT" if change.changes_alone else "INNER"
     joined = _joined(located, alias, change.source, change.condition, kind)
     return (
         f"{change.ctes}SELECT {FILE}, sum(changes) AS n, max(changes) AS changes, "

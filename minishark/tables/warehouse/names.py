@@ -1,8 +1,8 @@
 """Where queries name tables of the warehouse. Pure, but for the syntax tree, which DuckDB gives.
 
 The planning database knows each table of the warehouse by a name without dots that mean anything,
-such as `"warehouse.sales.orders"`. `renamed` puts those names into a query's text; all rooms below
-see no difference to other tables.
+such as `"warehouse.sales.orders"`. `renamed` puts those names into a query's text, where
+`references` has found tables; all rooms below see no difference to other tables.
 """
 
 from __future__ import annotations
@@ -54,34 +54,72 @@ Syntax: TypeAlias = Callable[[str], str]
 """Gives the syntax tree of a SELECT, as JSON; a QueryError for other statements."""
 
 
-def renamed(sql: str, syntax: Syntax, resolve: Resolve) -> str:
-    """A SELECT with the planning database's names of tables (QueryError if it is no SELECT)."""
+@dataclass(frozen=True, slots=True)
+class TableReference:
+    """A table that a query names from byte `first` to `last`."""
+
+    first: int
+    last: int
+    path: tuple[str, ...]
+    at: At | None
+    alias: str  # SQL that follows the table's name then, if the query says no alias itself
+
+    def edit(self, resolve: Resolve) -> str | None:
+        """What comes in its place; None if it is not the warehouse's."""
+        name = resolve(self.path, self.at)
+        return None if name is None else f"{quote(name)}{self.alias}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReference:
+    """A column that a query names from byte `first` to `last`, with three parts or more."""
+
+    first: int
+    last: int
+    path: tuple[str, ...]
+
+    def edit(self, resolve: Resolve) -> str | None:
+        """The column, qualified by the table alone; None if no table of the warehouse is named."""
+        for count in (3, 2):
+            if len(self.path) > count and resolve(self.path[:count], None) is not None:
+                return ".".join(map(quote, self.path[count - 1 :]))
+        return None
+
+
+References: TypeAlias = tuple[TableReference | ColumnReference, ...]
+"""Where a query names what may be the warehouse's, in order."""
+
+
+def references(sql: str, syntax: Syntax) -> References:
+    """Where a SELECT names tables, and columns by tables (QueryError if it is no SELECT)."""
     tree = json.loads(syntax(sql))
     encoded = sql.encode()  # DuckDB counts bytes
-    edits: dict[int, tuple[int, bytes]] = {}
+    found: dict[int, TableReference | ColumnReference] = {}
     for node, expressions in _nodes(tree, frozenset()):
         first = node.get("query_location")
         if not isinstance(first, int) or first >= len(encoded):  # DuckDB's "nowhere" is 2^64 - 1
             continue
-        found = _NAME.match(encoded, first)
-        if found is None:
+        name = _NAME.match(encoded, first)
+        if name is None:
             continue
         path = tuple(node.get("qualified_name", {}).get("path", ()))
         if node.get("type") == "BASE_TABLE" and path:
-            if len(path) == 1 and path[0].lower() in expressions:
-                continue
-            name = resolve(path, _at(encoded, node.get("at_clause")))
-            if name is not None:
-                edits[found.start()] = _table_edit(node, path, name, found)
+            if len(path) > 1 or path[0].lower() not in expressions:
+                found[first] = _table_reference(node, path, name, encoded)
         elif node.get("type") == "COLUMN_REF" and len(node["column_names"]) > 2:
-            edit = _column_edit(node["column_names"], found, resolve)
-            if edit is not None:
-                edits[found.start()] = edit
+            found[first] = ColumnReference(first, name.end(), tuple(node["column_names"]))
+    return tuple(found[first] for first in sorted(found))
+
+
+def renamed(sql: str, found: References, resolve: Resolve) -> str:
+    """A SELECT with the planning database's names of tables."""
+    encoded = sql.encode()
     text, last = b"", 0
-    for first in sorted(edits):
-        end, new = edits[first]
-        text += encoded[last:first] + new
-        last = end
+    for reference in found:
+        edit = reference.edit(resolve)
+        if edit is not None:
+            text += encoded[last : reference.first] + edit.encode()
+            last = reference.last
     return (text + encoded[last:]).decode()
 
 
@@ -156,33 +194,21 @@ def parts(name: str) -> tuple[str, ...]:
     )
 
 
-def _table_edit(
-    node: dict[str, Any], path: tuple[str, ...], name: str, found: re.Match[bytes]
-) -> tuple[int, bytes]:
-    """The end of a reference, and what comes in its place."""
-    if node.get("at_clause") is None:
-        alias = "" if node.get("alias") else f" AS {quote(path[-1])}"
-        return found.end(), f"{quote(name)}{alias}".encode()
-    columns = ", ".join(map(quote, node.get("column_name_alias") or ()))
-    alias = quote(node.get("alias") or path[-1])
-    text = f"{quote(name)} AS {alias}{f'({columns})' if columns else ''}"
-    return node["query_location"] + node["query_location_length"], text.encode()
-
-
-def _column_edit(
-    names: list[str], found: re.Match[bytes], resolve: Resolve
-) -> tuple[int, bytes] | None:
-    """A column that is qualified by a table's whole name, by the table alone."""
-    for count in (3, 2):
-        if len(names) > count and resolve(tuple(names[:count]), None) is not None:
-            kept = ".".join(map(quote, names[count - 1 :]))
-            return found.end(), kept.encode()
-    return None
-
-
-def _at(sql: bytes, clause: dict[str, Any] | None) -> At | None:
+def _table_reference(
+    node: dict[str, Any], path: tuple[str, ...], name: re.Match[bytes], sql: bytes
+) -> TableReference:
+    clause = node.get("at_clause")
     if clause is None:
-        return None
+        alias = "" if node.get("alias") else f" AS {quote(path[-1])}"
+        return TableReference(name.start(), name.end(), path, None, alias)
+    # The clause ends the reference: its alias stands after it.
+    columns = ", ".join(map(quote, node.get("column_name_alias") or ()))
+    alias = f" AS {quote(node.get('alias') or path[-1])}{f'({columns})' if columns else ''}"
+    last = node["query_location"] + node["query_location_length"]
+    return TableReference(name.start(), last, path, _at(sql, clause), alias)
+
+
+def _at(sql: bytes, clause: dict[str, Any]) -> At:
     first = sql.rfind(b"=>", 0, clause["expr"]["query_location"] + 1) + 2
     depth, end = 0, first  # up to the bracket that ends the clause
     while depth >= 0 and end < len(sql):

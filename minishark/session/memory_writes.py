@@ -1,0 +1,182 @@
+"""INSERT, DELETE, UPDATE and MERGE on tables in the cluster's memory, at the cost of what changes.
+
+DuckDB says what a statement means: an INSERT runs in the scratch database, on an empty table with
+the columns, defaults and constraints of the real one, and the rows that are in it afterwards become
+a delta. A query that gives these rows runs on the cluster before.
+
+The others run on a table that has only the rows which they may change: a query finds those on the
+cluster, with their numbers. They are deleted, and what is left of them becomes a delta, with rows
+that a MERGE adds.
+
+What can't be done so is left to the scratch database with all rows of the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from minishark.catalog import ROW_NUMBER, CatalogView, Table
+from minishark.compiler.sql.statements import Target
+from minishark.compiler.stages.fragment import bucket_column
+from minishark.errors import QueryError, UnsupportedError
+from minishark.expressions import ColumnRef, quote
+from minishark.query.sinks import CollectRows
+from minishark.session.engine import Engine
+from minishark.session.file_writer import counted
+from minishark.session.memory_transactions import AddedRows, measured, with_rows
+from minishark.session.scratch_database import ROWS, Shell
+from minishark.tables.deltas import without_rows
+from minishark.tables.warehouse import dml
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWrites:
+    """Runs statements that change rows of tables in memory; the caller lets one write at a time."""
+
+    engine: Engine
+
+    def run(self, sql: str, target: Target) -> pa.Table | None:
+        """Run a statement; its answer, or None if only the scratch database can run it."""
+        table = self._table(target.name)
+        if table is None:
+            return None
+        match dml.verb_of(sql):
+            case "INSERT":
+                return self._insert(sql, table)
+            case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
+                return self._changed(sql, table)
+            case _:
+                return None
+
+    def _table(self, name: str) -> Table | None:
+        """The table that a statement changes; None if its rows are not in the cluster alone."""
+        engine = self.engine
+        if engine.scratch.must_keep(name):
+            return None
+        with engine.up_to_date():
+            table = engine.planner.catalog.find(name)
+        return table if table is not None and table.is_computed else None
+
+    # INSERT
+
+    def _insert(self, sql: str, table: Table) -> pa.Table | None:
+        engine = self.engine
+        if engine.planning.reads_nothing(sql):
+            made = engine.scratch.insert(sql, _shell(table))
+            self._publish(table, _NONE, made.rows)
+            return made.answer
+        try:
+            change = dml.parse_change(sql)
+            assert isinstance(change, dml.Insert), "it begins like an INSERT"
+            if not change.query:  # DEFAULT VALUES
+                return None
+            given, _ = engine.run(f"{change.ctes}{change.query}", CollectRows(lossless=True))
+        except (UnsupportedError, QueryError):
+            return None  # DuckDB says what is wrong, or knows what minishark does not
+        how = "BY NAME " if change.by_name else ""
+        if change.columns is not None:
+            how = f"({', '.join(map(quote, change.columns))}) "
+        insert = f"INSERT INTO {quote(table.name)} {how}FROM {quote(ROWS)}"
+        made = engine.scratch.insert(insert, _shell(table), given)
+        self._publish(table, _NONE, made.rows)
+        return made.answer
+
+    # DELETE, UPDATE, MERGE
+
+    def _changed(self, sql: str, table: Table) -> pa.Table | None:
+        try:
+            change = dml.parse_change(sql, returning=True)
+        except UnsupportedError:
+            return None
+        if dml.mentions(sql, table.name) > 1 or self.engine.planning.names_definition(sql):
+            return None  # it may read the table besides, of which not all rows would be there
+        if isinstance(change, dml.Delete) and not change.returning:
+            return self._deleted(change, table)
+        if isinstance(change, dml.Merge) and change.changes_alone:
+            return None  # any row may change
+        if self.engine.planning.varies(dml.search_of(change)):
+            return None  # another search would find other rows
+        found = self._found(change, table, "*")
+        if found is None:
+            return None
+        last = found.num_columns - 1
+        is_alone = not dml.reads_others(change)
+        rows, numbers = found.remove_column(last), found.column(last).to_numpy()
+        made = self.engine.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
+        self._publish(table, numbers, made.rows)
+        return made.answer
+
+    def _deleted(self, change: dml.Delete, table: Table) -> pa.Table | None:
+        if not change.condition and not change.using:
+            self._next(table, self.engine.tables.deltas.emptied(table), None)
+            return counted(table.rows)
+        found = self._found(change, table, quote(ROW_NUMBER))
+        if found is None:
+            return None
+        self._publish(table, found.column(0).to_numpy(), None)
+        return counted(found.num_rows)
+
+    def _found(self, change: dml.Change, table: Table, columns: str) -> pa.Table | None:
+        """The rows that a statement may change, with their numbers; None if it does not plan."""
+        engine = self.engine
+        numbered = engine.tables.numbered(table)
+        view = engine.seeing(CatalogView(engine.planner.catalog, [numbered]))
+        sql = dml.concerned(change, quote(numbered.name), columns)
+        try:
+            return view.run(sql, CollectRows(lossless=True))[0]
+        except (UnsupportedError, QueryError):
+            return None
+
+    # Versions
+
+    def _publish(self, table: Table, deleted: NDArray[np.int64], added: pa.Table | None) -> None:
+        """Make the version of a table without some rows, by their numbers, and with others.
+
+        The last column of `added` has their buckets.
+        """
+        new, rows = table, None
+        if len(deleted):
+            new = without_rows(table, deleted)
+        if added is not None and added.num_rows:
+            last = added.num_columns - 1
+            rows = AddedRows(added.remove_column(last), added.column(last).combine_chunks())
+            new = with_rows(self.engine, new, rows)
+        if new is not table:
+            self._next(table, new, None if len(deleted) else rows)
+
+    def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
+        """Let the next statements see a version; `added` if it only has more rows."""
+        engine = self.engine
+        new = measured(engine.tables.merged(new), new, None)
+        if engine.transaction is not None:
+            engine.transaction.change(old, new, added)
+        else:
+            engine.tables.changed((old, new))
+
+
+def _shell(table: Table) -> Shell:
+    """What an empty table is like that stands for another one."""
+    columns = ", ".join(f"{quote(column.name)} {column.type}" for column in table.schema)
+    return Shell(
+        name=table.name,
+        create=f"CREATE TABLE memory.main.{quote(table.name)} ({columns})",
+        types=tuple(column.type for column in table.schema),
+        bucket=_bucket(table),
+    )
+
+
+def _bucket(table: Table) -> str:
+    """An expression for the number of a row's partition."""
+    if not table.is_hashed:
+        return "0 AS bucket"
+    names = [quote(column.name) for column in table.schema]
+    positions = {column.name.lower(): i for i, column in enumerate(table.schema)}
+    keys = [positions[name.lower()] for name in table.partition_by]
+    columns = [ColumnRef(i, table.schema[i].type) for i in keys]
+    return bucket_column(columns, names, len(table.partitions))

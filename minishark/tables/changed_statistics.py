@@ -1,0 +1,101 @@
+"""A table's statistics after a change, without measuring its rows again. Pure.
+
+Bounds stay bounds: rows that are added widen them, rows that are deleted leave them. Counts of
+distinct values are estimates anyway; they grow as if the new values were as rare as the old ones.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minishark.catalog import ColumnStatistics, TableStatistics
+from minishark.expressions import Schema
+
+_Bounds: TypeAlias = tuple[str | None, str | None]
+_GROWTH_MAX = 1.05  # while a table's rows change by less, its statistics need not
+# Types whose bounds Python compares and writes as DuckDB does.
+_COMPARED = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?|DATE|VARCHAR|DECIMAL\(.*\)")
+
+
+def changed_statistics(
+    old: TableStatistics, schema: Schema, added: pa.Table | None, rows: int, size_bytes: int
+) -> TableStatistics:
+    """The statistics of a table's next version; `old` itself if they are still right.
+
+    Args:
+        old: those of the version before.
+        schema: the table's columns.
+        added: the rows that were added, if any.
+        rows: how many the table has now.
+        size_bytes: how large it is now.
+    """
+    columns = old.columns
+    if added is not None and added.num_rows:
+        columns = tuple(
+            _with_values(known, column.type, added.column(i), old.rows)
+            for i, (known, column) in enumerate(zip(columns, schema, strict=True))
+        )
+    is_near = rows <= _GROWTH_MAX * old.rows and old.rows <= _GROWTH_MAX * rows
+    return old if is_near and columns == old.columns else TableStatistics(rows, size_bytes, columns)
+
+
+def _with_values(
+    known: ColumnStatistics, type_: str, values: pa.ChunkedArray, rows: int
+) -> ColumnStatistics:
+    """Statistics of a column of `rows` rows, and of `values` besides."""
+    if known.distinct is None:  # values of this type are not measured
+        return known
+    is_empty = not rows or known.null_fraction >= 1.0
+    nulls = known.null_fraction
+    if is_empty or (values.null_count > 0) != (nulls > 0):
+        nulls = (nulls * rows + values.null_count) / (rows + len(values))
+    bounds = known.minimum, known.maximum
+    if values.null_count < len(values) and (is_empty or known.minimum is not None):
+        bounds = _widened(known, type_, values)
+    distinct = known.distinct
+    if bounds != (known.minimum, known.maximum) or is_empty:
+        rare = 1.0 if is_empty else known.distinct / rows
+        distinct += round(rare * _distinct(values))
+    return ColumnStatistics(nulls, distinct, *bounds)
+
+
+def _distinct(values: pa.ChunkedArray) -> int:
+    """How many values differ, at most."""
+    try:
+        return int(pc.count_distinct(values, mode="only_valid").as_py())
+    except pa.ArrowNotImplementedError:
+        return len(values) - int(values.null_count)
+
+
+def _widened(known: ColumnStatistics, type_: str, values: pa.ChunkedArray) -> _Bounds:
+    """Bounds of old and new values; unknown where Python might compare them otherwise."""
+    if _COMPARED.fullmatch(type_) is None:
+        return None, None
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.decimal128(38, values.type.scale))
+    try:
+        found = pc.min_max(values).as_py()
+        old = [_read(text, type_) for text in (known.minimum, known.maximum) if text is not None]
+    except (ValueError, OverflowError):  # dates that Python does not have
+        return None, None
+    return _text(min([found["min"], *old[:1]])), _text(max([found["max"], *old[1:]]))
+
+
+def _read(text: str, type_: str) -> Any:
+    match type_.partition("(")[0]:
+        case "VARCHAR":
+            return text
+        case "DATE":
+            return date.fromisoformat(text)
+        case _:
+            return Decimal(text)
+
+
+def _text(value: Any) -> str:
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)

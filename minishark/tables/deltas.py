@@ -1,0 +1,265 @@
+"""Changes of tables in memory, at a cost in proportion to what they change.
+
+A table is never changed in place: a change makes its next version, which shares all files of the
+one before but few. Queries read the version that they were planned for.
+
+    partition          its file   (rows 0 and 7 deleted)
+                       delta 1    rows added since
+                       delta 2    rows added after these
+
+**Rows that are added** become a delta of their partition: by the hash of its keys, or, for a table
+without, of the last one, so that rows stay in order. A small delta takes those before it along
+(each file is at least `_GROWTH` times as large as the next), so a partition has few files however
+many statements added to it, and a row is copied a few times. Text is encoded with the dictionaries
+of the partition's own file, longer ones where there are new values: codes keep their meaning.
+
+**Rows that are deleted** are noted by their places in the file, and readers leave them out
+(`worker/visible_rows.py`). Where there are more than `DELETED_MAX` in a file, or deltas have grown
+to a share of their partition, its rows are stored again as one file, by a task near them.
+
+Everything here is done for one writer at a time; what is published, and when, `Tables` decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from minishark.catalog import FILE_SHIFT, Delta, Partition, Table, row_place
+from minishark.cluster.backend import Cluster
+from minishark.errors import ResourceError
+from minishark.query.inputs import partition_slices
+from minishark.query.locality import replica_locations
+from minishark.worker.dictionaries import dictionary_type, without_dictionaries
+from minishark.worker.outputs import BATCH_ROWS
+from minishark.worker.protocol import FileSlice
+from minishark.worker.store import Store
+from minishark.worker.visible_rows import packed, row_numbers
+from minishark.worker.writing import FULL, disk_full
+
+DELETED_MAX = 1_024
+"""Most deleted rows of a file: their numbers travel with every task that reads it."""
+
+versions = itertools.count(1)
+"""Numbers for versions of tables: no two of a process have the same."""
+
+_GROWTH = 4
+_DELTA_ROWS = 65_536  # a larger delta is not copied into the next one
+_NEW_PARTITION_ROWS = 250_000
+_VALUES_MAX = 8_192  # of a dictionary
+_DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
+_MERGED_ROWS_MIN = 100_000
+
+
+def needs_merge(partition: Partition) -> bool:
+    """Whether a partition's rows should be stored again, as one file."""
+    if any(len(row_numbers(each)) > DELETED_MAX for each in _deleted(partition)):
+        return True
+    added = sum(delta.rows for delta in partition.deltas)
+    return added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows
+
+
+def _deleted(partition: Partition) -> Iterable[bytes]:
+    return (partition.deleted, *(delta.deleted for delta in partition.deltas))
+
+
+def without_rows(table: Table, numbers: NDArray[np.int64]) -> Table:
+    """The next version of a table, without rows of these numbers; each is of one that it has."""
+    numbers = np.unique(numbers)
+    partitions = list(table.partitions)
+    files, starts = np.unique(numbers >> FILE_SHIFT, return_index=True)
+    groups = np.split(numbers & ((1 << FILE_SHIFT) - 1), starts[1:])
+    for number, rows in reversed([*zip(files.tolist(), groups, strict=True)]):
+        index, file, _ = row_place(number << FILE_SHIFT)  # the last first: deltas may vanish
+        partitions[index] = _without(partitions[index], file, rows)
+    return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+
+def _without(partition: Partition, file: int, rows: NDArray[np.int64]) -> Partition:
+    left = partition.rows - len(rows)
+    if not file:
+        deleted = _joined(partition.deleted, rows)
+        return dataclasses.replace(partition, deleted=deleted, rows=left)
+    deltas = list(partition.deltas)
+    old = deltas[file - 1]
+    deltas[file - 1] = dataclasses.replace(
+        old, deleted=_joined(old.deleted, rows), rows=old.rows - len(rows)
+    )
+    kept = tuple(delta for delta in deltas if delta.rows)
+    return dataclasses.replace(partition, deltas=kept, rows=left)
+
+
+def _joined(deleted: bytes, rows: NDArray[np.int64]) -> bytes:
+    return packed(np.union1d(row_numbers(deleted), rows))
+
+
+@dataclass(slots=True)
+class DeltaWriter:
+    """Adds rows to tables as deltas, which it stores from the front end."""
+
+    cluster: Cluster
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    # How the text of a table's columns is encoded, by its folder: the longest dictionary of each.
+    _known: dict[str, dict[int, pa.Array]] = field(default_factory=dict)
+
+    def forget(self, folder: str) -> None:
+        self._known.pop(folder, None)
+
+    def with_rows(self, table: Table, rows: pa.Table, buckets: pa.Array | None) -> Table:
+        """The next version of a table, with rows added.
+
+        Args:
+            table: the table.
+            rows: its columns, in the types in which partitions are stored.
+            buckets: each row's partition, if the table has keys.
+
+        Raises:
+            ResourceError: neither memory nor disk has room for them.
+        """
+        partitions = list(table.partitions)
+        store = self.cluster.store()
+        try:
+            for index, some in self._placed(table, rows, buckets):
+                if index < len(partitions):
+                    partitions[index] = self._with_delta(table, partitions[index], some, store)
+                else:
+                    partitions.append(self._new_partition(table, index, some, store))
+        except OSError as error:
+            if error.errno in FULL:
+                raise ResourceError(disk_full(error)) from error
+            raise
+        return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+    def emptied(self, table: Table) -> Table:
+        """The next version of a table, without any row."""
+        store = self.cluster.store()
+        partitions = []
+        for partition in table.partitions:
+            first = partition_slices(partition)[0]
+            none = store.read((FileSlice(first.file, first.locations, 0, 0),))
+            partitions.append(self._new_partition(table, partition.index, _plain(none), store))
+        return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+    def _placed(
+        self, table: Table, rows: pa.Table, buckets: pa.Array | None
+    ) -> Iterable[tuple[int, pa.Table]]:
+        if buckets is not None:
+            numbers = buckets.to_numpy()
+            for index in np.unique(numbers).tolist():
+                yield index, rows.take(np.flatnonzero(numbers == index))
+            return
+        last = len(table.partitions) - 1
+        mean = table.rows / len(table.partitions)
+        full = table.partitions[last].rows >= max(_NEW_PARTITION_ROWS, 2 * mean)
+        yield last + full, rows
+
+    def _with_delta(
+        self, table: Table, partition: Partition, rows: pa.Table, store: Store
+    ) -> Partition:
+        """A partition with more rows, in a delta that replaces the last ones if they are small."""
+        kept = len(partition.deltas)
+        count = len(rows)
+        while kept and partition.deltas[kept - 1].rows < _GROWTH * count < _DELTA_ROWS:
+            kept -= 1
+            count += partition.deltas[kept].rows
+        slices = partition_slices(partition)
+        first = slices[0]
+        if kept < len(partition.deltas):
+            merged = slices[1 + kept :]
+            parts = [_plain(store.read((item,))) for item in merged]
+            rows = pa.concat_tables([*parts, _plain(rows).cast(parts[0].schema)])
+        encoded = self._encoded(table.folder, rows, first, store)
+        delta, held = self._written(table, partition.locations, encoded, store)
+        return dataclasses.replace(
+            partition,
+            deltas=(*partition.deltas[:kept], delta),
+            locations=held,
+            rows=partition.rows + delta.rows - sum(d.rows for d in partition.deltas[kept:]),
+            bytes=partition.bytes + delta.bytes - sum(d.bytes for d in partition.deltas[kept:]),
+        )
+
+    def _new_partition(self, table: Table, index: int, rows: pa.Table, store: Store) -> Partition:
+        slices = partition_slices(table.partitions[-1])
+        encoded = self._encoded(table.folder, rows, slices[0], store)
+        nodes = replica_locations(self.cluster.nodes, index, table.replicas)
+        delta, held = self._written(table, nodes, encoded, store)
+        return Partition(
+            index=index,
+            file=delta.file,
+            locations=(*held, *delta.held),
+            rows=delta.rows,
+            bytes=delta.bytes,
+        )
+
+    def _written(
+        self, table: Table, nodes: Sequence[str], rows: pa.Table, store: Store
+    ) -> tuple[Delta, tuple[str, ...]]:
+        """Rows stored on nodes, and which of these have them."""
+        file = f"{table.folder}/delta-{next(self._numbers)}.arrow"
+        batches = rows.combine_chunks().to_batches(BATCH_ROWS)
+        stored = store.write(file, rows.schema, [batches])
+        live = [node for node in nodes if node in self.cluster.nodes]
+        found = store.replicate(stored, file, live)
+        held = tuple(node for node in nodes if node in found)
+        return (
+            Delta(
+                file=file,
+                rows=stored.rows,
+                bytes=stored.bytes,
+                held=tuple(node for node in found if node not in held),
+            ),
+            held,
+        )
+
+    def _encoded(self, folder: str, rows: pa.Table, first: FileSlice, store: Store) -> pa.Table:
+        """Rows in the layout of their partition's own file, with the dictionaries of its text."""
+        known = self._known.setdefault(folder, {})
+        schema = store.read((FileSlice(first.file, first.locations, 0, 0),)).schema
+        columns = _plain(rows).combine_chunks().columns
+        for position, wanted in enumerate(schema):
+            if not pa.types.is_dictionary(wanted.type):
+                columns[position] = columns[position].cast(wanted.type)
+                continue
+            begin = store.read((FileSlice(first.file, first.locations, 0, 1),))
+            values = begin.column(position).chunk(0).dictionary
+            longer = known.get(position)
+            if longer is not None and longer[: len(values)].equals(values):
+                values = longer
+            encoded = _with_dictionary(columns[position], values)
+            if len(encoded.dictionary) <= _VALUES_MAX:
+                columns[position] = encoded
+                known[position] = encoded.dictionary
+            schema = schema.set(position, wanted.with_type(columns[position].type))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    return without_dictionaries(rows, range(rows.num_columns))
+
+
+def _with_dictionary(text: pa.ChunkedArray, values: pa.Array) -> pa.DictionaryArray:
+    """Text as indices into a dictionary that begins with `values`."""
+    texts = text.combine_chunks()
+    new = texts.unique().drop_null()
+    new = new.filter(pc.invert(pc.is_in(new, value_set=values)))
+    longer = pa.concat_arrays([values, new.cast(values.type)]) if len(new) else values
+    indices = pc.index_in(texts, value_set=longer).cast(dictionary_type(longer).index_type)
+    return pa.DictionaryArray.from_arrays(indices, longer)
+
+
+def changed_files(old: Table, new: Table) -> Mapping[str, tuple[str, ...]]:
+    """The files of a version that the next one has no more, each with its locations."""
+    kept = {file for partition in new.partitions for file in partition.files}
+    return {
+        item.file: item.locations
+        for partition in old.partitions
+        for item in partition_slices(partition)
+        if item.file not in kept
+    }

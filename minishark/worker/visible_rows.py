@@ -1,0 +1,68 @@
+"""The rows of a stored file without those that were deleted since, and the numbers of its rows.
+
+Few rows are deleted from a file (`tables/deltas.py` bounds them), so what is left is mostly slices
+of the mapped file; only where deleted rows are dense, those that stay are copied.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from minishark.catalog import ROW_NUMBER, RowNumbers
+
+_FAST = 1  # zlib's level
+_SLICE_ROWS_MIN = 128
+"""Above that many rows for each deleted one, slices without a copy are cheaper than a copy."""
+
+
+def row_numbers(deleted: RowNumbers) -> NDArray[np.int64]:
+    """The rows of a file that are noted, in ascending order."""
+    if not deleted:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(deleted), np.uint8)))
+
+
+def packed(rows: NDArray[np.int64]) -> RowNumbers:
+    """Rows of a file, the first being 0, as they are noted; at most a bit for each that it has."""
+    if not len(rows):
+        return b""
+    marks = np.zeros(int(rows.max()) + 1, np.bool_)
+    marks[rows] = True
+    return zlib.compress(np.packbits(marks).tobytes(), _FAST)
+
+
+def without_deleted(table: pa.Table, deleted: RowNumbers) -> pa.Table:
+    """The rows of a file but for those of these numbers, in their order."""
+    gone = row_numbers(deleted)
+    return pa.Table.from_batches(_left(table, gone), table.schema)
+
+
+def _left(table: pa.Table, gone: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for batch in table.to_batches():
+        low, high = np.searchsorted(gone, (first, first + len(batch)))
+        here = gone[low:high] - first
+        first += len(batch)
+        if len(here) * _SLICE_ROWS_MIN > len(batch):
+            stays = np.ones(len(batch), np.bool_)
+            stays[here] = False
+            yield batch.take(pa.array(np.flatnonzero(stays)))
+            continue
+        start = 0
+        for end in (*here.tolist(), len(batch)):
+            if end > start:
+                yield batch.slice(start, end - start)
+            start = end + 1
+
+
+def with_numbers(table: pa.Table, first: int) -> pa.Table:
+    """The rows of a file with their numbers, counted from `first`, as a further column."""
+    ends = np.cumsum([0, *map(len, table.to_batches())]) + first
+    chunks = [pa.array(np.arange(start, end)) for start, end in itertools.pairwise(ends.tolist())]
+    return table.append_column(ROW_NUMBER, pa.chunked_array(chunks, pa.int64()))

@@ -1,0 +1,117 @@
+"""BEGIN, COMMIT and ROLLBACK over tables in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import minishark
+from minishark.errors import ConflictError, QueryError, UnsupportedError
+from minishark.session.session import Session
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Session]:
+    """A session whose tables others share."""
+    with minishark.connect(in_process=True, nodes=2, partitions=2, executors_per_node=1) as found:
+        yield found
+
+
+@pytest.fixture
+def pair(root: Session) -> Iterator[tuple[Session, Session]]:
+    """Two sessions over the same tables, of which there are two."""
+    for name in ("a", "b"):
+        root.sql(f"CREATE OR REPLACE TABLE {name} AS SELECT i AS k, 0 AS v FROM range(10) r(i)")
+    with root.new_session() as one, root.new_session() as other:
+        yield one, other
+
+
+def ask(session: Session, sql: str) -> list[Any]:
+    """The rows of a statement, in order; single values without a tuple."""
+    rows = sorted(tuple(row) for row in session.sql(sql).collect())
+    return [row[0] if len(row) == 1 else row for row in rows]
+
+
+def files(session: Session) -> list[int]:
+    """How many files each table has in memory, over all nodes."""
+    session.sql("SELECT 1").collect()
+    cluster = session._runtime.cluster
+    root = cluster.paths.memory  # type: ignore[attr-defined]
+    return [len([*root.glob(f"*/{t.folder}/*.arrow")]) for t in session._runtime.tables.catalog]
+
+
+def test_others_see_all_changes_at_once(pair: tuple[Session, Session]) -> None:
+    """The transaction sees its own before, whichever database answers."""
+    one, other = pair
+    one.sql("BEGIN")
+    one.sql("INSERT INTO a VALUES (10, 1)")
+    one.sql("UPDATE b SET v = 5 WHERE k = 3")
+    one.sql("DELETE FROM b WHERE k > 5")
+    one.sql("INSERT INTO a SELECT k + 100, v FROM b WHERE v = 5")
+    counts = "SELECT (SELECT count(*) FROM a), (SELECT sum(v) FROM a), (SELECT count(*) FROM b)"
+    assert [(12, 6, 6)] == ask(one, counts)
+    assert [(0, 10), (1, 1), (5, 1)] == ask(one, "PIVOT a ON k % 1 USING count(*) GROUP BY v")
+    assert [(10, 0, 10)] == ask(other, counts)
+    one.sql("COMMIT")
+    assert [(12, 6, 6)] == ask(other, counts) == ask(one, counts)
+
+
+def test_what_is_rolled_back_leaves_nothing(pair: tuple[Session, Session]) -> None:
+    """Neither rows nor files; nor does a session that ends in a transaction."""
+    one, other = pair
+    before = files(one)
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1); UPDATE a SET v = 3 WHERE k < 5")
+    assert [11] == ask(one, "SELECT count(*) FROM a")
+    one.sql("ROLLBACK")
+    assert [10] == ask(one, "SELECT count(*) FROM a")
+    assert [0] == ask(one, "SELECT sum(v) FROM a")
+    other.sql("BEGIN; DELETE FROM b")
+    other.stop()
+    assert [10] == ask(one, "SELECT count(*) FROM b")
+    assert before == files(one)
+
+
+def test_a_conflict_undoes_the_later_transaction(pair: tuple[Session, Session]) -> None:
+    """Whoever commits first wins; what the other one did to other tables is undone, too."""
+    one, other = pair
+    one.sql("BEGIN; UPDATE a SET v = 1 WHERE k = 1; INSERT INTO b VALUES (77, 7)")
+    other.sql("UPDATE a SET v = 2 WHERE k = 2")
+    with pytest.raises(ConflictError, match="changed by another session"):
+        one.sql("COMMIT")
+    assert [(1, 0), (2, 2)] == ask(one, "FROM a WHERE k IN (1, 2)")
+    assert [] == ask(one, "FROM b WHERE k = 77")
+    one.sql("INSERT INTO b VALUES (78, 7)")  # there is no transaction any more
+    assert [(78, 7)] == ask(other, "FROM b WHERE v = 7")
+
+
+def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session]) -> None:
+    """Inserts do not conflict; the transaction reads what there was when it began."""
+    one, other = pair
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+    other.sql("DELETE FROM a WHERE k < 5; INSERT INTO a VALUES (20, 2)")
+    assert [11] == ask(one, "SELECT count(*) FROM a")
+    one.sql("COMMIT")
+    assert [5, 6, 7, 8, 9, 10, 20] == ask(other, "SELECT k FROM a")
+
+
+def test_what_a_transaction_does_not_take(pair: tuple[Session, Session]) -> None:
+    """Whatever could not be undone is refused, and the transaction goes on."""
+    one, _ = pair
+    one.sql("CREATE TABLE IF NOT EXISTS keyed (k INT PRIMARY KEY)")
+    with pytest.raises(QueryError, match="no transaction to commit"):
+        one.sql("COMMIT")
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+    with pytest.raises(QueryError, match="already"):
+        one.sql("BEGIN")
+    for sql in (
+        *("CREATE TABLE c (x INT)", "DROP TABLE a", "ALTER TABLE a ADD COLUMN c INT"),
+        *("INSERT INTO keyed VALUES (1)", "CREATE VIEW w AS FROM a", "CREATE SEQUENCE s"),
+    ):
+        with pytest.raises(UnsupportedError, match="COMMIT or ROLLBACK"):
+            one.sql(sql)
+    with pytest.raises(UnsupportedError, match="COMMIT or ROLLBACK"):
+        one.create_table("c", {"x": [1]})
+    one.sql("COMMIT")
+    assert [11] == ask(one, "SELECT count(*) FROM a")

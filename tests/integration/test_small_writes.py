@@ -1,0 +1,166 @@
+"""Statements that change rows of tables in memory: as DuckDB does, and only what they change."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import minishark
+from minishark.catalog import Table
+from minishark.session.session import Session
+
+COUNT = 20_000  # enough for dictionaries in every partition
+ROWS = pa.table(
+    {
+        "k": range(COUNT),
+        "g": [i // 3 for i in range(COUNT)],
+        "s": [f"s{i % 7}" for i in range(COUNT)],
+        "d": pa.array([None if i % 5 == 0 else i % 100 for i in range(COUNT)], pa.decimal128(9, 2)),
+        "b": [i % 3 == 0 for i in range(COUNT)],
+        "l": [[i, i + 1] for i in range(COUNT)],
+    }
+)
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one": {"partitions": 1},
+    "keyed": {"partition_by": "k", "partitions": 2, "replicas": 2},
+    "ranges": {"partitions": 2},
+}
+# Each statement names the table as {t}; numbers and text come from Hypothesis.
+STATEMENTS = (
+    "INSERT INTO {t} VALUES ({n}, {m}, '{text}', 1.5, true, [1])",
+    "INSERT INTO {t} (s, k) VALUES ('{text}', {n}), (NULL, {n} + 1)",
+    "INSERT INTO {t} BY NAME SELECT '{text}' AS s, {n} AS k, {m} AS g",
+    "INSERT INTO {t} SELECT k + {n}, g, s, d, b, l FROM {t} WHERE k % 1000 = {m}",
+    "INSERT INTO {t} SELECT max(k) + 1, {m}, min(s), NULL, NULL, NULL FROM {t}",
+    "DELETE FROM {t} WHERE k = {n}",
+    "DELETE FROM {t} WHERE k % 100 = {m} AND s = '{text}'",
+    "DELETE FROM {t} WHERE k BETWEEN {n} AND {n} + 3000",
+    "DELETE FROM {t} USING (SELECT {n} AS a) AS o WHERE k = o.a",
+    "UPDATE {t} SET d = d + 1 WHERE k = {n}",
+    "UPDATE {t} SET s = '{text}', k = k + {m} WHERE g % 500 = {m}",
+    """UPDATE {t} AS x SET g = o.n FROM (SELECT k + 0 AS a, {m} AS n FROM {t} WHERE k < 50) AS o
+    WHERE x.k = o.a""",
+    """MERGE INTO {t} USING (SELECT {n} AS a, '{text}' AS c) AS o ON k = o.a
+    WHEN MATCHED AND g > 100 THEN DELETE WHEN MATCHED THEN UPDATE SET s = o.c
+    WHEN NOT MATCHED THEN INSERT (k, s) VALUES (o.a, o.c)""",
+)
+QUERIES = (
+    "SELECT k, g, s, d, b, l FROM {t}",
+    "SELECT count(*), sum(k), min(d), max(k), count(l) FROM {t}",
+    "SELECT s, count(*), sum(d) FROM {t} GROUP BY s",
+    "SELECT g, count(*), max(k) FROM {t} GROUP BY g",
+    "SELECT count(*) FROM {t} AS a JOIN {t} AS b USING (k) WHERE a.s > 's3'",
+)
+
+names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A session that distributes everything."""
+    with minishark.connect(
+        in_process=True, single_task_rows=0, nodes=2, partitions=2, executors_per_node=1
+    ) as found:
+        yield found
+
+
+def ask(session: Session, sql: str) -> Counter[tuple[object, ...]]:
+    """The rows of a statement, in any order."""
+    return counted(tuple(row) for row in session.sql(sql).collect())
+
+
+def counted(rows: Any) -> Counter[tuple[object, ...]]:
+    """Rows, of which lists are text."""
+    return Counter(tuple(str(v) if isinstance(v, list) else v for v in row) for row in rows)
+
+
+def stored(session: Session, name: str) -> Table:
+    """A table as it is stored now."""
+    return session._runtime.tables.catalog.get(name)
+
+
+changes = st.tuples(
+    st.sampled_from(STATEMENTS),
+    st.integers(0, COUNT + 10),
+    st.integers(0, 99),
+    st.sampled_from(["s3", "new", "other"]),
+)
+
+
+@settings(
+    max_examples=4,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.generate],  # it would shrink for minutes
+)
+@given(
+    layout=st.sampled_from(sorted(LAYOUTS)),
+    statements=st.lists(changes, min_size=3, max_size=6),
+)
+def test_changes_are_those_that_duckdb_makes(
+    session: Session, layout: str, statements: list[tuple[str, int, int, str]]
+) -> None:
+    """Whatever was changed before, and however the table is partitioned."""
+    name = f"t{next(names)}"
+    session.create_table(name, ROWS, **LAYOUTS[layout])
+    with duckdb.connect() as plain:
+        plain.execute(f"CREATE TABLE {name} AS FROM ROWS")
+        for template, n, m, text in statements:
+            sql = template.format(t=name, n=n, m=m, text=text)
+            assert counted(plain.execute(sql).fetchall()) == ask(session, sql), sql
+            for query in QUERIES:
+                asked = query.format(t=name)
+                assert counted(plain.execute(asked).fetchall()) == ask(session, asked), (sql, asked)
+    session.drop_table(name)
+
+
+def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> None:
+    """It adds a file to one partition, and takes earlier small ones along."""
+    session.create_table("w", ROWS, partition_by="k", partitions=2)
+    before = stored(session, "w")
+    for i in range(70):
+        ask(session, f"INSERT INTO w VALUES ({COUNT + i}, 0, 'new{i % 9}', 1, true, [])")
+    after = stored(session, "w")
+    assert [p.file for p in before.partitions] == [p.file for p in after.partitions]
+    assert [4, 4] >= [len(p.deltas) for p in after.partitions]
+    assert COUNT + 70 == after.rows
+    assert Counter({(f"new{i}", 8 - (i > 6)): 1 for i in range(9)}) == ask(
+        session, "SELECT s, count(*) FROM w WHERE s LIKE 'new%' GROUP BY s"
+    )
+    session.drop_table("w")
+
+
+def test_columns_keep_defaults_and_constraints(session: Session) -> None:
+    """Rows that are added to a table of the cluster meet what CREATE TABLE said."""
+    ask(session, "CREATE TABLE c (a INT NOT NULL DEFAULT 3, b VARCHAR, CHECK (a < 100))")
+    ask(session, "INSERT INTO c(b) VALUES ('x')")
+    ask(session, "INSERT INTO c SELECT a + 1, 'y' FROM c")
+    assert 2 == stored(session, "c").version
+    for rows, error in (("(NULL, '')", "NOT NULL"), ("(500, '')", "CHECK"), ("('x', '')", "'x'")):
+        with pytest.raises(minishark.errors.TaskFailedError, match=error):
+            session.sql(f"INSERT INTO c VALUES {rows}")
+    with pytest.raises(minishark.errors.QueryError, match="2 columns but 1"):
+        session.sql("INSERT INTO c VALUES (1)")
+    assert Counter({(3, "x"): 1, (4, "y"): 1}) == ask(session, "FROM c")
+    assert {("a", "NO", "3"), ("b", "YES", None)} == {
+        (row[0], row[2], row[4]) for row in ask(session, "DESCRIBE c")
+    }
+    session.drop_table("c")
+
+
+def test_the_rows_of_keyed_tables_are_checked(session: Session) -> None:
+    """PRIMARY KEY sees all rows, so such a table is changed in the front end."""
+    ask(session, "CREATE TABLE p (a INT PRIMARY KEY); INSERT INTO p VALUES (1)")
+    assert Counter({(1,): 1}) == ask(session, "FROM p")
+    with pytest.raises(minishark.errors.TaskFailedError, match="uplicate key"):
+        session.sql("INSERT INTO p VALUES (2), (1)")
+    assert Counter({(1,): 1}) == ask(session, "FROM p")
+    session.drop_table("p")
