@@ -46,6 +46,7 @@ from minishark.dataframe.names import (
     spelt_otherwise,
 )
 from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
+from minishark.dataframe.plots import Plots
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import Runtime
@@ -618,6 +619,17 @@ class DataFrame(CamelCase):
             OptionError: pandas is not installed, or there is no such backend.
         """
         return actions.to_pandas(self._query, dtype_backend)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots of the rows, by pandas with matplotlib, or else by polars with Altair.
+
+        The query runs when a plot is asked for; at most a million rows are plotted.
+
+        Examples:
+            >>> df.plot.scatter(x="day", y="price")  # doctest: +SKIP
+        """
+        return Plots(self._query)
 
     def to_polars(self) -> Any:
         """Run the query; its rows as a polars frame (needs polars)."""

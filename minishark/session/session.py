@@ -33,7 +33,7 @@ from minishark.dataframe.parameters import with_dollars, with_values
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
-from minishark.errors import CatalogError, OptionError
+from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -49,6 +49,7 @@ from minishark.session.lazy import imported
 from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.served import Served
+from minishark.session.shown import session_html
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
 from minishark.sources.contract import Source
@@ -149,6 +150,13 @@ class Session(CamelCase):
         size = f"nodes: {len(cluster.nodes)}, slots: {cluster.total_slots}"
         return f"<minishark session: {size}, tables: {tables}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the cluster, the tables, and the page if there is one."""
+        if not self.is_open:
+            return "<p><b>minishark</b>: this session is stopped; call connect() again.</p>"
+        page = None if self._page is None else self._page.address
+        return session_html(self.nodes(), self.catalog.list_tables(), page)
+
     # Statements
 
     def sql(
@@ -195,21 +203,28 @@ class Session(CamelCase):
         return await asyncio.to_thread(self.sql, text, params)
 
     def begin(self, *, lazily: bool = False) -> None:
-        """Begin a transaction over one table of the warehouse; COMMIT or ROLLBACK ends it.
+        """Begin a transaction; COMMIT or ROLLBACK ends it.
+
+        It changes one table of the warehouse, or, without one, tables in memory.
 
         Args:
             lazily: whether statements that no transaction can hold, such as CREATE TABLE, are
-                committed at once as long as it has changed nothing; SQL's BEGIN refuses them.
+                committed at once as long as it has changed nothing; SQL's BEGIN refuses them. Only
+                with a warehouse.
 
         Raises:
             QueryError: there is one already.
-            UnsupportedError: the session has no warehouse.
+            UnsupportedError: `lazily`, and the session has no warehouse.
         """
         self._runtime.engine.check_open()
-        if self._runtime.warehouse is None:
-            self.sql("BEGIN")  # says why there are none
-        else:
+        if self._runtime.warehouse is not None:
             self._runtime.warehouse.begin(is_lazy=lazily)
+        elif lazily:
+            raise UnsupportedError(
+                "Without a warehouse (connect(warehouse=...)) transactions begin with BEGIN."
+            )
+        else:
+            self.sql("BEGIN")
 
     @property
     def has_transactions(self) -> bool:
@@ -219,8 +234,10 @@ class Session(CamelCase):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction was begun that has not ended."""
-        warehouse = self._runtime.warehouse
-        return warehouse is not None and warehouse.in_transaction
+        runtime = self._runtime
+        if runtime.warehouse is not None and runtime.warehouse.in_transaction:
+            return True
+        return runtime.engine.transaction is not None
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.

@@ -194,7 +194,8 @@ class SortRows:
         listed = ", ".join(f"#{position + 1} {order}" for position, order in self.keys)
         with duckdb.connect() as connection:
             connection.execute("SET arrow_lossless_conversion = true")
-            yield connection.from_arrow(table).order(listed).to_arrow_table()
+            connection.register("t", table)
+            yield connection.execute(f"FROM t ORDER BY {listed}").to_arrow_table()
 
 
 @dataclass(frozen=True, slots=True)
