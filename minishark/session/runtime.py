@@ -75,7 +75,13 @@ class Runtime:
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
         self.calls = calls or self._calls(cluster)
+        self.owner: Callable[[], Any] = lambda: None  # weak, as the session holds the runtime
         self.warehouse: Warehouse | None = None
+
+    @property
+    def session(self) -> Any:
+        """The session that it belongs to; None when that is gone."""
+        return self.owner()
 
     def child(self) -> Runtime:
         """One for a session of its own over the same cluster, tables and warehouse."""

@@ -100,6 +100,7 @@ class Session(CamelCase):
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
+        self._runtime.owner = weakref.ref(self)
         self._statements = Statements(self._runtime)
         if warehouse is not None:
             self._runtime.open_warehouse(warehouse)
@@ -139,6 +140,7 @@ class Session(CamelCase):
         runtime, name = self._runtime.child(), secrets.token_hex(8)
         own = {"_runtime": runtime, "_statements": Statements(runtime), "_name": name}
         child.__dict__.update(own)
+        runtime.owner = weakref.ref(child)
         self._children.add(child)
         is_here(name, child)
         return child
