@@ -79,11 +79,8 @@ class Runtime:
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
         self.calls = calls or self._calls(cluster)
-<<<<<<< HEAD
         self.owner: Callable[[], Any] = lambda: None  # weak, as the session holds the runtime
-=======
         self.progress: bool | None = None  # whether to show it; None in an interactive Python
->>>>>>> main
         self.warehouse: Warehouse | None = None
 
     @property
