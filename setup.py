@@ -146,6 +146,7 @@ setup(
         "sqlalchemy.dialects": [
             "minishark = minishark.adapters.sqlalchemy:MinisharkDialect",
             "minishark.flight = minishark.adapters.sqlalchemy:FlightDialect",
+            "minishark.session = minishark.adapters.sqlalchemy:MinisharkDialect",
         ],
     },
 )

@@ -242,7 +242,7 @@ def placed_a_second(seed: int) -> tuple[float, float]:
         reserved = sum(isinstance(each, Reserve) for each in say(submit))
         waiting = len(tasks)
         for name in rng.sample(names, reserved):
-            answers = say(GetTasks(job_id, name, 1, 2, ()))
+            answers = say(GetTasks(job_id=job_id, node=name, request=1, count=2, reports=()))
             given = next(each.tasks for each in answers if isinstance(each, AssignTasks))
             say(ReportTasks((JobReport(job_id, tuple(task.task_id for task in given)),)))
             waiting -= len(given)

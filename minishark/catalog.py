@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -201,14 +202,17 @@ class Catalog:
         return self._tables.get(name.lower())
 
     def unknown(self, name: str) -> CatalogError:
-        known = ", ".join(sorted(self._tables)) or "none"
-        return CatalogError(f"There is no table called {name!r}; the tables are: {known}.")
+        known = sorted(each for each in self._tables if not each.startswith("_"))  # kept rows
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        listed = ", ".join(known) or "none"
+        return CatalogError(f"There is no table called {name!r}; the tables are: {listed}.{hint}")
 
     def __contains__(self, name: str) -> bool:
         return self.find(name) is not None
 
     def __iter__(self) -> Iterator[Table]:
-        return iter(self._tables.values())
+        return iter(tuple(self._tables.values()))  # other threads add and remove some
 
 
 class CatalogView(Catalog):

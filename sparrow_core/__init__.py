@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparrow_core.policy.disciplines import Discipline
     from sparrow_core.policy.early_binding import BoundPlacer
     from sparrow_core.policy.late_binding import late_binding_placer
-    from sparrow_core.policy.placement import PLACEMENTS, make_placement
+    from sparrow_core.policy.placement import PLACEMENTS, check_placement, make_placement
     from sparrow_core.policy.placer import PlacedJob, Placement, Placer
     from sparrow_core.protocol.errors import (
         ClusterClosed,
@@ -84,6 +84,7 @@ __all__ = [
     "TasksReturned",
     "Why",
     "__version__",
+    "check_placement",
     "explain",
     "late_binding_placer",
     "make_placement",
@@ -94,7 +95,7 @@ _HOMES = {
     "policy.disciplines": ("Discipline",),
     "policy.early_binding": ("BoundPlacer",),
     "policy.late_binding": ("late_binding_placer",),
-    "policy.placement": ("PLACEMENTS", "make_placement"),
+    "policy.placement": ("PLACEMENTS", "check_placement", "make_placement"),
     "policy.placer": ("PlacedJob", "Placement", "Placer"),
     "protocol.errors": (
         "ClusterClosed",

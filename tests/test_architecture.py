@@ -275,7 +275,8 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     homes = ("protocol.events", "protocol.types", "protocol.ids")
     names = {"JobSpec", "explain", *(name for home in homes for name in sparrow_core._HOMES[home])}
     vocabulary = frozenset(f"sparrow_core.{name}" for name in names)
-    placements = {f"sparrow_core.{n}" for n in ("PLACEMENTS", "make_placement", "InvalidJob")}
+    names = ("PLACEMENTS", "check_placement", "make_placement", "InvalidJob")
+    placements = {f"sparrow_core.{name}" for name in names}
     may = {
         "minishark.cluster": lambda _: True,
         "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),

@@ -7,7 +7,7 @@
     create_engine("minishark+flight://ann:PASSWORD@db.example.com:31337/?tls=true")
 
 The part after the host is the schema to begin in. Statements are committed one by one: `rollback`
-undoes nothing. An integer key counts by itself only with a Sequence.
+undoes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Rows
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,10 +25,11 @@ from typing import Any
 from sqlalchemy import exc, types
 from sqlalchemy.engine import default, reflection
 from sqlalchemy.engine.url import URL
+from sqlalchemy.schema import Sequence
 from sqlalchemy.sql import compiler, text
 
 from minishark.adapters import dbapi
-from minishark.expressions import quote
+from minishark.expressions import quote, quote_text
 from minishark.session.connect import connect
 from minishark.session.session import Session
 from minishark.tables.warehouse.catalog import MAIN
@@ -93,9 +96,14 @@ class _Uuid(types.Uuid[Any]):
     """Sent as text, which every driver has; drivers return objects, text or bytes."""
 
     def bind_processor(self, dialect: Any) -> Any:
+        if not self.native_uuid:
+            return super().bind_processor(dialect)
         return lambda value: None if value is None else str(uuid.UUID(str(value)))
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        if not self.native_uuid:
+            return super().result_processor(dialect, coltype)  # type: ignore[no-untyped-call]
+
         def converted(value: Any) -> Any:
             if value is None:
                 return None
@@ -106,6 +114,15 @@ class _Uuid(types.Uuid[Any]):
         return converted
 
 
+class _Numeric(types.Numeric[Any]):
+    """DuckDB divides decimals as floats."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        if not self.asdecimal:
+            return super().result_processor(dialect, coltype)  # type: ignore[no-untyped-call]
+        return lambda value: Decimal(str(value)) if isinstance(value, float) else value
+
+
 class _Blob(types.LargeBinary):
     """Bytes as they are: ADBC's modules have no `Binary`."""
 
@@ -113,8 +130,47 @@ class _Blob(types.LargeBinary):
         return None
 
 
+class _JsonPart(types.TypeEngine[Any]):
+    """A place in a JSON value as a path, which is text to drivers: `$."key"[1]`."""
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return lambda value: None if value is None else _json_path(value)
+
+    def literal_processor(self, dialect: Any) -> Any:
+        return lambda value: quote_text(_json_path(value))
+
+
+class _JsonIndex(_JsonPart, types.JSON.JSONIndexType):
+    """A key, or the number of an item."""
+
+
+class _JsonPath(_JsonPart, types.JSON.JSONPathType):
+    """Several of them, from the outside to the inside."""
+
+
+def _json_path(value: Any) -> str:
+    parts = value if isinstance(value, list | tuple) else (value,)
+    return "$" + "".join(f"[{each}]" if isinstance(each, int) else f'."{each}"' for each in parts)
+
+
 class _Compiler(compiler.SQLCompiler):
     """DuckDB's dialect where it differs from standard SQL."""
+
+    def visit_json_getitem_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        left, right = self.process(binary.left, **kw), self.process(binary.right, **kw)
+        affinity = binary.type._type_affinity  # noqa: SLF001 - SQLAlchemy's dialects do
+        if affinity is types.JSON:
+            return f"json_extract({left}, {right})"
+        found = f"json_extract_string({left}, {right})"
+        if affinity is types.String:
+            return found
+        return f"CAST({found} AS {self.dialect.type_compiler_instance.process(binary.type)})"
+
+    def visit_json_path_getitem_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return self.visit_json_getitem_op_binary(binary, operator, **kw)
+
+    def visit_bitwise_xor_op_binary(self, binary: Any, operator: Any, **kw: Any) -> str:
+        return f"xor({self.process(binary.left, **kw)}, {self.process(binary.right, **kw)})"
 
     def visit_sequence(self, sequence: Any, **_: Any) -> str:
         return f"nextval('{self.preparer.format_sequence(sequence)}')"
@@ -179,21 +235,82 @@ class _Compiler(compiler.SQLCompiler):
 
 
 class _DDLCompiler(compiler.DDLCompiler):
-    """CREATE TABLE, without what DuckDB has not."""
+    """CREATE TABLE and DROP TABLE, with a sequence for each column that counts by itself."""
 
-    def get_column_specification(self, column: Any, **kwargs: Any) -> str:
-        counts = column.autoincrement is True and column.default is None
-        if counts or column.identity is not None:
+    def visit_create_table(self, create: Any, **kw: Any) -> str:
+        sequences = [
+            f"CREATE {self._kind(create)}SEQUENCE IF NOT EXISTS "
+            f"{self._sequence(column)}{self._options(column)}; "
+            for column in create.element.columns
+            if _counts(column)
+        ]
+        created: str = super().visit_create_table(create, **kw)  # type: ignore[no-untyped-call]
+        return "".join(sequences) + created
+
+    def visit_drop_table(self, drop: Any, **kw: Any) -> str:
+        sequences = [
+            f"; DROP SEQUENCE IF EXISTS {self._sequence(column)}"
+            for column in drop.element.columns
+            if _counts(column)
+        ]
+        dropped: str = super().visit_drop_table(drop, **kw)  # type: ignore[no-untyped-call]
+        return dropped + "".join(sequences)
+
+    def get_column_default_string(self, column: Any) -> str | None:
+        if _counts(column):
+            return f"nextval({quote_text(self._sequence(column))})"
+        found: str | None = super().get_column_default_string(column)
+        return found
+
+    def _kind(self, create: Any) -> str:
+        words = {str(word).upper() for word in create.element._prefixes}  # noqa: SLF001 - the same
+        return "TEMPORARY " if words & {"TEMP", "TEMPORARY"} else ""
+
+    def _sequence(self, column: Any) -> str:
+        return str(self.preparer.format_sequence(_sequence_of(column)))
+
+    def _options(self, column: Any) -> str:
+        if column.identity is None:
+            return ""
+        if column.identity.always:
             raise exc.CompileError(
-                f"Column {column.name} can't count by itself: give it a Sequence, as in "
-                f"Column({column.name!r}, Integer, Sequence('{column.table.name}_{column.name}'), "
-                "primary_key=True)."
+                f"minishark can't refuse values for {column.name}: leave out always=True."
             )
-        return super().get_column_specification(column, **kwargs)
+        return f" {self.get_identity_options(column.identity)}".rstrip()
+
+
+def _counts(column: Any) -> bool:
+    """Whether a column counts by itself: an integer key, or one with an Identity."""
+    if column.identity is not None:
+        return True
+    is_key = column is column.table.autoincrement_column
+    return is_key and column.default is None and column.server_default is None
+
+
+def _sequence_of(column: Any) -> Sequence:
+    """The sequence of a column that counts, named as PostgreSQL does."""
+    table = column.table
+    return Sequence(f"{table.name}_{column.name}_seq", schema=table.schema)
+
+
+class _ExecutionContext(default.DefaultExecutionContext):
+    """Asks for the next number of a column where a statement can't return it."""
+
+    def fire_sequence(self, seq: Any, type_: Any) -> Any:
+        name = self.identifier_preparer.format_sequence(seq)
+        return self._execute_scalar(f"SELECT nextval({quote_text(name)})", type_)
+
+    def get_insert_default(self, column: Any) -> Any:
+        if _counts(column):
+            return self.fire_sequence(_sequence_of(column), column.type)
+        return super().get_insert_default(column)  # type: ignore[no-untyped-call]
 
 
 class _TypeCompiler(compiler.GenericTypeCompiler):
     """DuckDB's names of types."""
+
+    def visit_float(self, type_: Any, **kw: Any) -> str:
+        return self.visit_DOUBLE(type_, **kw)  # as Python's are; DuckDB's FLOAT has 4 bytes
 
     def visit_TIMESTAMP(self, type_: Any, **_: Any) -> str:  # noqa: N802 - SQLAlchemy's name
         return "TIMESTAMP WITH TIME ZONE" if type_.timezone else "TIMESTAMP"
@@ -242,7 +359,9 @@ class _Connection(dbapi.Connection):
         self._shared, self._sessions = session, sessions
 
     def rollback(self) -> None:
-        """Do nothing: pools of connections roll back what they get back."""
+        """Undo what follows a BEGIN, if there was one: pools roll back what they get back."""
+        if not self._closed and self.session.in_transaction:
+            super().rollback()
 
     def close(self) -> None:
         was_closed = self._closed
@@ -268,6 +387,20 @@ _WITHIN = (
 )
 
 
+_WITHIN_OR_TEMPORARY = f"(({_WITHIN}) OR (database_name = 'temp' AND :schema IS NULL))"
+
+
+def _inner(expression: str) -> str:
+    """An expression without the brackets around it."""
+    text = expression.strip()
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return _inner(text[1:-1]) if text[:1] == "(" and at == len(text) - 1 else text
+    return text
+
+
 class MinisharkDialect(default.DefaultDialect):
     """`minishark://`: sessions of this process."""
 
@@ -278,12 +411,17 @@ class MinisharkDialect(default.DefaultDialect):
 
     statement_compiler = _Compiler
     ddl_compiler = _DDLCompiler
+    execution_ctx_cls = _ExecutionContext
     type_compiler_cls = _TypeCompiler
     colspecs = {  # noqa: RUF012 - the base class says what it is
+        types.JSON.JSONIndexType: _JsonIndex,
+        types.JSON.JSONPathType: _JsonPath,
         types.LargeBinary: _Blob,
+        types.Numeric: _Numeric,
         types.Uuid: _Uuid,
     }
 
+    div_is_floordiv = False
     delete_returning = insert_returning = update_returning = True
     supports_alter = True
     supports_comments = True
@@ -300,8 +438,15 @@ class MinisharkDialect(default.DefaultDialect):
     preexecute_autoincrement_sequences = True
     requires_name_normalize = False
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(
+        self,
+        json_serializer: Callable[[Any], str] | None = None,
+        json_deserializer: Callable[[str], Any] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        # SQLAlchemy's type JSON looks for these.
+        self._json_serializer, self._json_deserializer = json_serializer, json_deserializer
         self._sessions = _Sessions()
 
     @classmethod
@@ -333,10 +478,12 @@ class MinisharkDialect(default.DefaultDialect):
         return connection
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Nothing: each statement was committed at once."""
+        """Undo what follows a BEGIN, if a statement was one."""
+        dbapi_connection.rollback()
 
     def do_commit(self, dbapi_connection: Any) -> None:
-        """Nothing: each statement was committed at once."""
+        """Commit what follows a BEGIN, if a statement was one."""
+        dbapi_connection.commit()
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         """Whether the session is gone."""
@@ -384,6 +531,14 @@ class MinisharkDialect(default.DefaultDialect):
         return self._names(connection, "table", "temporary AND :schema IS NULL", None)
 
     @reflection.cache
+    def get_temp_view_names(
+        self, connection: Any, schema: str | None = None, **kw: Any
+    ) -> list[str]:
+        """The connection's temporary views."""
+        where = "temporary AND NOT internal AND :schema IS NULL"
+        return self._names(connection, "view", where, None)
+
+    @reflection.cache
     def get_sequence_names(
         self, connection: Any, schema: str | None = None, **kw: Any
     ) -> list[str]:
@@ -394,6 +549,7 @@ class MinisharkDialect(default.DefaultDialect):
         query = f"SELECT {kind}_name FROM duckdb_{kind}s() WHERE {where} ORDER BY 1"
         return list(connection.scalars(text(query), {"schema": schema}))
 
+    @reflection.cache
     def has_table(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> bool:
@@ -407,15 +563,13 @@ class MinisharkDialect(default.DefaultDialect):
         """Whether there is a sequence of that name."""
         return sequence_name in self.get_sequence_names(connection, schema, **kw)
 
-    def _columns(self, connection: Any, table: str, schema: str | None) -> Sequence[Any]:
+    def _columns(self, connection: Any, table: str, schema: str | None) -> Rows[Any]:
         query = (
             "SELECT column_name, data_type, is_nullable, column_default, comment "
-            f"FROM duckdb_columns() WHERE (({_WITHIN}) OR (database_name = 'temp' "
-            "AND :schema IS NULL)) AND table_name = :table ORDER BY column_index"
+            f"FROM duckdb_columns() WHERE {_WITHIN_OR_TEMPORARY} AND table_name = :table "
+            "ORDER BY column_index"
         )
-        found: Sequence[Any] = connection.execute(
-            text(query), {"schema": schema, "table": table}
-        ).all()
+        found: Rows[Any] = connection.execute(text(query), {"schema": schema, "table": table}).all()
         return found
 
     @reflection.cache
@@ -433,21 +587,23 @@ class MinisharkDialect(default.DefaultDialect):
                 "nullable": nullable,
                 "default": None if default_ in (None, "NULL") else default_,
                 "comment": comment,
+                "autoincrement": str(default_).startswith("nextval("),
             }
             for name, type_, nullable, default_, comment in rows
         ]
 
     def _constraints(
         self, connection: Any, table: str, schema: str | None, kind: str, kw: Any
-    ) -> Sequence[Any]:
+    ) -> Rows[Any]:
         if not self._columns(connection, table, schema):
             raise exc.NoSuchTableError(f"{schema}.{table}" if schema else table)
+        # Their names are DuckDB's: it does not keep those that they were given.
         query = (
-            "SELECT constraint_name, constraint_column_names, expression, referenced_table, "
-            f"referenced_column_names FROM duckdb_constraints() WHERE {_WITHIN} "
+            "SELECT constraint_column_names, expression, referenced_table, "
+            f"referenced_column_names FROM duckdb_constraints() WHERE {_WITHIN_OR_TEMPORARY} "
             "AND table_name = :table AND constraint_type = :kind ORDER BY constraint_index"
         )
-        found: Sequence[Any] = connection.execute(
+        found: Rows[Any] = connection.execute(
             text(query), {"schema": schema, "table": table, "kind": kind}
         ).all()
         return found
@@ -459,21 +615,21 @@ class MinisharkDialect(default.DefaultDialect):
         rows = self._constraints(connection, table_name, schema, "PRIMARY KEY", kw)
         if not rows:
             return reflection.ReflectionDefaults.pk_constraint()
-        return {"name": rows[0][0], "constrained_columns": list(rows[0][1])}
+        return {"name": None, "constrained_columns": list(rows[0][0])}
 
     def get_unique_constraints(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
         """The unique constraints."""
         rows = self._constraints(connection, table_name, schema, "UNIQUE", kw)
-        return [{"name": row[0], "column_names": list(row[1])} for row in rows]
+        return [{"name": None, "column_names": list(row[0])} for row in rows]
 
     def get_check_constraints(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
         """The checks."""
         rows = self._constraints(connection, table_name, schema, "CHECK", kw)
-        return [{"name": row[0], "sqltext": row[2]} for row in rows]
+        return [{"name": None, "sqltext": _inner(row[1])} for row in rows]
 
     def get_foreign_keys(
         self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
@@ -482,11 +638,11 @@ class MinisharkDialect(default.DefaultDialect):
         rows = self._constraints(connection, table_name, schema, "FOREIGN KEY", kw)
         return [
             {
-                "name": row[0],
-                "constrained_columns": list(row[1]),
+                "name": None,
+                "constrained_columns": list(row[0]),
                 "referred_schema": schema,
-                "referred_table": row[3],
-                "referred_columns": list(row[4]),
+                "referred_table": row[2],
+                "referred_columns": list(row[3]),
                 "options": {},
             }
             for row in rows
@@ -507,8 +663,9 @@ class MinisharkDialect(default.DefaultDialect):
         if not self._columns(connection, table_name, schema):
             raise exc.NoSuchTableError(f"{schema}.{table_name}" if schema else table_name)
         query = (
-            f"SELECT comment FROM duckdb_tables() WHERE {_WITHIN} AND table_name = :table UNION ALL"
-            f" SELECT comment FROM duckdb_views() WHERE {_WITHIN} AND view_name = :table"
+            f"SELECT comment FROM duckdb_tables() WHERE {_WITHIN_OR_TEMPORARY} "
+            "AND table_name = :table UNION ALL SELECT comment FROM duckdb_views() "
+            f"WHERE {_WITHIN_OR_TEMPORARY} AND view_name = :table"
         )
         return {"text": connection.scalar(text(query), {"schema": schema, "table": table_name})}
 
@@ -517,7 +674,7 @@ class MinisharkDialect(default.DefaultDialect):
         self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
     ) -> str:
         """The view's CREATE VIEW."""
-        query = f"SELECT sql FROM duckdb_views() WHERE {_WITHIN} AND view_name = :view"
+        query = f"SELECT sql FROM duckdb_views() WHERE {_WITHIN_OR_TEMPORARY} AND view_name = :view"
         found = connection.scalar(text(query), {"schema": schema, "view": view_name})
         if found is None:
             raise exc.NoSuchTableError(f"{schema}.{view_name}" if schema else view_name)

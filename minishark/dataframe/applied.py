@@ -15,6 +15,7 @@ from minishark.dataframe.row import Row, rows_of
 from minishark.errors import DataError, OptionError
 from minishark.worker.functions import Function
 from minishark.worker.protocol import TaskFunction
+from minishark.worker.values import unsendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,17 @@ class OfRows:
 
     def __call__(self, table: pa.Table) -> Any:
         return self.fn(rows_of(table, self.integers))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """An Arrow table as an iterable of Rows, which travels as the table."""
+
+    table: pa.Table
+    integers: tuple[str, ...]  # columns of 128-bit integers
+
+    def __iter__(self) -> Iterator[Row]:
+        return rows_of(self.table, self.integers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +66,7 @@ def pickled(label: str, function: Any) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(function)
     except Exception as error:
-        raise OptionError(
-            f"The function of {label} can't be sent to other processes: {error}"
-        ) from error
+        raise unsendable(f"The function of {label}", error) from error
     return data
 
 

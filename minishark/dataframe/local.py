@@ -88,7 +88,11 @@ def _declared(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         try:
             connection.execute(f"CREATE TABLE declared ({text})")
         except duckdb.Error as error:
-            raise DataError(f"The schema {text!r} is not understood: {error}") from error
+            what, _, _ = str(error).partition("\n\nLINE ")
+            raise DataError(
+                f"The schema {text!r} is not understood: {what}\nWrite names and types, such as "
+                '"id BIGINT, name VARCHAR".'
+            ) from error
         relation = connection.table("declared")
         return tuple(relation.columns), tuple(map(str, relation.types))
 

@@ -12,5 +12,7 @@ They launch, watch and restart our nodes. Placement of tasks, data and replicas 
     rendezvous   for launchers that start all nodes alike, as srun does: they meet in a file
     ray_keeper   keeps a cluster on Ray that outlives sessions
     ray_data     Ray datasets into tables, and back
+    ray_blocks   what an actor does for that with its node's files
+    ray_errors   what Ray's errors say
     blocks       which blocks of a dataset make which partition: a pure function
 """

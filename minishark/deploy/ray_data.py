@@ -12,7 +12,8 @@ that asked for it, and outlive the session and its nodes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,16 +22,19 @@ from ray.exceptions import RayError
 from ray.experimental import get_object_locations
 
 from minishark.cluster.backend import Cluster, FilesLostError
-from minishark.deploy.blocks import Block, Cut, Piece, pieces_of
+from minishark.deploy.blocks import Block, Piece, pieces_of
 from minishark.deploy.cluster import DeployedCluster
-from minishark.deploy.ray_nodes import RayNodes, sentence
+from minishark.deploy.ray_blocks import ResultColumns, taken, write_cuts
+from minishark.deploy.ray_errors import sentence
+from minishark.deploy.ray_nodes import RayNodes
 from minishark.errors import DataError, ExecutionError, OptionError
 from minishark.query.sinks import HandOver
-from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
+from minishark.query.stored_rows import StoredRows
+from minishark.tables.pieces import PieceFile, StoredPiece
+from minishark.worker.columns import ChosenColumns
 from minishark.worker.memory import NodeMemory
-from minishark.worker.outputs import BATCH_ROWS, Outputs
 from minishark.worker.protocol import FileSlice
-from minishark.worker.store import InputMissingError, Store
+from minishark.worker.store import InputMissingError
 
 _CORE_S = 10.0
 _POLL_S = 0.1
@@ -86,10 +90,10 @@ class DatasetPieces:
         asked: list[Any] = []
         for file, piece in zip(files, pieces, strict=True):
             if len(asked) >= _BEHIND * len(actors):
-                _taken(asked[len(asked) - _BEHIND * len(actors)])
+                taken(asked[len(asked) - _BEHIND * len(actors)])
             store = actors[piece.node][1].store
             asked.append(store.remote(piece.node, file, piece.cuts, self._of(piece)))
-        return [_taken(each) for each in asked]
+        return [taken(each) for each in asked]
 
     def _of(self, piece: Piece) -> list[Any]:
         return [self._blocks[cut.block] for cut in piece.cuts]
@@ -108,20 +112,6 @@ class DatasetPieces:
         return found
 
 
-def write_cuts(
-    store: Store, buffer_bytes: int, file: PieceFile, cuts: Sequence[Cut], blocks: Sequence[Any]
-) -> StoredPiece:
-    """Write cuts of blocks, given by reference, to a store as one piece."""
-    return write_piece(Outputs(store, buffer_bytes), file, _batches(cuts, blocks))
-
-
-def _batches(cuts: Sequence[Cut], blocks: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece; one block after the other is fetched, as all may be too large."""
-    for cut, reference in zip(cuts, blocks, strict=True):
-        block = _taken(reference)
-        yield from block.slice(*cut.rows(block.num_rows)).to_batches(BATCH_ROWS)
-
-
 def _actors(cluster: Cluster) -> dict[str, tuple[str, Any]]:
     """The nodes of a cluster that Ray hosts, each with its machine and its actor."""
     if not isinstance(cluster, DeployedCluster):
@@ -137,14 +127,6 @@ def _actors(cluster: Cluster) -> dict[str, tuple[str, Any]]:
     return {name: (machine, actor) for name, (machine, actor) in found.items() if actor is not None}
 
 
-def _taken(reference: Any) -> Any:
-    """What Ray has computed; DataError if it could not."""
-    try:
-        return ray.get(reference)
-    except RayError as error:
-        raise DataError(f"A block of the Ray dataset can't be stored: {sentence(error)}") from error
-
-
 def dataset_of(cluster: Cluster) -> HandOver[Any]:
     """A sink that makes a Ray dataset of a query's rows.
 
@@ -156,7 +138,7 @@ def dataset_of(cluster: Cluster) -> HandOver[Any]:
             "to_ray_dataset() makes a dataset for this program's Ray: call ray.init() first, in a "
             "program that runs on a machine of the Ray cluster."
         )
-    return HandOver(lambda pieces, names: _dataset(cluster, pieces, names))
+    return HandOver(partial(_dataset, cluster), partial(_stored_dataset, cluster))
 
 
 def _dataset(cluster: Cluster, pieces: Sequence[FileSlice | pa.Table], names: Sequence[str]) -> Any:
@@ -164,12 +146,12 @@ def _dataset(cluster: Cluster, pieces: Sequence[FileSlice | pa.Table], names: Se
     blocks: list[Any] = []
     lost: list[FileSlice] = []
     asked: list[tuple[FileSlice, Any]] = []
+    wanted = ResultColumns(tuple(names))
     for piece in pieces:
         if isinstance(piece, pa.Table):
             blocks.append(ray.put(piece.rename_columns(list(names))))
         elif (node := piece.locations[0]) in actors:
-            call = actors[node][1].block.options(num_returns=2)
-            block, found = call.remote(node, piece.file, list(names))
+            block, found = _asked(actors, node, piece, wanted)
             blocks.append(block)
             asked.append((piece, found))
         else:
@@ -180,6 +162,39 @@ def _dataset(cluster: Cluster, pieces: Sequence[FileSlice | pa.Table], names: Se
     lost += [piece for piece, found in asked if not _found(found)]
     if lost:
         raise FilesLostError(lost)
+    return _made(blocks)
+
+
+def _stored_dataset(cluster: Cluster, rows: StoredRows) -> Any:
+    """A dataset of stored files, of which the actor beside each makes a block; None if one can't.
+
+    No task copies the rows before; if a file is lost, the query restores it.
+    """
+    actors = _actors(cluster)
+    near = [next(filter(actors.__contains__, item.locations), "") for item in rows.slices]
+    if not actors or not all(near):
+        return None
+    asked = [
+        _asked(actors, node, item, rows.columns)
+        for node, item in zip(near, rows.slices, strict=True)
+    ]
+    if all(_found(found) for _, found in asked):
+        return _made([block for block, _ in asked])
+    return None
+
+
+def _asked(
+    actors: Mapping[str, tuple[str, Any]],
+    node: str,
+    item: FileSlice,
+    columns: ChosenColumns | ResultColumns,
+) -> tuple[Any, Any]:
+    """References to a block of a file's rows, and to whether the node has them."""
+    block, found = actors[node][1].block.options(num_returns=2).remote(node, item, columns)
+    return block, found
+
+
+def _made(blocks: Sequence[Any]) -> Any:
     _await_core()
     from ray.data import from_arrow_refs  # noqa: PLC0415 - slow to import
 

@@ -12,7 +12,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from minishark.deploy.deployment import Deployment
-from minishark.deploy.ray_nodes import ON_HEAD, connect_ray, sentence
+from minishark.deploy.ray_errors import sentence
+from minishark.deploy.ray_nodes import ON_HEAD, connect_ray
 from minishark.deploy.targets import RAY, Shape, deploy
 from minishark.errors import ClusterError
 from sparrow_core.runtime.transport.keys import Keys

@@ -9,6 +9,8 @@ a session begins on the machines that are there. Actors belong to the process th
 from __future__ import annotations
 
 import contextlib
+import importlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from ray.exceptions import RayError
 
 from minishark.cluster.machine import default_limit_bytes, node_meter
 from minishark.deploy.host import NodeEnd, NodeHost, NodeSpec
+from minishark.deploy.ray_errors import sentence
 from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
@@ -28,13 +31,15 @@ from minishark.worker.store import Store
 
 if TYPE_CHECKING:
     from minishark.deploy.blocks import Cut
+    from minishark.deploy.ray_blocks import ResultColumns
     from minishark.tables.pieces import PieceFile, StoredPiece
+    from minishark.worker.columns import ChosenColumns
+    from minishark.worker.protocol import FileSlice
 
 _CLIENT = "ray://"
 _NODE_ID = "ray.io/node-id"
 ON_HEAD = {"node:__internal_head__": 0.001}
 _THREADS = 8  # an actor's: one waits for the node's end, the others answer
-_SENTENCE_MAX = 500
 
 
 class NodeActor:
@@ -55,7 +60,10 @@ class NodeActor:
             limit = _memory_share(cores)
             spec = NodeSpec(**{**_fields(spec), "memory_limit_bytes": limit})
         self._memory = NodeMemory(spec.memory_limit_bytes or 0, spec.executors)
-        return self._host.start(spec)
+        service = self._host.start(spec)
+        if spec.executors:
+            threading.Thread(target=_import_blocks, name="minishark-import", daemon=True).start()
+        return service
 
     def wait(self) -> NodeEnd:
         """Wait for the node's end."""
@@ -69,19 +77,28 @@ class NodeActor:
         self, node: str, file: PieceFile, cuts: Sequence[Cut], blocks: Sequence[Any]
     ) -> StoredPiece:
         """Write cuts of blocks, given by reference, to the node's store."""
-        from minishark.deploy.ray_data import write_cuts  # noqa: PLC0415 - few sessions use it
+        from minishark.deploy.ray_blocks import write_cuts  # noqa: PLC0415 - slow to import
 
-        paths = StorePaths(*self._host.folders)
-        store = Store(paths, node, meter=node_meter(paths, node, self._memory))
+        store = self._store(node)
         return write_cuts(store, self._memory.buffer_bytes, file, cuts, blocks)
 
-    def block(self, node: str, file: str, names: list[str]) -> tuple[pa.Table | None, bool]:
-        """The rows of a file of the node's store, and whether it has the file."""
-        path = StorePaths(*self._host.folders).find(file, (node,))
-        if path is None:
-            return None, False
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        return table.rename_columns(names), True
+    def block(
+        self, node: str, item: FileSlice, columns: ChosenColumns | ResultColumns
+    ) -> tuple[pa.Table | None, bool]:
+        """The rows of a file of the node's store; and whether there are any to be had here."""
+        from minishark.deploy.ray_blocks import read_block  # noqa: PLC0415 - slow to import
+
+        rows = read_block(self._store(node), item, columns)
+        return rows, rows is not None
+
+    def _store(self, node: str) -> Store:
+        paths = StorePaths(*self._host.folders)
+        return Store(paths, node, meter=node_meter(paths, node, self._memory))
+
+
+def _import_blocks() -> None:
+    """Have what the first dataset needs: it would wait for a third of a second."""
+    importlib.import_module("minishark.deploy.ray_blocks")
 
 
 def _fields(spec: NodeSpec) -> dict[str, Any]:
@@ -198,18 +215,6 @@ class RayNodes:
         """The actor of a node, by the node's name; None if there is none."""
         node = self._nodes.get(name)
         return None if node is None else node.actor
-
-
-def sentence(error: BaseException) -> str:
-    """What went wrong with an actor, without its stack."""
-    cause = getattr(error, "cause", None)
-    text = str(cause if isinstance(cause, Exception) else error).strip()
-    if "No module named 'minishark" in text:
-        return (
-            "Ray's workers can't import minishark: install the same version on every machine of "
-            "the Ray cluster."
-        )
-    return text[:_SENTENCE_MAX]
 
 
 def connect_ray(address: str) -> Callable[[], None]:

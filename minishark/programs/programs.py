@@ -30,6 +30,7 @@ from minishark.query.inputs import partition_slices
 from minishark.tables.tables import Tables
 from minishark.worker.program_files import keep_part
 from minishark.worker.protocol import ProgramJob, StoredPartition, encode
+from minishark.worker.values import unsendable
 from sparrow_core import JobSpec, NodeName, TaskSpec
 
 _PARTITIONS_PER_WORKER = 4
@@ -173,7 +174,7 @@ def _pickled(driver: Driver) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(driver)
     except Exception as error:
-        raise OptionError(f"The driver can't be sent to other processes: {error}") from error
+        raise unsendable("The driver", error) from error
     return data
 
 

@@ -30,6 +30,8 @@ from minishark.worker.protocol import (
 
 if TYPE_CHECKING:
     from minishark.query.run import QueryRun
+    from minishark.query.stored_rows import StoredRows
+    from minishark.worker.store import Store
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -111,8 +113,12 @@ class Sink(Generic[Result_co]):
     takes_constants = False
     """Whether rows that DuckDB has computed while planning need no task, nor its figures."""
 
-    takes_stored = False
-    """Whether columns of a stored table need no task, nor its figures."""
+    def takes_stored(self, *, on_hosts: bool) -> bool:
+        """Whether columns of a stored table need no task, nor its figures.
+
+        They may be `on_hosts` that do not share this one's memory.
+        """
+        return False
 
     @property
     def needs_tasks(self) -> bool:
@@ -139,8 +145,8 @@ class Sink(Generic[Result_co]):
         """The result of rows that the front end computed, unless `needs_tasks`."""
         raise NotImplementedError
 
-    def accept_stored(self, rows: pa.RecordBatchReader) -> Result_co:
-        """The result of rows that are stored, if it `takes_stored` ones."""
+    def accept_stored(self, rows: StoredRows, store: Store) -> Result_co | None:
+        """The result of rows that are stored, if it `takes_stored` ones; None if tasks must run."""
         raise NotImplementedError
 
 
@@ -164,8 +170,10 @@ class StreamRows(Sink[pa.RecordBatchReader]):
 
     distributes_files = True
     takes_constants = True
-    takes_stored = True
     needs_tasks = False
+
+    def takes_stored(self, *, on_hosts: bool) -> bool:
+        return not on_hosts
 
     def finish(self, run: QueryRun) -> pa.RecordBatchReader:
         return run.batches()
@@ -173,8 +181,8 @@ class StreamRows(Sink[pa.RecordBatchReader]):
     def accept(self, rows: pa.Table) -> pa.RecordBatchReader:
         return rows.to_reader()
 
-    def accept_stored(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
-        return rows
+    def accept_stored(self, rows: StoredRows, store: Store) -> pa.RecordBatchReader | None:
+        return rows.read(store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +191,16 @@ class HandOver(Sink[Result_co]):
 
     `take` is given the pieces, which are stored files or small tables, and the names of their
     columns. Its FilesLostError says which of them no node has any more; they are computed again.
+    `take_stored` is given columns of a stored table, and may return None for tasks to read them.
     """
 
     take: Callable[[Sequence[FileSlice | pa.Table], Sequence[str]], Result_co]
+    take_stored: Callable[[StoredRows], Result_co | None]
     distributes_files = True
     needs_tasks = False
+
+    def takes_stored(self, *, on_hosts: bool) -> bool:
+        return True
 
     def finish(self, run: QueryRun) -> Result_co:
         while True:
@@ -198,6 +211,9 @@ class HandOver(Sink[Result_co]):
 
     def accept(self, rows: pa.Table) -> Result_co:
         return self.take([rows], rows.column_names)
+
+    def accept_stored(self, rows: StoredRows, store: Store) -> Result_co | None:
+        return self.take_stored(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ Tasks would copy them, and nothing would be read before the last one has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -15,45 +15,58 @@ from minishark.compiler.logical.plan import LogicalPlan
 from minishark.expressions import ColumnRef
 from minishark.query.inputs import partition_slices
 from minishark.query.planner import QueryPlan
+from minishark.worker.columns import ChosenColumns
+from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
-_Convert = Callable[[pa.Array], pa.Array]
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows that are stored: columns of files, in their order."""
+
+    slices: tuple[FileSlice, ...]
+    columns: ChosenColumns
+
+    def read(self, store: Store) -> pa.RecordBatchReader | None:
+        """The rows, if they are on this process's host.
+
+        Returns:
+            None if a file is missing, or has values in other types that only DuckDB converts.
+        """
+        parts: list[Iterator[pa.RecordBatch]] = []
+        for item in self.slices:
+            try:
+                found = self.columns.of(store.read((item,)))
+            except InputMissingError:
+                return None
+            if found is None:
+                return None
+            parts.append(found)
+        parts.reverse()
+        return pa.RecordBatchReader.from_batches(self.columns.schema, _drained(parts))
 
 
-def stored_rows(
-    plan: QueryPlan, store: Store, schema: Callable[[], pa.Schema]
-) -> pa.RecordBatchReader | None:
+def stored_rows(plan: QueryPlan, schema: Callable[[], pa.Schema]) -> StoredRows | None:
     """The rows of a plan that only chooses columns of a stored table; None for all others.
 
     Args:
         plan: the plan.
-        store: where this process reads stored files; all of them must be on its host.
         schema: gives the query's columns, in the types in which users get them.
-
-    Returns:
-        The rows; also None if a file is missing, or has values in other types that only DuckDB
-        converts.
     """
     chosen = _chosen(plan.logical)
     table = None if chosen is None else plan.tables.get(chosen[0].lower())
     if chosen is None or table is None or table.is_source or table.name.lower() in plan.sources:
         return None
-    names, wanted = [name.lower() for name in (c.name for c in table.schema)], schema()
-    positions = [names.index(name.lower()) for name in chosen[1]]
-    parts: list[tuple[pa.Table, Sequence[_Convert]]] = []
-    for item in (item for each in table.partitions for item in partition_slices(each)):
-        try:
-            stored = store.read((item,))
-        except InputMissingError:
-            return None
-        part = stored.select(positions)
-        found = [_conversion(a, b) for a, b in zip(part.schema.types, wanted.types, strict=True)]
-        conversions = [each for each in found if each is not None]
-        if len(conversions) < len(found):
-            return None
-        parts.append((part, conversions))
-    parts.reverse()
-    return pa.RecordBatchReader.from_batches(wanted, _drained(parts, wanted))
+    names = [column.name.lower() for column in table.schema]
+    positions = tuple(names.index(name.lower()) for name in chosen[1])
+    slices = tuple(item for each in table.partitions for item in partition_slices(each))
+    return StoredRows(slices, ChosenColumns(positions, schema()))
+
+
+def _drained(parts: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """All batches; a file is unmapped when its last one was read. Empties `parts`, from its end."""
+    while parts:
+        yield from parts.pop()
 
 
 def _chosen(plan: LogicalPlan) -> tuple[str, tuple[str, ...]] | None:
@@ -70,47 +83,3 @@ def _chosen(plan: LogicalPlan) -> tuple[str, tuple[str, ...]] | None:
             return below[0], tuple(below[1][i] for i in positions)
         case _:
             return None
-
-
-def _conversion(stored: pa.DataType, wanted: pa.DataType) -> _Convert | None:
-    """How to get values of one type from those of another; None if only DuckDB can."""
-    if pa.types.is_dictionary(wanted):  # each partition may have other values
-        return None
-    if stored == wanted:
-        return _unchanged
-    if pa.types.is_dictionary(stored) and stored.value_type == wanted:
-        return _decoded
-    if isinstance(stored, pa.Bool8Type) and pa.types.is_boolean(wanted):
-        return _truth
-    is_short = pa.types.is_decimal32(stored) or pa.types.is_decimal64(stored)
-    if is_short and wanted == pa.decimal128(stored.precision, stored.scale):
-        return partial(_cast, to=wanted)
-    return None
-
-
-def _unchanged(values: pa.Array) -> pa.Array:
-    return values
-
-
-def _decoded(values: pa.Array) -> pa.Array:
-    return values.dictionary_decode()
-
-
-def _truth(values: pa.Array) -> pa.Array:
-    return values.storage.cast(pa.bool_())
-
-
-def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
-    return values.cast(to)
-
-
-def _drained(
-    parts: list[tuple[pa.Table, Sequence[_Convert]]], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    while parts:
-        table, conversions = parts.pop()
-        for batch in table.to_batches():
-            columns = [
-                convert(column) for convert, column in zip(conversions, batch.columns, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)

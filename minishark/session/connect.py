@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import numbers
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +24,11 @@ from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
 from sparrow_core import PLACEMENTS, InvalidJob, make_placement
+from sparrow_core import check_placement as check_policy
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
     from minishark.session.session import Session
-
-_PLUG_IN = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 def connect(
@@ -242,9 +240,12 @@ def _attached(cluster: str, keys: str | Path | None) -> Cluster:
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:
-    if placement not in PLACEMENTS and not _PLUG_IN.fullmatch(placement):
+    try:
+        check_policy(placement)
+    except InvalidJob as error:
         known = ", ".join(PLACEMENTS)
-        raise OptionError(f"Unknown placement {placement!r}; choose {known}, or module:factory.")
+        text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
+        raise OptionError(text) from error
     if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
         raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
 

@@ -158,9 +158,11 @@ class NamedTables:
         if target is not None and target.name in engine.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
         with engine.writing:
-            answer = MemoryWrites(engine).run(sql, target) if target is not None else None
-            if answer is not None:
-                return answer
+            # Elsewhere, names in the statement may be those of other tables.
+            if target is not None and not engine.scratch.is_elsewhere:
+                answer = MemoryWrites(engine).run(sql, target)
+                if answer is not None:
+                    return answer
             self._refuse_in_transaction()
             engine.compute(engine.planning.tables_in(sql))
             return engine.scratch.write(sql, target)
@@ -168,6 +170,7 @@ class NamedTables:
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""
         engine = self.engine
+        self._refuse_in_transaction()
         with engine.up_to_date():
             engine.compute(engine.planning.tables_in(sql))
             return engine.scratch.run(sql)

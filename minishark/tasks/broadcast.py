@@ -11,7 +11,7 @@ from minishark.tasks.files import Files
 from minishark.tasks.keeping import keep
 from minishark.worker.protocol import Value
 from minishark.worker.python_tasks import SCOPE, slot_here
-from minishark.worker.values import dump
+from minishark.worker.values import dump, unsendable
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def broadcast(value: T, files: Files) -> Broadcast[T]:
         with files.storing() as put:
             stored = dump(value, put, large_bytes=_LARGE_BYTES)
     except Exception as error:
-        raise OptionError(f"The value can't be sent to other processes: {error}") from error
+        raise unsendable("The value", error) from error
     shared = Broadcast(stored, value)
     weakref.finalize(shared, partial(files.release, stored.files)).atexit = False
     return shared

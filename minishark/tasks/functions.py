@@ -13,11 +13,10 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
-from minishark.errors import OptionError
 from minishark.tasks.files import Files
 from minishark.tasks.keeping import keeping
 from minishark.worker.protocol import Value
-from minishark.worker.values import dump
+from minishark.worker.values import dump, unsendable
 
 _KEPT = 64
 _CONSTANT = frozenset(
@@ -79,7 +78,7 @@ class Functions:
                 with self._files.storing() as put:
                     value = dump(fn, put)
             except Exception as error:
-                raise OptionError(f"{name} can't be sent to other processes: {error}") from error
+                raise unsendable(name, error) from error
         function = Function(value, name, tuple(kept))
         if value.files:
             release = partial(self._files.release, value.files)

@@ -32,7 +32,6 @@ from minishark.cluster.backend import (
 from minishark.errors import (
     ClusterError,
     ExecutionError,
-    OptionError,
     TasksLostError,
     TaskTimeoutError,
 )
@@ -52,7 +51,7 @@ from minishark.worker.protocol import (
     encode,
 )
 from minishark.worker.python_tasks import SCOPE
-from minishark.worker.values import dump_arguments, dump_plain, load, load_small
+from minishark.worker.values import dump_arguments, dump_plain, load, load_small, unsendable
 from sparrow_core import (
     JobFailed,
     JobFinished,
@@ -132,9 +131,7 @@ class CallPool:
                 with self.files.storing() as put:
                     value = dump_arguments(args, kwargs, put)
             except Exception as error:
-                raise OptionError(
-                    f"The arguments of {function.label} can't be sent to other processes: {error}"
-                ) from error
+                raise unsendable(f"An argument of {function.label}", error) from error
         return Call(
             receiver=receiver,
             function=function,

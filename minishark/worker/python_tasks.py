@@ -35,7 +35,7 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.task_errors import TaskError
-from minishark.worker.values import LoadedValues, dump, load, write_file
+from minishark.worker.values import UNPICKLABLE, LoadedValues, dump, load, unsendable, write_file
 
 _FUNCTIONS_MAX = 64
 _SHARED_MAX = 256
@@ -172,9 +172,11 @@ class PythonTasks:
         stored: list[FileSlice] = []
         try:
             return dump(result, partial(self._store_part, job.folder, stored))
-        except BaseException:  # also an interrupt: nobody will know of these files
+        except BaseException as error:  # also an interrupt: nobody will know of these files
             for item in stored:
                 self.store.remove(item)
+            if isinstance(error, UNPICKLABLE):
+                raise TypeError(str(unsendable("The result", error))) from error
             raise
 
     def _store_part(self, folder: str, stored: list[FileSlice], data: memoryview) -> FileSlice:

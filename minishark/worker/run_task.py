@@ -46,7 +46,7 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
-from minishark.worker.scans import Scans
+from minishark.worker.scans import Scans, SplitStream
 from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
@@ -77,7 +77,7 @@ class TaskRunner:
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
         self._spill_folder = Path(spill_folder)
         self._interrupted = threading.Event()  # the task that runs
-        self._scans: Scans | None = None  # of the task that runs
+        self._scanning: Scans | None = None  # what the task reads of sources
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
@@ -170,6 +170,8 @@ class TaskRunner:
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         if not stage.sql:
             with task_errors():
+                if task.reads:
+                    return self._stored_splits(stage, task)
                 return self._stored_unchanged(stage, task, task.inputs["in0"])
         scalars = self._scalars.known_to(self._duckdb.con, stage.scalars)
         with task_errors(), self._inputs(stage, task) as variables, scalars:
@@ -284,7 +286,7 @@ class TaskRunner:
         """
         self._interrupted.set()
         self._duckdb.interrupt()
-        scans = self._scans
+        scans = self._scanning
         if scans is not None:
             scans.cancel()
         return self._user_code.stop()
@@ -318,15 +320,58 @@ class TaskRunner:
             with self._duckdb.views(views, {}):
                 yield tables
             return
-        scanned = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
-        self._scans = scanned
+        named = self._duckdb.scans if stage.types else self._duckdb.views
+        with (
+            self._scans(stage, task) as scans,
+            named({**views, **scans.streams}, scans.relations),
+        ):
+            yield tables
+
+    @contextlib.contextmanager
+    def _scans(self, stage: StageTask, task: TaskPayload) -> Iterator[Scans]:
+        scans = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
+        self._scanning = scans
         try:
-            with scanned.open() as scans:
-                named = self._duckdb.scans if stage.types else self._duckdb.views
-                with named({**views, **scans.streams}, scans.relations):
-                    yield tables
+            with scans.open():
+                yield scans
         finally:
-            self._scans = None
+            self._scanning = None
+
+    def _stored_splits(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
+        """Store the rows of splits in the types of the columns.
+
+        What comes as Arrow data of these types need not pass DuckDB.
+        """
+        with self._scans(stage, task) as scans:
+            self._duckdb.set_output_types(output_settings(stage, stage.types))
+            streams = scans.streams_of("in0")
+            if streams is not None:
+                schema = self._duckdb.output_schema(stage.types)
+                batches = (
+                    batch for each in streams for batch in self._converted(each, stage, schema)
+                )
+                return self._store_partition(stage, task, schema, batches)
+            with self._duckdb.scans(scans.streams, scans.relations):
+                rows = self._duckdb.sql(_whole(stage), {})
+                with rows.to_arrow_reader(self._outputs.batch_rows) as reader:
+                    return self._store_partition(stage, task, reader.schema, batches_of(reader))
+
+    def _converted(
+        self, stream: SplitStream, stage: StageTask, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """A stream's batches with the schema that DuckDB would give them."""
+        names = [name for name, _ in stage.columns]
+        with pa.RecordBatchReader.from_stream(stream) as reader:
+            if reader.schema.names == names and reader.schema.types == schema.types:
+                for batch in reader:
+                    if self._interrupted.is_set():
+                        raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.")
+                    if batch.num_rows:
+                        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+                return
+            rows = self._duckdb.sql(_whole(stage), {"in0": reader})
+            with rows.to_arrow_reader(self._outputs.batch_rows) as converted:
+                yield from batches_of(converted)
 
     def _stored_unchanged(
         self, stage: StageTask, task: TaskPayload, slices: tuple[FileSlice, ...]
@@ -452,6 +497,12 @@ def _repeating(stage: StageTask, task: TaskPayload) -> tuple[Inputs | None, froz
         if any(item.inline or item.file.startswith(f"{stage.folder}/") for item in slices)
     )
     return {name: slices for name, slices in inputs.items() if name not in new}, new
+
+
+def _whole(stage: StageTask) -> str:
+    """A SELECT of all columns of the input `in0`."""
+    columns = (f"in0.{quote(name)} AS c{i}" for i, (name, _) in enumerate(stage.columns))
+    return _cast(f"SELECT {', '.join(columns)} FROM in0", stage.types)
 
 
 def _typed(stage: StageTask) -> str:

@@ -22,6 +22,7 @@ import cloudpickle
 import pyarrow as pa
 
 from canary_core.values import Apart, dump_apart
+from minishark.errors import OptionError
 from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.store import Store
 
@@ -41,6 +42,18 @@ class Sink(Protocol):
 
     def __call__(self, data: memoryview) -> FileSlice:
         """Store some bytes; returns where they are."""
+
+
+UNPICKLABLE = (AttributeError, TypeError, pickle.PicklingError)
+"""What pickling raises."""
+
+
+def unsendable(what: str, error: Exception) -> OptionError:
+    """The error of something that can't be pickled."""
+    return OptionError(
+        f"{what} can't be sent to other processes: {error}. Open files, locks and connections stay "
+        "where they are: make them inside the function, or pass what they are made from."
+    )
 
 
 def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:

@@ -385,7 +385,10 @@ class NodeMonitor:
         self._asking[self._requests] = ask
         reports = self._unreported.take(ask.scheduler)
         level = self._level(ask.count) if ask.claim.levels else None
-        msg = GetTasks(ask.job_id, self.name, self._requests, ask.count, reports, level)
+        msg = GetTasks(
+            job_id=ask.job_id, node=self.name, request=self._requests,
+            count=ask.count, reports=reports, level=level,
+        )  # fmt: skip
         return Envelope(ask.scheduler, msg)
 
     def _level(self, asked: int = 0) -> NodeLevel:
@@ -516,7 +519,14 @@ class NodeMonitor:
             self._end_task(key, end.lost, now - task.at)
         return self._wake()
 
-    def _end_task(self, key: TaskKey, lost: str | None, ran_s: float | None = None) -> None:
+    def _end_task(
+        self,
+        key: TaskKey,
+        lost: str | None,
+        ran_s: float | None = None,
+        *,
+        on_the_way: bool = False,
+    ) -> None:
         """A running task has ended, or is given up: free its slot and report it."""
         task = self._running.pop(key)
         assert task.executor is not None, "a running task has an executor"
@@ -525,7 +535,8 @@ class NodeMonitor:
             del executor.running[key]
         self._pool.release(task.answer.claim, ran_s)
         self._memory.give_back(task.assignment.memory_bytes)
-        self._unreported.add(task.answer.scheduler, key, name_of(task.executor), lost)
+        to, executor_name = task.answer.scheduler, name_of(task.executor)
+        self._unreported.add(to, key, executor_name, lost, on_the_way=on_the_way)
         if lost is None:
             self._done.append((key.job_id, key.task_id))
         if task.answer.claim.levels:
@@ -650,7 +661,7 @@ class NodeMonitor:
         known = dict.fromkeys(msg.running)
         for key in tuple(executor.running):
             if key not in known and self._running[key].at <= now - self._config.grace_s:
-                self._end_task(key, "the executor does not know of it")
+                self._end_task(key, "the executor does not know of it", on_the_way=True)
         over = tuple(job_id for job_id in msg.jobs if job_id not in self._jobs)
         if over:
             out.append(Envelope(address, EndJobs(over)))

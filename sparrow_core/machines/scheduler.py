@@ -25,7 +25,8 @@ Life of a task of an open job (`Ledger.check` asserts that it is in exactly one 
        ▲         (WithdrawTasks: finished at once)  │                                  │
        └── lost: reported, its node died, or ◀─────┘          RerunTasks: the result  │
            the node's heartbeat lacks it                      never came to the ◀─────┘
-           (at most `max_attempts` attempts)                  client
+           (at most `max_attempts` times, not counting        client
+           what was lost with a message)
 
 A job that comes from another scheduler, which was silent to its client, is *taken over*: before it
 is placed, all nodes are asked what they have of its earlier submissions, for at most
@@ -134,7 +135,9 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     """Limits of a scheduler.
 
     Attributes:
-        max_attempts: Attempts at a task before its job fails.
+        max_attempts: Attempts at a task before its job fails; those that were lost with a message
+            do not count.
+        max_tries: The same, with those.
         accept_wait_s: How long a job may be open before its client is told that it has come:
             short jobs are over by then.
         tick_s: Interval at which silent nodes and clients are looked for.
@@ -154,6 +157,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     """
 
     max_attempts: int = 4
+    max_tries: int = 30
     accept_wait_s: float = 0.01
     tick_s: float = 0.5
     node_timeout_s: float = 3.0
@@ -882,7 +886,8 @@ class Scheduler:
                 run = job.running.get(loss.task_id)
                 if run is None or (run.job_id, run.attempt) != (report.job_id, loss.attempt):
                     continue  # a duplicate, or about an attempt that was given up before
-                out += self._lose(job, loss.task_id, f"/{loss.executor}", loss.reason, now)
+                at, reason = f"/{loss.executor}", loss.reason
+                out += self._lose(job, loss.task_id, at, reason, now, on_the_way=loss.on_the_way)
         return out
 
     def _note_reports(self, report: JobReport) -> None:
@@ -918,15 +923,23 @@ class Scheduler:
         return self._all_bound(job) if withdrawn and not waiting else []
 
     def _lose(
-        self, job: Job, task_id: TaskId, executor: str, reason: str, now: float
+        self,
+        job: Job,
+        task_id: TaskId,
+        executor: str,
+        reason: str,
+        now: float,
+        *,
+        on_the_way: bool = False,
     ) -> list[Envelope]:
-        """An attempt is lost, on "/executor" of its node if that is known."""
+        """An attempt is lost, on "/executor" of its node if that is known, or with a message."""
         assert task_id in job.running, "only a running task can be lost"
         node = job.running[task_id].node
         self._ledger.unbind(job, task_id)
         if task_id in job.unwanted:
             job.finished[task_id] = None
             return []
+        job.on_the_way[task_id] += on_the_way
         # Another node is preferred for the next attempt: this one may be the cause.
         return self._try_again(job, task_id, f"{node}{executor}: {reason}", (node,), now)
 
@@ -937,8 +950,11 @@ class Scheduler:
         assert task_id not in job.finished
         story = job.stories.setdefault(task_id, [])
         story.append(f"task {task_id} attempt {len(story) + 1}: {reason}")
-        assert len(story) <= self._config.max_attempts, "the job should have failed before"
-        if len(story) >= self._config.max_attempts:
+        # What kills executors must not go on for ever. A lost message is no fault of the task.
+        attempts = len(story) - job.on_the_way[task_id]
+        config = self._config
+        assert len(story) <= config.max_tries, "the job should have failed before"
+        if attempts >= config.max_attempts or len(story) >= config.max_tries:
             # Whether the job fails is up to the client: it may have the task's result, if only the
             # report of its end was lost.
             job.finished[task_id] = None
@@ -986,6 +1002,7 @@ class Scheduler:
                 out.append(self._abandoned(job, task_id))  # the message was lost
                 continue
             del job.finished[task_id]
+            job.on_the_way[task_id] += 1
             out += self._try_again(job, task_id, "its result never reached the client", (), now)
         return out
 
@@ -1059,7 +1076,9 @@ class Scheduler:
             if run.job_id in unheard:
                 continue  # the node still reports it to the old scheduler
             if TaskKey(run.job_id, task_id, run.attempt) not in running:
-                out += self._lose(job, task_id, "", "the node does not know of it", now)
+                # The answer with the task was lost, or the report of its end.
+                text = "the node does not know of it"
+                out += self._lose(job, task_id, "", text, now, on_the_way=True)
         return out
 
     def _reconcile_held(
@@ -1188,7 +1207,7 @@ class Scheduler:
         jobs = [*self._ledger.jobs, *self._parked, *self._probing, *self._taking_over]
         assert len(dict.fromkeys(jobs)) == len(jobs)
         for job in self._ledger.jobs.values():
-            assert all(run.attempt <= self._config.max_attempts for run in job.running.values())
+            assert all(run.attempt <= self._config.max_tries for run in job.running.values())
         # A job whose loads are all known is placed.
         assert all(probing.awaited for probing in self._probing.values())
         assert len(self._ended) <= ENDED_MAX

@@ -24,7 +24,15 @@ class Unreported:
         self._jobs: dict[Address, dict[JobId, _Ends]] = {}
         self._urgent: dict[Address, None] = {}
 
-    def add(self, scheduler: Address, key: TaskKey, executor: str, lost: str | None) -> None:
+    def add(
+        self,
+        scheduler: Address,
+        key: TaskKey,
+        executor: str,
+        lost: str | None,
+        *,
+        on_the_way: bool = False,
+    ) -> None:
         """An attempt has ended; `lost` is why it must be tried again, if so."""
         jobs = self._jobs.setdefault(scheduler, {})
         ends = jobs.get(key.job_id)
@@ -33,7 +41,7 @@ class Unreported:
         if lost is None:
             ends.done.append(key.task_id)
         else:
-            ends.lost.append(Loss(key.task_id, key.attempt, executor, lost))
+            ends.lost.append(Loss(key.task_id, key.attempt, executor, lost, on_the_way))
             # A success frees nothing at the scheduler, but a lost task is waiting to be placed.
             self._urgent[scheduler] = None
 

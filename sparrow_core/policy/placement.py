@@ -43,7 +43,9 @@ DEFAULT_PLACEMENT: Final = "sparrow"
 _PROBE_RATIO_MAX = 1000.0
 
 
-def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec] = ()) -> None:
+def check_placement(
+    placement: str, probe_ratio: float = 1.0, tasks: Sequence[TaskSpec] = ()
+) -> None:
     """Raise InvalidJob if there can be no placer for a job. Plug-ins are not imported."""
     # With a probe ratio below 1, tasks would be left without a reservation.
     if placement not in PLACEMENTS and not plugins.is_path(placement):
@@ -57,7 +59,7 @@ def check_placement(placement: str, probe_ratio: float, tasks: Sequence[TaskSpec
 
 def make_placement(name: str) -> Placement:
     """A new placement of that name; InvalidJob if there is none, or it can't be imported."""
-    check_placement(name, 1.0)
+    check_placement(name)
     factory = PLACEMENTS.get(name)
     if factory is not None:
         return factory()

@@ -414,7 +414,7 @@ class NodeLoad(Message, frozen=True):
     load: int
 
 
-class GetTasks(Message, frozen=True):
+class GetTasks(Message, frozen=True, kw_only=True):
     """A node has `count` free slots for the job; `reports` may be of any job.
 
     `level`: the node's, as if these slots were still free; if the job's claim wants it.

@@ -60,7 +60,7 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     independent: bool = False
 
 
-class Claim(Struct, frozen=True, array_like=True, gc=False):
+class Claim(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """What a node's queue discipline knows of a job; `waiting` is its number of unbound tasks.
 
     With `levels`, the node tells its level when it asks for tasks of the job, and when it falls
@@ -77,7 +77,10 @@ class Claim(Struct, frozen=True, array_like=True, gc=False):
 
 def claim_of(user: str, options: JobOptions, waiting: int, *, levels: bool = False) -> Claim:
     """The claim of a job at the moment when `waiting` of its tasks are unbound."""
-    return Claim(user, options.framework, options.priority, options.task_s, waiting, levels)
+    return Claim(
+        user=user, framework=options.framework, priority=options.priority,
+        task_s=options.task_s, waiting=waiting, levels=levels,
+    )  # fmt: skip
 
 
 class NodeLevel(Struct, frozen=True, array_like=True, gc=False):
@@ -157,12 +160,13 @@ class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
 
 
 class Loss(Struct, frozen=True, array_like=True, gc=False):
-    """An attempt that must be retried, and why."""
+    """An attempt that must be retried, and why; `on_the_way` if it was lost with a message."""
 
     task_id: TaskId
     attempt: Count
     executor: str
     reason: str
+    on_the_way: bool = False
 
 
 class JobReport(Struct, frozen=True, array_like=True, gc=False):

@@ -60,7 +60,7 @@ def _people() -> type:
 
     class Person(Base):
         __tablename__ = "people"
-        id = sa.Column(sa.Integer, sa.Sequence("people_id"), primary_key=True)
+        id = sa.Column(sa.Integer, primary_key=True)
         name = sa.Column(sa.String, nullable=False)
         born = sa.Column(sa.Date)
         seen = sa.Column(sa.DateTime)
@@ -122,7 +122,7 @@ def test_reflection(engine: sa.Engine, person: type) -> None:
     assert "AS a" in inspector.get_view_definition("v", "sales")
     assert ["id"] == inspector.get_pk_constraint("people")["constrained_columns"]
     assert [] == inspector.get_pk_constraint("v", "sales")["constrained_columns"]
-    assert ["people_id"] == inspector.get_sequence_names()
+    assert ["people_id_seq"] == inspector.get_sequence_names()
     with pytest.raises(sa.exc.NoSuchTableError):
         inspector.get_columns("nothing")
     view = sa.Table("v", sa.MetaData(), schema="sales", autoload_with=engine)
@@ -177,12 +177,62 @@ def test_errors_are_those_of_the_driver(engine: sa.Engine) -> None:
         assert 1 == connection.scalar(sa.text("SELECT 1"))
 
 
-def test_a_key_that_counts_is_refused() -> None:
-    """The message shows the sequence that it needs."""
-    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, autoincrement=True))
-    table.append_constraint(sa.PrimaryKeyConstraint("id"))
-    with pytest.raises(sa.exc.CompileError, match=r"Sequence\('t_id'\)"):
-        sa.schema.CreateTable(table).compile(dialect=MinisharkDialect())
+def test_keys_that_count(engine: sa.Engine) -> None:
+    """Integer keys and identities count by sequences, which go with their tables."""
+    metadata = sa.MetaData()
+    by_itself = sa.Table("by_itself", metadata, sa.Column("id", sa.Integer, primary_key=True))
+    start = sa.Identity(start=40, increment=5)
+    column = sa.Column("id", sa.Integer, start, primary_key=True)
+    stepwise = sa.Table("step wise", metadata, column, sa.Column("a", sa.Integer))
+    named = sa.Column("id", sa.Integer, sa.Sequence("own"), primary_key=True)
+    sa.Table("named", metadata, named)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        assert (1,) == connection.execute(sa.insert(by_itself)).inserted_primary_key
+        connection.execute(sa.insert(stepwise), [{"a": 1}, {"a": 2}])
+        assert [40, 45] == connection.scalars(sa.select(stepwise.c.id).order_by("id")).all()
+        names = {"by_itself_id_seq", "step wise_id_seq", "own"}
+        assert names <= set(sa.inspect(connection).get_sequence_names())
+    metadata.drop_all(engine)
+    assert not names & set(sa.inspect(engine).get_sequence_names())
+    always = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, sa.Identity(always=True)))
+    with pytest.raises(sa.exc.CompileError, match="leave out always=True"):
+        sa.schema.CreateTable(always).compile(dialect=MinisharkDialect())
+
+
+def test_constraints(engine: sa.Engine) -> None:
+    """Keys, checks and unique columns are found, without names, which DuckDB does not keep."""
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE parents (a INTEGER PRIMARY KEY)"))
+        children = "(a INTEGER REFERENCES parents (a), b INTEGER UNIQUE, CHECK ((b > 1)))"
+        connection.execute(sa.text(f"CREATE TABLE children {children}"))
+    inspector = sa.inspect(engine)
+    (key,) = inspector.get_foreign_keys("children")
+    assert ["parents", ["a"], ["a"]] == [
+        key[part] for part in ("referred_table", "constrained_columns", "referred_columns")
+    ]
+    assert [{"name": None, "column_names": ["b"]}] == inspector.get_unique_constraints("children")
+    assert [{"name": None, "sqltext": "b > 1"}] == inspector.get_check_constraints("children")
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE children; DROP TABLE parents"))
+
+
+def test_json_and_division(engine: sa.Engine, person: type) -> None:
+    """Parts of JSON values are found in their types; integers divide as in Python."""
+    likes = person.likes  # type: ignore[attr-defined]
+    one = {"tea": {"cups": [1, 2.5]}, "it's": True}
+    with orm.Session(engine) as objects:
+        objects.add_all([person(name="Ann", likes=one), person(name="Bob", likes={})])
+        objects.commit()
+        found = sa.select(
+            likes["tea"],
+            likes[("tea", "cups", 0)].as_integer(),
+            likes[("tea", "cups", 1)].as_float(),
+            likes["it's"].as_boolean(),
+        ).where(likes["it's"].as_boolean())
+        assert [(one["tea"], 1, 2.5, True)] == [tuple(row) for row in objects.execute(found)]
+        seven = sa.literal(7)
+        assert (3.5, 3) == tuple(objects.execute(sa.select(seven / 2, seven // 2)).one())
 
 
 def test_an_engine_owns_its_session(tmp_path: Path) -> None:

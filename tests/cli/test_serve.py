@@ -201,6 +201,37 @@ def test_serve_until_it_is_interrupted(tmp_path: Path) -> None:
             process.kill()
 
 
+@pytest.mark.slow
+def test_serve_a_warehouse(tmp_path: Path) -> None:
+    """Tables of the warehouse that clients make are there when the server is not."""
+    pytest.importorskip("pyiceberg")
+    folder = str(tmp_path / "warehouse")
+    command = [sys.executable, "-m", "minishark.cli", "serve", "--flight", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--nodes", "1", "--warehouse", folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            deadline, line = time.monotonic() + _START_S, ""
+            while not line.startswith("Serving") and time.monotonic() < deadline:
+                line = process.stdout.readline()
+            with RemoteSession(line.split()[1]) as remote, RemoteSession(line.split()[1]) as other:
+                remote.sql("CREATE TABLE warehouse.kept AS SELECT range AS i FROM range(3)")
+                other.sql("BEGIN; INSERT INTO warehouse.kept VALUES (10); COMMIT")
+                rows = remote.sql("SELECT sum(i)::INTEGER FROM warehouse.kept").to_arrow()
+                assert 13 == rows.column(0)[0].as_py()
+            process.send_signal(signal.SIGINT)
+            assert 130 == process.wait(_START_S)
+        finally:
+            process.kill()
+    with minishark.connect(in_process=True, nodes=1, warehouse=folder) as session:
+        assert 4 == session.sql("FROM warehouse.kept").count()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

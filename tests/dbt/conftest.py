@@ -39,6 +39,12 @@ def logs_dir(
 
 
 @pytest.fixture(scope="class")
+def project_root(dbt_profile_target: dict[str, Any], tmpdir_factory: pytest.TempdirFactory) -> Any:
+    """A folder for each target; dbt's own fixture has one for each class."""
+    return tmpdir_factory.mktemp("project")
+
+
+@pytest.fixture(scope="class")
 def monkeypatch_class() -> Iterator[pytest.MonkeyPatch]:
     """The environment of a class of tests."""
     with pytest.MonkeyPatch.context() as patch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 pytest.importorskip("dbt.tests.adapter", reason="needs dbt-core and dbt-tests-adapter")
 
+from dbt.adapters.factory import reset_adapters
 from dbt.cli.main import dbtRunner
 
 import minishark
@@ -31,6 +33,13 @@ def _project(folder: Path, profile: dict[str, Any], models: dict[str, str]) -> l
     for name, text in models.items():
         (folder / "models" / f"{name}.sql").write_text(text)
     return ["--project-dir", str(folder), "--profiles-dir", str(folder)]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Later tests have profiles of their own."""
+    yield
+    reset_adapters()
 
 
 def _run(command: str, options: list[str]) -> None:

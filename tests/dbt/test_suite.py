@@ -19,7 +19,9 @@ pytest.importorskip("dbt.tests.adapter", reason="needs dbt-core and dbt-tests-ad
 
 import dbt.tests.adapter as suites
 from dbt.tests.adapter.basic import expected_catalog as expected
+from dbt.tests.adapter.incremental import test_incremental_microbatch as microbatches
 from dbt.tests.adapter.simple_seed import fixtures, seeds
+from dbt.tests.adapter.utils import fixture_date_spine, fixture_get_intervals_between
 from dbt.tests.util import run_dbt
 from dbt_common.contracts.metadata import CatalogTable, ColumnMetadata, TableMetadata
 
@@ -39,6 +41,10 @@ SUITES = (
 )
 # What is not run, and why.
 SKIPPED = {
+    "TestArrayUtils": "has no tests of its own: those of array functions are made of it",
+    "TestCachingTest": "has no models of its own: others are made of it",
+    "TestCurrentTimestampNaive": "is for databases whose current time has no time zone",
+    "TestEscapeSingleQuotesBackslash": "is for databases that escape quotes by a backslash",
     "TestTestEmptySeedFlag": "dbt-core 1.11 has no `seed --empty`",
     "TestEphemeralMulti": "compares the text of Postgres's CREATE VIEW",
     "TestEphemeralNested": "compares the text of Postgres's CREATE VIEW",
@@ -124,6 +130,68 @@ class Seeds:
         return {"schema.yml": text}
 
 
+class Literals:
+    """DuckDB takes no text for a date in a sum: as for Postgres, the suite is to cast."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        text = fixture_date_spine.models__test_date_spine_sql
+        return {
+            "test_date_spine.yml": fixture_date_spine.models__test_date_spine_yml,
+            "test_date_spine.sql": text.replace("'postgres'", "'minishark'"),
+        }
+
+
+class Intervals:
+    """As above; and DuckDB writes dates as ISO 8601 does."""
+
+    @pytest.fixture(scope="class")
+    def models(self) -> dict[str, str]:
+        text = fixture_get_intervals_between.models__test_get_intervals_between_sql
+        for theirs, ours in {
+            "'postgres'": "'minishark'",
+            "09/01/2023": "2023-09-01",
+            "09/12/2023": "2023-09-12",
+        }.items():
+            text = text.replace(theirs, ours)
+        return {
+            "test_get_intervals_between.yml": (
+                fixture_get_intervals_between.models__test_get_intervals_between_yml
+            ),
+            "test_get_intervals_between.sql": text,
+        }
+
+
+class Times:
+    """The types of times, and how the adapter writes the current one."""
+
+    @pytest.fixture(scope="class")
+    def expected_schema(self) -> dict[str, str]:
+        return {
+            "current_timestamp": "TIMESTAMP WITH TIME ZONE",
+            "current_timestamp_in_utc_backcompat": "TIMESTAMP",
+            "current_timestamp_backcompat": "TIMESTAMP",
+        }
+
+
+class Microbatches:
+    """DuckDB's literals of TIMESTAMP have no time zone."""
+
+    @pytest.fixture(scope="class")
+    def input_model_sql(self) -> str:
+        return str(microbatches._input_model_sql).replace(":00-0'", ":00'")
+
+    @pytest.fixture(scope="class")
+    def insert_two_rows_sql(self, project: Any) -> str:
+        target = project.adapter.Relation.create(
+            database=project.database, schema=project.test_schema, identifier="input_model"
+        )
+        return (
+            f"insert into {target} (id, event_time) values "
+            "(4, TIMESTAMP '2020-01-04 00:00:00'), (5, TIMESTAMP '2020-01-05 00:00:00')"
+        )
+
+
 class ByteOrderMark:
     """The file is beside the suite."""
 
@@ -163,6 +231,10 @@ class LeftViewsByConfiguration(LeftViews):
 # What differs for minishark.
 OWN: dict[str, type] = {
     "TestBasicSeedTests": LeftViewsByFlag,
+    "TestCurrentTimestamps": Times,
+    "TestDateSpine": Literals,
+    "TestGetIntervalsBetween": Intervals,
+    "TestMicrobatch": Microbatches,
     "TestSeedConfigFullRefreshOn": LeftViewsByConfiguration,
     "TestDocsGenerate": Docs,
     "TestDocsGenReferences": References,
@@ -177,12 +249,13 @@ def _classes() -> dict[str, type]:
     found: dict[str, type] = {}
     for suite in SUITES:
         folder = importlib.import_module(f"{suites.__name__}.{suite}")
-        for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
+        for module in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
             for name, base in inspect.getmembers(
                 importlib.import_module(module.name), inspect.isclass
             ):
                 if base.__module__ == module.name and name.startswith("Base"):
-                    found[f"Test{name.removeprefix('Base')}"] = base
+                    test = f"Test{name.removeprefix('Base')}"
+                    found[test if test not in found else f"{test}_{suite}"] = base
     return found
 
 

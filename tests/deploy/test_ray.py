@@ -270,6 +270,15 @@ def test_datasets(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         back = session.sql("SELECT id, s FROM t WHERE id % 2 = 0").to_ray_dataset()
         empty = session.sql("SELECT id FROM t WHERE id < 0").to_ray_dataset()
         large = session.sql("SELECT range AS i FROM range(3000000)").to_ray_dataset()
+        session.sql(
+            "CREATE TABLE typed AS SELECT i, (i % 7)::VARCHAR AS few, i % 2 = 0 AS o, "
+            "(i / 3)::DECIMAL(9, 2) AS d, i::HUGEINT AS h FROM range(40000) t(i)"
+        )
+        session.sql("DELETE FROM typed WHERE i % 3 = 0")
+        for columns in ("o, d AS amount, few, i", "h, few, i"):  # only DuckDB converts a HUGEINT
+            frame = session.sql(f"SELECT {columns} FROM typed")
+            found = pa.concat_tables(ray.get(frame.to_ray_dataset().to_arrow_refs()))
+            assert found.sort_by("i") == frame.to_arrow().sort_by("i")
         with pytest.raises(OptionError):
             session.create_table("v", ray.data.from_arrow(blocks), replicas=0)
         data = ray.data.from_arrow(blocks)

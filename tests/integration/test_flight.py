@@ -152,6 +152,16 @@ def test_large_rows_come_in_messages_that_drivers_take(cursor: Any) -> None:
     assert list(range(1000)) == sorted(rows)
 
 
+def test_a_few_large_rows_among_small_ones(cursor: Any) -> None:
+    """Rows that are much larger than most do not make a message that drivers refuse."""
+    cursor.execute(
+        "SELECT i, CASE WHEN i < 25 THEN repeat('x', 1000000) ELSE '' END AS x "
+        "FROM range(20000) t(i) ORDER BY i"
+    )
+    rows = cursor.fetch_arrow_table()
+    assert list(range(20000)) == rows.column("i").to_pylist()
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -310,7 +320,7 @@ def test_what_the_server_has(cursor: Any, server: Server) -> None:
         ("CommandGetImportedKeys", 13, 0),
         ("CommandGetCrossReference", 13, 0),
         ("CommandGetXdbcTypeInfo", 19, 15),
-        ("CommandGetSqlInfo", 2, 15),
+        ("CommandGetSqlInfo", 2, 80),
     ],
 )
 def test_catalog_calls(server: Server, command: str, columns: int, rows: int) -> None:
@@ -323,6 +333,57 @@ def test_catalog_calls(server: Server, command: str, columns: int, rows: int) ->
         assert columns == table.num_columns
         assert table.num_rows >= rows
         table.validate(full=True)
+
+
+def test_what_database_browsers_ask(server: Server) -> None:
+    """JDBC's calls in the order in which DBeaver opens a connection and a table are answered."""
+    with fl.connect(server.address) as client:
+
+        def asked(name: str, **fields: Any) -> list[dict[str, Any]]:
+            info = client.get_flight_info(fl.FlightDescriptor.for_command(packed(name, **fields)))
+            rows = client.do_get(info.endpoints[0].ticket).read_all()
+            assert info.schema == rows.schema
+            return list(rows.to_pylist())
+
+        def fetched(sql: str) -> list[dict[str, Any]]:
+            body = packed("ActionCreatePreparedStatementRequest", query=sql)
+            (prepared,) = _acted(client, "CreatePreparedStatement", body)
+            handle = unpacked(prepared.body.to_pybytes())[1].prepared_statement_handle
+            rows = asked("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+            body = packed("ActionClosePreparedStatementRequest", prepared_statement_handle=handle)
+            _acted(client, "ClosePreparedStatement", body)
+            return rows
+
+        fetched("CREATE TABLE browsed (id INTEGER PRIMARY KEY, name VARCHAR)")
+        info = {row["info_name"]: row["value"] for row in asked("CommandGetSqlInfo")}
+        assert ["minishark", '"', False] == [info[0], info[504], info[563]]
+        assert {*range(500, 509), *range(513, 577)} <= set(info)
+        assert "SELECT" in info[508]
+        assert 562 == asked("CommandGetSqlInfo", info=[562])[0]["info_name"]
+        assert {"catalog_name": "memory"} in asked("CommandGetCatalogs")
+        schemas = asked("CommandGetDbSchemas", catalog="memory", db_schema_filter_pattern="%")
+        assert {"catalog_name": "memory", "db_schema_name": "main"} in schemas
+        kinds = [row["table_type"] for row in asked("CommandGetTableTypes")]
+        assert ["LOCAL TEMPORARY", "TABLE", "VIEW"] == kinds
+        place = {"catalog": "memory", "db_schema_filter_pattern": "main"}
+        tables = asked("CommandGetTables", **place, table_types=["TABLE"])
+        assert "browsed" in [row["table_name"] for row in tables]
+        assert [] == asked("CommandGetTables", **place, table_types=["SYSTEM TABLE"])
+        only = {"table_name_filter_pattern": "browsed", "include_schema": True}
+        (table,) = asked("CommandGetTables", **place, **only)
+        columns = pa.ipc.read_schema(pa.py_buffer(table["table_schema"]))
+        assert ["id", "name"] == columns.names
+        assert b"INTEGER" == columns.field(0).metadata[b"ARROW:FLIGHT:SQL:TYPE_NAME"]
+        key = {"catalog": "memory", "db_schema": "main", "table": "browsed"}
+        assert ["id"] == [row["column_name"] for row in asked("CommandGetPrimaryKeys", **key)]
+        for name in ("CommandGetImportedKeys", "CommandGetExportedKeys"):
+            assert [] == asked(name, **key)
+        ends = {f"{end}_{part}": value for end in ("pk", "fk") for part, value in key.items()}
+        assert [] == asked("CommandGetCrossReference", **ends)
+        (integer,) = asked("CommandGetXdbcTypeInfo", data_type=4)
+        assert "INTEGER" == integer["type_name"]
+        assert [] == fetched('SELECT * FROM "memory"."main"."browsed"')
+        fetched('DROP TABLE "memory"."main"."browsed"')
 
 
 def test_primary_keys(cursor: Any, server: Server) -> None:
@@ -610,6 +671,30 @@ def test_memory_after_many_clients_have_vanished(session: Session) -> None:
     assert 0 == _running(session)
 
 
+@pytest.mark.slow
+def test_memory_after_many_results(session: Session) -> None:
+    """1,000 results, read to the end or left, leave the memory of server and client as it was."""
+
+    def ask(number: int) -> None:
+        with connection.cursor() as cursor:
+            table = "lineitem" if number % 2 else "lineitem WHERE l_quantity > 1"
+            cursor.execute(f"SELECT l_orderkey, l_comment, {number} AS n FROM {table} LIMIT 20000")
+            if number % 5:
+                assert cursor.fetch_arrow_table().num_rows == 20000
+            else:
+                cursor.fetchone()
+
+    with session.serve(port=0) as served, _connected(served) as connection:
+        for i in range(300):  # until what libraries keep is there
+            ask(i)
+        before = psutil.Process().memory_full_info().uss
+        for i in range(1000):  # of 1.5 MB each
+            ask(i)
+        assert psutil.Process().memory_full_info().uss - before < 100 << 20
+        assert 1 == len(served.connections)  # type: ignore[attr-defined]
+    _eventually(lambda: _running(session) == 0)
+
+
 # Nonsense
 
 
@@ -651,8 +736,8 @@ def test_errors_have_our_message_and_a_code(cursor: Any) -> None:
         ("SELECT * FROM nope", "INVALID_ARGUMENT", "Table with name nope does not exist"),
         ("SELEC 1", "INVALID_ARGUMENT", "syntax error"),
         ("DROP TABLE nope", "NOT_FOUND", "There is no table called 'nope'"),
+        ("CREATE TABLE nation (a INTEGER)", "INVALID_ARGUMENT", "already exists"),
         ("SELECT 'a'::INTEGER FROM nation", "INVALID_ARGUMENT", "Could not convert string"),
-        ("BEGIN", "NOT_IMPLEMENTED", "each statement is a transaction"),
         ("SET GLOBAL integer_division = true", "NOT_IMPLEMENTED", "other sessions"),
         ("SET threads = 1", "NOT_IMPLEMENTED", "minishark chooses this setting"),
     ):

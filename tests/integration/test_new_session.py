@@ -138,15 +138,13 @@ def test_writes_from_temporary_tables_are_seen_everywhere(
     root, one, other = sessions
     one.sql("CREATE TABLE target AS SELECT i FROM shared WHERE i < 3")
     one.sql("CREATE TEMP TABLE few AS SELECT 10 AS i, 11 AS j")
+    merge = (
+        "MERGE INTO target USING (SELECT j AS i FROM few) AS few ON target.i = few.i "
+        "WHEN NOT MATCHED THEN INSERT VALUES (few.i)"
+    )
     for statement, expected in (
         ("INSERT INTO target SELECT i FROM few", [0, 1, 2, 10]),
-        (
-            (
-                "MERGE INTO target USING (SELECT j AS i FROM few) AS few ON target.i = few.i "
-                "WHEN NOT MATCHED THEN INSERT VALUES (few.i)"
-            ),
-            [0, 1, 2, 10, 11],
-        ),
+        (merge, [0, 1, 2, 10, 11]),
         ("UPDATE target SET i = few.j + 9 FROM few WHERE target.i = few.j", [0, 1, 2, 10, 20]),
         ("DELETE FROM memory.main.target USING few WHERE target.i = few.i", [0, 1, 2, 20]),
         ("CREATE OR REPLACE TABLE target AS SELECT i + 1 AS i FROM few", [11]),

@@ -65,6 +65,19 @@ def key(task_id: int, attempt: int = 1, job: JobId = JOB) -> TaskKey:
     return TaskKey(job, task_id, attempt)
 
 
+def get(
+    job: JobId,
+    request: int,
+    count: int,
+    reports: tuple[JobReport, ...] = (),
+    level: NodeLevel | None = None,
+) -> GetTasks:
+    """A request for tasks."""
+    return GetTasks(
+        job_id=job, node=N, request=request, count=count, reports=reports, level=level
+    )  # fmt: skip
+
+
 def run(*ids: int, shared: bool = False) -> RunTasks:
     """The message that runs tasks."""
     return RunTasks(JOB, C, shared, tuple(Assignment(i, 1, b"p") for i in ids))
@@ -127,7 +140,7 @@ def info(name: str, slots: int) -> ExecutorInfo:
 def test_it_asks_for_as_many_tasks_as_slots_are_free_in_one_message() -> None:
     """Slots of all executors count; the rest of the reservations stays queued."""
     node = Driven(e0=2, e1=1)
-    expected = [Envelope(S, GetTasks(JOB, N, 1, 3, ()))]
+    expected = [Envelope(S, get(JOB, 1, 3, ()))]
     assert expected == node(Reserve(JOB, S, 2), Reserve(JOB, S, 4))
     assert [] == node(Reserve(OTHER, S, 1)), "no slot is free"
 
@@ -137,8 +150,8 @@ def test_reservations_are_served_in_order_of_arrival() -> None:
     node = Driven(e0=2)
     out = node(Reserve(OTHER, S, 1), Reserve(JOB, S, 2))
     expected = [
-        Envelope(S, GetTasks(OTHER, N, 1, 1, ())),
-        Envelope(S, GetTasks(JOB, N, 2, 1, ())),
+        Envelope(S, get(OTHER, 1, 1, ())),
+        Envelope(S, get(JOB, 2, 1, ())),
     ]
     assert expected == out
 
@@ -159,7 +172,7 @@ def test_finished_tasks_ride_on_the_next_request() -> None:
     node(assign(1, 0, 1))
     out = node(ended(0), ended(1))
     reports = (JobReport(JOB, (0, 1)),)
-    assert [Envelope(S, GetTasks(JOB, N, 2, 2, reports))] == out
+    assert [Envelope(S, get(JOB, 2, 2, reports))] == out
 
 
 def test_reports_travel_alone_when_there_is_nothing_to_ask() -> None:
@@ -177,7 +190,7 @@ def test_a_drained_job_gives_its_slots_to_the_next() -> None:
     """An answer without tasks drops the job's reservations and frees the slots asked for."""
     node = Driven(e0=1)
     node(Reserve(JOB, S, 3), Reserve(OTHER, S, 1))
-    expected = [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))]
+    expected = [Envelope(S, get(OTHER, 2, 1, ()))]
     assert expected == node(assign(1, drained=True))
 
 
@@ -186,7 +199,7 @@ def test_cancelled_reservations_leave_the_queue() -> None:
     node = Driven()
     node(Reserve(JOB, S, 3), Reserve(OTHER, S, 1), CancelReservations(JOB))
     out = node(ExecutorStatus(info("e0", 4), (), ()))
-    assert Envelope(S, GetTasks(OTHER, N, 1, 1, ())) == out[-1]
+    assert Envelope(S, get(OTHER, 1, 1, ())) == out[-1]
     assert GetTasks not in [type(envelope.msg) for envelope in out[:-1]]
 
 
@@ -237,8 +250,9 @@ def test_tasks_that_an_executor_does_not_know_are_lost() -> None:
     node(assign(1, 0, drained=True))
     status = ExecutorStatus(info("e0", 1), (), ())
     assert [] == node(status, now=0.5)
-    report = loss(0, "the executor does not know of it")
-    assert [Envelope(S, ReportTasks((report,)))] == node(status, now=1.0)
+    lost = Loss(0, 1, "n-e0", "the executor does not know of it", on_the_way=True)
+    expected = [Envelope(S, ReportTasks((JobReport(JOB, (), (lost,)),)))]
+    assert expected == node(status, now=1.0)
 
 
 def test_executors_hear_again_of_jobs_that_are_over() -> None:
@@ -257,7 +271,7 @@ def test_the_end_of_a_job_empties_queue_and_executors() -> None:
     assert [] == node(EndJob(JOB))
     out = node(ended(0), Reserve(OTHER, S, 1))
     reports = (JobReport(JOB, (0,)),)
-    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, reports))] == out
+    assert [Envelope(S, get(OTHER, 2, 1, reports))] == out
 
 
 def test_a_scheduler_that_does_not_answer_loses_its_place() -> None:
@@ -267,7 +281,7 @@ def test_a_scheduler_that_does_not_answer_loses_its_place() -> None:
     node(Reserve(JOB, S, 5), Reserve(OTHER, other, 1))
     assert [] == [e for e in node(Tick(0), now=0.4) if isinstance(e.msg, GetTasks)]
     out = node(Tick(1), now=0.9)
-    assert Envelope(other, GetTasks(OTHER, N, 2, 1, ())) == out[-1]
+    assert Envelope(other, get(OTHER, 2, 1, ())) == out[-1]
 
 
 def test_a_late_answer_waits_for_a_slot() -> None:
@@ -309,7 +323,7 @@ def test_levels_are_told_to_those_who_want_them() -> None:
     node = Driven(e0=1, e1=1)
     levels = Claim(levels=True)
     asked = node(Reserve(JOB, S, 3, levels))
-    assert [Envelope(S, GetTasks(JOB, N, 1, 2, (), NodeLevel(1 - 2, 1)))] == asked
+    assert [Envelope(S, get(JOB, 1, 2, (), NodeLevel(1 - 2, 1)))] == asked
     assert [] == node(CancelReservations(JOB)), "it has told that its slots are free"
     node(Reserve(OTHER, S, 1, levels))
     answer = AssignTasks(
@@ -333,7 +347,7 @@ def test_the_supervisor_hears_of_a_refusal() -> None:
 def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
     """A slot whose job's tasks take 0.1 ms may have ten more; not of a job that is unknown."""
     node = Driven(e0=1)
-    assert [Envelope(S, GetTasks(JOB, N, 1, 1, ()))] == node(Reserve(JOB, S, 40))
+    assert [Envelope(S, get(JOB, 1, 1, ()))] == node(Reserve(JOB, S, 40))
     node(assign(1, 0))
     (ask,) = node(ended(0, run_s=0.0001))
     assert isinstance(ask.msg, GetTasks)
@@ -696,7 +710,7 @@ def test_tasks_that_come_too_late_free_the_slots_that_wait_for_them() -> None:
     node(Reserve(JOB, S, 1))
     node(TAKEN)
     out = node(assign(1, 0), Reserve(OTHER, S, 1))
-    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))] == out
+    assert [Envelope(S, get(OTHER, 2, 1, ()))] == out
 
 
 def test_a_task_of_a_job_that_has_moved_is_given_back_to_the_new_scheduler_only() -> None:
@@ -736,7 +750,7 @@ def test_no_slot_waits_for_the_old_scheduler() -> None:
     """Its answer would not be taken, and may never come."""
     node = Driven(e0=1)
     node(Reserve(JOB, S, 1))
-    assert [Envelope(S, GetTasks(OTHER, N, 2, 1, ()))] == node(TAKEN, Reserve(OTHER, S, 1))[1:]
+    assert [Envelope(S, get(OTHER, 2, 1, ()))] == node(TAKEN, Reserve(OTHER, S, 1))[1:]
 
 
 def test_a_job_may_move_again() -> None:

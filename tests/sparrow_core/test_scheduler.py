@@ -120,7 +120,9 @@ def task(task_id: int, *preferred: str) -> TaskSpec:
 
 def get(node: str, count: int, *reports: JobReport, request: int = 1) -> GetTasks:
     """A request for tasks."""
-    return GetTasks(JOB, NodeName(node), request, count, reports)
+    return GetTasks(
+        job_id=JOB, node=NodeName(node), request=request, count=count, reports=reports
+    )  # fmt: skip
 
 
 def assign(*ids: int, attempt: int = 1, drained: bool, shared: bool = False) -> AssignTasks:
@@ -199,6 +201,21 @@ def test_reservations_are_cancelled_when_all_tasks_are_bound() -> None:
     assert [] == scheduler(get("b", 1)), "that was the answer"
 
 
+def test_what_is_lost_with_messages_does_not_count_as_the_tasks_fault() -> None:
+    """Only after many more tries is a task given up that never begins."""
+    scheduler = Driven("a", max_attempts=2, max_tries=4)
+    scheduler(submit(task(0)))
+    lost = Loss(0, 1, "a-e0", "the executor does not know of it", on_the_way=True)
+    for attempt in range(1, 4):
+        assert (0,) == tuple(t.task_id for t in scheduler(get("a", 1))[0].msg.tasks)  # type: ignore[attr-defined]
+        again = JobReport(JOB, (), (structs.replace(lost, attempt=attempt),))
+        assert [Envelope(monitor("a"), Reserve(JOB, S, 2))] == scheduler(ReportTasks((again,)))
+    scheduler(get("a", 1))
+    last = JobReport(JOB, (), (structs.replace(lost, attempt=4),))
+    (out,) = scheduler(ReportTasks((last,)))
+    assert isinstance(out.msg, TaskAbandoned)
+
+
 def test_a_node_that_falls_idle_gets_a_reservation_of_the_oldest_job_that_waits() -> None:
     """In place of stealing; only where the job may run, and only of short jobs."""
     scheduler = Driven("a", "b")
@@ -216,10 +233,10 @@ def test_a_node_that_falls_idle_gets_a_reservation_of_the_oldest_job_that_waits(
     assert [] == scheduler(idle), "it is on its way"
     busy = ReportTasks((), NodeName("c"), NodeLevel(0, 2))
     assert [] == scheduler(busy)
-    taken = GetTasks(JobId("old"), NodeName("c"), 1, 1, (), NodeLevel(-1, 3))
+    taken = structs.replace(get("c", 1), job_id=JobId("old"), level=NodeLevel(-1, 3))
     assert 1 == len(scheduler(taken)[0].msg.tasks)  # type: ignore[attr-defined]
     assert [Envelope(monitor("c"), Reserve(JobId("new"), S, 1))] == scheduler(idle)
-    in_vain = GetTasks(JobId("over"), NodeName("a"), 1, 1, (), NodeLevel(-1, 1))
+    in_vain = structs.replace(get("a", 1), job_id=JobId("over"), level=NodeLevel(-1, 1))
     scheduler(EndJob(JobId("new")))
     assert 1 == len(scheduler(in_vain)), "no job waits that may run there"
 
@@ -598,7 +615,9 @@ def test_reservations_say_what_disciplines_need() -> None:
     scheduler = Driven("a")
     options = JobOptions(priority=3, task_s=0.5)
     out = scheduler.raw(optioned(task(0), task(1), priority=3, task_s=0.5))
-    claim = Claim("user", "", options.priority, options.task_s, 2)
+    claim = Claim(
+        user="user", priority=options.priority, task_s=options.task_s, waiting=2
+    )  # fmt: skip
     assert Envelope(monitor("a"), Reserve(JOB, S, 4, claim)) == out[1]
     answer = scheduler.raw(get("a", 1))[0].msg
     assert isinstance(answer, AssignTasks)

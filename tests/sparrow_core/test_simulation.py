@@ -210,9 +210,9 @@ def test_every_job_ends_whatever_the_network_and_the_processes_do(seeds: range) 
     is dead for seconds can't.
     """
     ends = run_seeds(seeds)
+    # Where a tenth of the messages is lost, one in three attempts at a task is: that fails no job.
     failures = [end for end in ends if isinstance(end, JobFailed) and end.kind != "unsatisfiable"]
-    # Where a tenth of the messages is lost, one in three attempts at a task is, and four are made.
-    assert len(failures) / len(ends) < 0.02
+    assert [] == failures
 
 
 @pytest.mark.slow

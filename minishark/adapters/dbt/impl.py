@@ -42,11 +42,9 @@ class MinisharkRelation(BaseRelation):
 
     require_alias: bool = False
 
-    def render(self) -> str:
-        """The name in SQL; of tables of the cluster `main.t`, by which they can be written to."""
-        if (self.database, self.schema) == ("memory", "main") and self.include_policy.database:
-            return self.include(database=False).render()
-        return super().render()
+    def _is_exactish_match(self, field: Any, value: str) -> bool:
+        """Whether a part of the name is the same: DuckDB keeps the case, and looks in any."""
+        return bool(self.path.get_lowered_part(field) == value.lower())
 
 
 class MinisharkAdapter(SQLAdapter):
@@ -101,7 +99,7 @@ class MinisharkAdapter(SQLAdapter):
 
     def valid_incremental_strategies(self) -> list[str]:
         """The strategies of incremental models."""
-        return ["append", "delete+insert", "merge"]
+        return ["append", "delete+insert", "merge", "microbatch"]
 
     def get_columns_in_relation(self, relation: BaseRelation) -> list[BaseColumn]:
         """The columns of a table or view; none if it does not exist."""

@@ -103,9 +103,19 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     ),
 }
 
+
+class _Long(int):
+    """An integer of 64 bits, where others have 32."""
+
+
 _ANY_CASE = 1  # identifiers are found in any case, and keep the one that they were created with
 _NULLS_LAST = 3
-_INFO: Mapping[int, str | bool | int | list[str]] = {
+_NO_TRANSACTIONS, _REPEATABLE_READ = 0, 3
+_NO_LIMIT = _Long(0)
+Info = str | bool | int | list[str] | Mapping[int, list[int]]
+
+# Drivers of JDBC ask for all of these at once; older ones fail where one is missing.
+_INFO: Mapping[int, Info] = {
     0: "minishark",
     2: pa.__version__,
     3: False,  # read-only
@@ -113,6 +123,8 @@ _INFO: Mapping[int, str | bool | int | list[str]] = {
     5: False,  # Substrait
     9: True,  # cancels
     10: True,  # bulk ingestion
+    100: 0,  # no time limit of a statement
+    101: 0,  # nor of a transaction
     500: False,  # creates catalogs
     501: True,  # creates schemas
     502: True,  # creates tables
@@ -124,6 +136,46 @@ _INFO: Mapping[int, str | bool | int | list[str]] = {
     513: "\\",
     515: True,  # column aliases
     516: True,  # NULL plus what is not is NULL
+    514: "",  # other characters in names without quotes
+    517: {},  # types between which CONVERT converts, which is no function here
+    518: True,  # names of tables in a query
+    519: False,  # which need not differ from those of tables
+    520: True,  # expressions in ORDER BY
+    521: True,  # columns in ORDER BY that are not selected
+    522: 0b11,  # columns in GROUP BY that are not selected, and fewer than are selected
+    523: True,  # LIKE ... ESCAPE
+    524: True,  # columns that are not nullable
+    525: 0b111,  # ODBC's grammar: minimum, core and extended
+    526: 0b1,  # SQL-92: the entry level
+    527: False,  # its integrity enhancement facility
+    528: 0b110,  # outer joins: limited, full
+    529: "schema",
+    530: "procedure",
+    531: "catalog",
+    532: True,  # catalogs stand at the start of a name
+    533: 0b10,  # schemas in definitions of indexes
+    534: 0,  # catalogs in calls of procedures, definitions of indexes, GRANT
+    535: 0,  # UPDATE and DELETE at a cursor
+    536: False,  # SELECT FOR UPDATE
+    537: False,  # stored procedures
+    538: 0b1111,  # subqueries in comparisons, EXISTS, IN, and after ANY and ALL
+    539: True,  # correlated ones
+    540: 0b11,  # UNION, UNION ALL
+    **dict.fromkeys(range(541, 556), _NO_LIMIT),  # lengths of names and literals, columns, ...
+    556: True,  # which count BLOBs
+    **dict.fromkeys(range(557, 562), _NO_LIMIT),
+    565: False,  # CREATE commits
+    566: False,  # CREATE is ignored in transactions
+    567: 0b10,  # results are read from the first row to the last,
+    568: 0b10,  # and not written to, however they are asked for
+    569: 0b10,
+    570: 0,
+    571: 0,
+    572: True,  # updates with several sets of values
+    573: False,  # savepoints
+    574: False,  # parameters by name in calls of procedures
+    575: False,  # changes to a LOB are made to a copy
+    576: False,  # functions by the syntax of such calls
 }
 
 
@@ -303,22 +355,34 @@ def _type_info(command: Any, _: Session) -> Rows:
     return rows
 
 
+_KEYWORDS = (
+    "SELECT upper(keyword_name) FROM duckdb_keywords() WHERE keyword_category = 'reserved' "
+    "ORDER BY ALL"
+)
+
+
 def _sql_info(command: Any, session: Session) -> Rows:
+    has_transactions = session.has_transactions
+    isolation = _REPEATABLE_READ if has_transactions else _NO_TRANSACTIONS
     known = {**_INFO, 1: session.version}
-    known[8] = int(session.has_transactions)  # 1: without savepoints
-    known[11] = session.has_transactions  # bulk ingestion in them
+    known[8] = int(has_transactions)  # 1: without savepoints
+    known[11] = has_transactions  # bulk ingestion in them
+    known[508] = [word for (word,) in _rows(session, _KEYWORDS)]
+    known[562] = _Long(isolation)  # which JDBC's driver reads as 64 bits
+    known[563] = has_transactions
+    known[564] = 1 << isolation
     return [(number, known[number]) for number in command.info or sorted(known) if number in known]
 
 
-def _info_values(values: Sequence[str | bool | int | list[str]]) -> pa.Array:
+def _info_values(values: Sequence[Info]) -> pa.Array:
     """Values of several types, as Flight SQL has them."""
-    kinds = {str: 0, bool: 1, int: 3, list: 4}
+    kinds = {str: 0, bool: 1, _Long: 2, int: 3, list: 4, dict: 5}
     types = [kinds[type(value)] for value in values]
     children: list[list[Any]] = [[] for _ in range(_INFO_VALUE.num_fields)]
     offsets = []
     for value, kind in zip(values, types, strict=True):
         offsets.append(len(children[kind]))
-        children[kind].append(value)
+        children[kind].append(list(value.items()) if isinstance(value, Mapping) else value)
     arrays = [pa.array(each, _INFO_VALUE.field(i).type) for i, each in enumerate(children)]
     names = [_INFO_VALUE.field(i).name for i in range(_INFO_VALUE.num_fields)]
     codes = pa.array(types, pa.int8())

@@ -19,9 +19,11 @@ from minishark.expressions import quote
 from minishark.session.session import Session
 
 ROWS_OF_VALUES_MAX = 1000  # for which a query runs, one after the other
-# Of rows at a time: what fits into a core's cache is encoded, sent and decoded fastest. Drivers
-# take messages of at most 16 MiB.
-_MESSAGE_BYTES = 512 << 10
+# Of rows at a time: what fits into a core's cache is encoded, sent and decoded fastest; but each
+# column of a message costs as much as some thousand values. Drivers take at most 16 MiB.
+_MESSAGE_BYTES, _WIDE_MESSAGE_BYTES = 512 << 10, 4 << 20
+_COLUMN_BYTES = 64 << 10
+_MESSAGE_MAX_BYTES = 8 << 20
 _CREATE, _FAIL_IF_MISSING = 1, 2
 _FAIL_IF_EXISTS, _APPEND, _REPLACE = 1, 2, 3
 
@@ -149,13 +151,24 @@ def batches_of(answers: Sequence[Answer]) -> tuple[pa.Schema, Iterator[pa.Record
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        pieces = max(1, -(-batch.nbytes // _MESSAGE_BYTES))
+        size = min(_COLUMN_BYTES * batch.num_columns, _WIDE_MESSAGE_BYTES)
+        pieces = max(1, -(-batch.nbytes // max(_MESSAGE_BYTES, size)))
         rows = max(1, -(-batch.num_rows // pieces))
         if batch.num_rows <= rows:
-            yield batch
+            yield from _halved(batch)
             continue
         for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+            yield from _halved(batch.slice(start, rows))
+
+
+def _halved(piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Rows that may be much larger than the others of their batch."""
+    if piece.num_rows > 1 and piece.nbytes > _MESSAGE_MAX_BYTES:
+        half = piece.num_rows // 2
+        yield from _halved(piece.slice(0, half))
+        yield from _halved(piece.slice(half))
+    else:
+        yield piece
 
 
 def ingest(session: Session, command: Any, rows: pa.RecordBatchReader) -> int:

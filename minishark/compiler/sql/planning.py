@@ -29,6 +29,7 @@ from minishark.compiler.logical.plan import (
     volatile_reason,
 )
 from minishark.compiler.logical.rewrite import rewrite
+from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
@@ -487,12 +488,12 @@ def _query_errors() -> Iterator[None]:
 
 
 def message_of(error: duckdb.Error) -> str:
-    """DuckDB's message without advice that helps nobody here."""
+    """DuckDB's message, with advice that helps and without what helps nobody here."""
     text = str(error)
     if "'httpfs'" in text or "'httpfs:" in text:
         place = text.partition("\n\nLINE ")
         return f"{REMOTE_FILES}{''.join(place[1:])}"
-    return _INTERNAL.sub("", text)
+    return advised(_INTERNAL.sub("", text))
 
 
 def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> None:

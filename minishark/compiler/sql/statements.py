@@ -13,6 +13,7 @@ from typing import TypeAlias
 import duckdb
 import msgspec
 
+from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.tokens import (
     SqlText,
     TokenCursor,
@@ -234,7 +235,7 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
     try:
         found = con.extract_statements(text)
     except duckdb.Error as error:
-        raise QueryError(str(error)) from error
+        raise QueryError(advised(str(error))) from error
     if not found:
         raise QueryError("There is no statement in the text.")
     try:

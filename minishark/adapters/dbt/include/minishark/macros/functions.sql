@@ -3,6 +3,10 @@
   now()
 {%- endmacro %}
 
+{% macro minishark__current_timestamp_in_utc_backcompat() -%}
+  (current_timestamp at time zone 'utc')::timestamp
+{%- endmacro %}
+
 {% macro minishark__snapshot_string_as_time(timestamp) -%}
   {{ return("'" ~ timestamp ~ "'::timestamp") }}
 {%- endmacro %}
@@ -15,8 +19,14 @@
   ({{ from_date_or_timestamp }} + ({{ interval }})::bigint * interval '1 {{ datepart }}')
 {%- endmacro %}
 
+{#- Boundaries that are passed, as of the other parts: DuckDB counts whole weeks. -#}
 {% macro minishark__datediff(first_date, second_date, datepart) -%}
-  date_diff('{{ datepart }}', ({{ first_date }})::timestamp, ({{ second_date }})::timestamp)
+  {%- set first, second = '(' ~ first_date ~ ')::timestamp', '(' ~ second_date ~ ')::timestamp' -%}
+  {%- if datepart | lower == 'week' -%}
+    (date_diff('day', date_trunc('week', {{ first }}), date_trunc('week', {{ second }})) // 7)
+  {%- else -%}
+    date_diff('{{ datepart }}', {{ first }}, {{ second }})
+  {%- endif -%}
 {%- endmacro %}
 
 {% macro minishark__date(year, month, day) -%}

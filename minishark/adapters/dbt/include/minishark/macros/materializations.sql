@@ -94,7 +94,22 @@
   {{ return(get_incremental_append_sql(arg_dict)) }}
 {%- endmacro %}
 
-{#- As above. -#}
+{#- The rows of a batch's time take the place of those that were there; a key does not matter. -#}
+{% macro minishark__get_incremental_microbatch_sql(arg_dict) -%}
+  {%- set columns = get_quoted_csv(arg_dict['dest_columns'] | map(attribute='name')) -%}
+  {%- set conditions = [
+    config.get('event_time') ~ " >= '" ~ model.batch.event_time_start ~ "'",
+    config.get('event_time') ~ " < '" ~ model.batch.event_time_end ~ "'",
+  ] -%}
+  {%- for each in arg_dict.get('incremental_predicates') or [] -%}
+    {%- do conditions.append('(' ~ each ~ ')') -%}
+  {%- endfor %}
+  delete from {{ arg_dict['target_relation'] }} where {{ conditions | join(' and ') }};
+  insert into {{ arg_dict['target_relation'] }} ({{ columns }})
+  select {{ columns }} from {{ arg_dict['temp_relation'] }}
+{%- endmacro %}
+
+{#- As of incremental models. -#}
 {% macro minishark__post_snapshot(staging_relation) -%}
   {% do adapter.drop_relation(staging_relation) %}
 {%- endmacro %}

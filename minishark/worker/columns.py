@@ -1,0 +1,70 @@
+"""Columns of stored rows in the types in which users get them, where that needs no DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+_Convert = Callable[[pa.Array], pa.Array]
+
+
+class ChosenColumns(msgspec.Struct, frozen=True):
+    """Which columns of stored tables are wanted, and as what."""
+
+    positions: tuple[int, ...]  # in the files
+    schema: pa.Schema  # their names and types for users
+
+    def of(self, stored: pa.Table) -> Iterator[pa.RecordBatch] | None:
+        """The columns of a file's rows; None if it has values that only DuckDB converts."""
+        part = stored.select(self.positions)
+        types = zip(part.schema.types, self.schema.types, strict=True)
+        found = [_conversion(has, wants) for has, wants in types]
+        conversions = [each for each in found if each is not None]
+        return (
+            _converted(part, conversions, self.schema) if len(conversions) == len(found) else None
+        )
+
+
+def _converted(
+    table: pa.Table, conversions: Sequence[_Convert], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    for batch in table.to_batches():
+        columns = [
+            convert(column) for convert, column in zip(conversions, batch.columns, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _conversion(stored: pa.DataType, wanted: pa.DataType) -> _Convert | None:
+    """How to get values of one type from those of another; None if only DuckDB can."""
+    if pa.types.is_dictionary(wanted):  # each partition may have other values
+        return None
+    if stored == wanted:
+        return _unchanged
+    if pa.types.is_dictionary(stored) and stored.value_type == wanted:
+        return _decoded
+    if isinstance(stored, pa.Bool8Type) and pa.types.is_boolean(wanted):
+        return _truth
+    is_short = pa.types.is_decimal32(stored) or pa.types.is_decimal64(stored)
+    if is_short and wanted == pa.decimal128(stored.precision, stored.scale):
+        return partial(_cast, to=wanted)
+    return None
+
+
+def _unchanged(values: pa.Array) -> pa.Array:
+    return values
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode()
+
+
+def _truth(values: pa.Array) -> pa.Array:
+    return values.storage.cast(pa.bool_())
+
+
+def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
+    return values.cast(to)
