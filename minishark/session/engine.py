@@ -360,7 +360,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _reading(self, sql: str) -> Iterator[ReadTable]:
-        with self.sources.reading(sql) as sources:
+        with self.sources.reading(sql) as sources, stopped_by(sources.cancel):
             yield lambda name: sources.rows(name) if name in self.sources else self._rows(name)
 
     def _rows(self, name: str) -> pa.Table:
