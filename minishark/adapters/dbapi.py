@@ -6,9 +6,9 @@
     [(42,)]
 
 Parameters are `?` or `$1` with a sequence, `$name` with a mapping. Every statement is committed at
-once: `commit` does nothing, and `rollback` raises NotSupportedError. Threads may share a connection
-but not a cursor. Values are Python's: Decimal, date, UUID, timedelta, int for HUGEINT, datetime
-with microseconds for every TIMESTAMP.
+once, unless a BEGIN came before: `commit` does nothing, and `rollback` raises NotSupportedError.
+Threads may share a connection but not a cursor. Values are Python's: Decimal, date, UUID,
+timedelta, int for HUGEINT, datetime with microseconds for every TIMESTAMP.
 """
 
 from __future__ import annotations
@@ -193,12 +193,17 @@ class Connection:
         return self.cursor().execute(operation, parameters)
 
     def commit(self) -> None:
-        """Do nothing: every statement is committed at once."""
-        _ = self.session
+        """Commit what follows a BEGIN; every other statement is committed at once."""
+        if self.session.in_transaction:
+            self.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Always raise NotSupportedError: every statement is committed at once."""
-        raise NotSupportedError("Can't roll back: every statement is committed at once.")
+        """Undo what follows a BEGIN; NotSupportedError if there was none."""
+        if not self.session.in_transaction:
+            raise NotSupportedError(
+                "Can't roll back: without BEGIN, every statement is committed at once."
+            )
+        self.execute("ROLLBACK")
 
     def close(self) -> None:
         """Close the connection, and stop the session if `connect` started it; idempotent."""

@@ -102,7 +102,7 @@ class _Uuid(types.Uuid[Any]):
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
         if not self.native_uuid:
-            return super().result_processor(dialect, coltype)
+            return super().result_processor(dialect, coltype)  # type: ignore[no-untyped-call]
 
         def converted(value: Any) -> Any:
             if value is None:
@@ -119,7 +119,7 @@ class _Numeric(types.Numeric[Any]):
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:
         if not self.asdecimal:
-            return super().result_processor(dialect, coltype)
+            return super().result_processor(dialect, coltype)  # type: ignore[no-untyped-call]
         return lambda value: Decimal(str(value)) if isinstance(value, float) else value
 
 
@@ -244,7 +244,8 @@ class _DDLCompiler(compiler.DDLCompiler):
             for column in create.element.columns
             if _counts(column)
         ]
-        return "".join(sequences) + super().visit_create_table(create, **kw)
+        created: str = super().visit_create_table(create, **kw)  # type: ignore[no-untyped-call]
+        return "".join(sequences) + created
 
     def visit_drop_table(self, drop: Any, **kw: Any) -> str:
         sequences = [
@@ -252,7 +253,8 @@ class _DDLCompiler(compiler.DDLCompiler):
             for column in drop.element.columns
             if _counts(column)
         ]
-        return super().visit_drop_table(drop, **kw) + "".join(sequences)
+        dropped: str = super().visit_drop_table(drop, **kw)  # type: ignore[no-untyped-call]
+        return dropped + "".join(sequences)
 
     def get_column_default_string(self, column: Any) -> str | None:
         if _counts(column):
@@ -301,7 +303,7 @@ class _ExecutionContext(default.DefaultExecutionContext):
     def get_insert_default(self, column: Any) -> Any:
         if _counts(column):
             return self.fire_sequence(_sequence_of(column), column.type)
-        return super().get_insert_default(column)
+        return super().get_insert_default(column)  # type: ignore[no-untyped-call]
 
 
 class _TypeCompiler(compiler.GenericTypeCompiler):
@@ -357,7 +359,9 @@ class _Connection(dbapi.Connection):
         self._shared, self._sessions = session, sessions
 
     def rollback(self) -> None:
-        """Do nothing: pools of connections roll back what they get back."""
+        """Undo what follows a BEGIN, if there was one: pools roll back what they get back."""
+        if not self._closed and self.session.in_transaction:
+            super().rollback()
 
     def close(self) -> None:
         was_closed = self._closed
@@ -474,10 +478,12 @@ class MinisharkDialect(default.DefaultDialect):
         return connection
 
     def do_rollback(self, dbapi_connection: Any) -> None:
-        """Nothing: each statement was committed at once."""
+        """Undo what follows a BEGIN, if a statement was one."""
+        dbapi_connection.rollback()
 
     def do_commit(self, dbapi_connection: Any) -> None:
-        """Nothing: each statement was committed at once."""
+        """Commit what follows a BEGIN, if a statement was one."""
+        dbapi_connection.commit()
 
     def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
         """Whether the session is gone."""

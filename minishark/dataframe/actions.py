@@ -99,7 +99,7 @@ def shown(query: LazyQuery, count: Any, *, truncate: bool | int, vertical: bool)
     if not isinstance(count, int) or count < 0:
         raise OptionError(f"show() takes a whole number of rows from 0, not {count!r}.")
     # One more row tells whether there are more.
-    found = run(_first(query, count + 1)) if query.is_distributed else run(query)
+    found = first_rows(query, count + 1)
     width = _SHOWN_WIDTH if truncate is True else int(truncate)
     return table_text(found, count, width=width, vertical=vertical)
 
@@ -120,6 +120,11 @@ def html(query: LazyQuery) -> str:
     finally:
         timer.cancel()
     return table_html(found, query.dtypes(), _HTML_ROWS)
+
+
+def first_rows(query: LazyQuery, count: int) -> pa.Table:
+    # Rows that are here already are all handed out: they are not counted as a query of their own.
+    return run(_first(query, count)) if query.is_distributed else run(query)
 
 
 def _first(query: LazyQuery, count: int) -> LazyQuery:

@@ -30,6 +30,17 @@ class OfRows:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsOf:
+    """An Arrow table as an iterable of Rows, which travels as the table."""
+
+    table: pa.Table
+    integers: tuple[str, ...]  # columns of 128-bit integers
+
+    def __iter__(self) -> Iterator[Row]:
+        return rows_of(self.table, self.integers)
+
+
+@dataclass(frozen=True, slots=True)
 class EachRow:
     """`fn(row)` as a function of an iterator of Rows."""
 

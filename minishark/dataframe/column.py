@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 
 import duckdb
 import pyarrow as pa
@@ -229,7 +229,7 @@ class Column(CamelCase):
     level: Level = Level.OTHER
     kind: Kind = Kind.ROW
     order: str = ""
-    _hidden = ("references", "sort_key", "sql")
+    _hidden: ClassVar[tuple[str, ...]] = ("references", "sort_key", "sql")
 
     # SQL
 
@@ -447,7 +447,9 @@ class Column(CamelCase):
 
     def substr(self, start: Any, length: Any) -> Column:
         """`length` characters from the one at `start`, counted from 1."""
-        return call("substring", self, start, length)
+        if isinstance(start, Column):
+            start = case(start == 0, 1).otherwise(start)
+        return call("substring", self, start or 1, length)
 
     # Parts of nested values
 
@@ -595,7 +597,6 @@ class Generator(Column):
     argument: Column | None = None
     of_list: tuple[Column, ...] = ()
     of_map: tuple[Column, ...] = ()
-    _hidden = ("argument", "of_list", "of_map", "references", "sort_key", "sql")
 
     def alias(self, *names: str) -> Column:
         """The same with a name for each of its columns."""

@@ -28,6 +28,7 @@ from minishark.dataframe.column import (
 from minishark.dataframe.dates import date_pattern
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.names import ident
+from minishark.dataframe.templates import filled
 from minishark.errors import OptionError, UnsupportedError
 
 _UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
@@ -268,16 +269,18 @@ def window(
     stamp, duration = column_or_name(timeColumn).cast("TIMESTAMP"), _interval(windowDuration)
     slide = _interval(slideDuration or windowDuration)
     origin = "TIMESTAMP '1970-01-01'" + (f" + {_interval(startTime)}" if startTime else "")
-    last = combine(f"time_bucket({slide}, ", stamp, f", {origin})", bare=True)
+    last = f"time_bucket({slide}, {{stamp}}, {origin})"
+    whole = f'struct_pack(start := {{start}}, "end" := {{start}} + {duration})'
+    kind = Kind.ROW
     if slide == duration:
-        made = combine("struct_pack(start := ", last, ', "end" := ', last, f" + {duration})",
-                       bare=True)  # fmt: skip
-        return Column(made.pieces, "window", level=Level.ATOM, kind=made.kind)
-    starts = combine("generate_series(time_bucket(", slide, ", ", stamp, f" - {duration}, {origin})"
-                     f" + {slide}, ", last, f", {slide})", bare=True)  # fmt: skip
-    made = combine("unnest(list_transform(", starts, ", lambda w_: struct_pack(start := w_, "
-                   f'"end" := w_ + {duration})))', bare=True)  # fmt: skip
-    return Column(made.pieces, "window", level=Level.ATOM, kind=Kind.FREE)
+        sql = whole.replace("{start}", last)
+    else:
+        kind = Kind.FREE
+        first = f"time_bucket({slide}, {{stamp}} - {duration}, {origin}) + {slide}"
+        starts = f"generate_series({first}, {last}, {slide})"
+        sql = f"unnest(list_transform({starts}, lambda w_: {whole.replace('{start}', 'w_')}))"
+    made = filled(sql, {"stamp": (stamp,)})
+    return Column(made.pieces, "window", level=Level.ATOM, kind=max(kind, made.kind))
 
 
 def _interval(text: str) -> str:

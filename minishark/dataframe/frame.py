@@ -10,15 +10,16 @@ where it was typed. Nothing runs before an action.
 
 from __future__ import annotations
 
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from minishark.dataframe import actions, partitioned, shaping, statistics, verbs
+from minishark.dataframe import actions, conversions, partitioned, shaping, statistics, verbs
 from minishark.dataframe.applied import EachRow, check_callable
 from minishark.dataframe.column import (
     Column,
@@ -34,7 +35,7 @@ from minishark.dataframe.column import (
 )
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
-from minishark.dataframe.lazy_query import LazyQuery, query_of
+from minishark.dataframe.lazy_query import LazyQuery, query_of, wide_integers
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import (
     CamelCase,
@@ -45,6 +46,7 @@ from minishark.dataframe.names import (
     spelt_otherwise,
 )
 from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
+from minishark.dataframe.plots import Plots
 from minishark.dataframe.profile import Profile
 from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import Runtime
@@ -355,8 +357,9 @@ class DataFrame(CamelCase):
         """The sample covariance of two columns."""
         return self._number(call("covar_samp", column(col1), column(col2), kind=Kind.GROUP))
 
-    def _number(self, aggregate: Column) -> Any:
-        return self.agg(aggregate).collect()[0][0]
+    def _number(self, aggregate: Column) -> float | None:
+        found: float | None = self.agg(aggregate).collect()[0][0]
+        return found
 
     def crosstab(self, col1: str, col2: str) -> DataFrame:
         """How often pairs of values occur: a row for each value of `col1`, a column for each other.
@@ -366,7 +369,7 @@ class DataFrame(CamelCase):
         called = f"{col1}_{col2}"
         texts = [call("coalesce", column(name).cast("VARCHAR"), "null") for name in (col1, col2)]
         pairs = self.select(texts[0].alias(called), texts[1].alias("value"))
-        return pairs.group_by(called).pivot("value").agg(count_of_rows())
+        return pairs.group_by(called).pivot("value").agg(count_of_rows())  # noqa: PD010 - no pandas
 
     def freq_items(self, cols: Sequence[str], support: float = 0.01) -> DataFrame:
         """One row with, for each column, a list of its frequent values.
@@ -564,10 +567,12 @@ class DataFrame(CamelCase):
             if unknown:
                 raise OptionError(f"grouping_sets(): {unknown[0]!r} is not among the columns.")
             sets.append(tuple(map(texts.index, names)))
-        return GroupedData(self, tuple(keys), "GROUPING SETS", positions=tuple(sets))
+        return GroupedData(
+            frame=self, keys=tuple(keys), sets="GROUPING SETS", positions=tuple(sets)
+        )
 
     def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData:
-        return GroupedData(self, tuple(map(column_or_name, flat(columns))), sets)
+        return GroupedData(frame=self, keys=tuple(map(column_or_name, flat(columns))), sets=sets)
 
     def describe(self, *columns: str) -> DataFrame:
         """Count, mean, standard deviation, minimum and maximum of columns, as text.
@@ -614,6 +619,17 @@ class DataFrame(CamelCase):
             OptionError: pandas is not installed, or there is no such backend.
         """
         return actions.to_pandas(self._query, dtype_backend)
+
+    @property
+    def plot(self) -> Plots:
+        """Plots of the rows, by pandas with matplotlib, or else by polars with Altair.
+
+        The query runs when a plot is asked for; at most a million rows are plotted.
+
+        Examples:
+            >>> df.plot.scatter(x="day", y="price")  # doctest: +SKIP
+        """
+        return Plots(self._query)
 
     def to_polars(self) -> Any:
         """Run the query; its rows as a polars frame (needs polars)."""
@@ -957,6 +973,25 @@ class DataFrame(CamelCase):
     def _mapped(self, label: str, kind: Any, fn: Any, schema: SchemaLike) -> DataFrame:
         return DataFrame(partitioned.mapped(self._query, label, kind, fn, schema))
 
+    @property
+    def rdd(self) -> Any:
+        """The rows as Python objects: `df.rdd.map(lambda row: row.a).collect()`.
+
+        They pass through this process when an action first needs them. For much data, verbs of
+        DataFrames and `map_partitions` are faster, as rows stay where they are stored.
+
+        Examples:
+            >>> session.range(4).rdd.map(lambda row: row.id % 2).count_by_value()
+            {0: 2, 1: 2}
+        """
+        return self._query.runtime.items(self.to_arrow, wide_integers(self._query))
+
+    def to_json(self) -> Any:
+        """The rows as texts of JSON, as `rdd` has them."""
+        packed = conversions.struct(*(self._column(name) for name in self.columns))
+        text = call("json_merge_patch", "{}", call("to_json", packed)).cast("VARCHAR")
+        return self.select(text.alias("value")).rdd.map(operator.itemgetter(0))
+
     def foreach_partition(self, fn: Callable[[Iterator[Row]], Any]) -> None:
         """Call a function with an iterator over each partition's Rows now, for its side effects.
 
@@ -1000,6 +1035,14 @@ def cached_frame(runtime: Runtime, cached: CachedRows) -> DataFrame:
 def local_frame(runtime: Runtime, rows: pa.Table) -> DataFrame:
     """The answer of a statement that has run in the front end."""
     return DataFrame(LazyQuery(runtime=runtime, local_rows=rows))
+
+
+def reading(frame: DataFrame, others: Sequence[DataFrame]) -> DataFrame:
+    """The same rows, for which what the others read is kept, too."""
+    query = query_of(frame)
+    if not others or query.select is None:
+        return frame
+    return DataFrame(query.over(query.select, *map(query_of, others)))
 
 
 def view_frame(frame: DataFrame, name: str) -> DataFrame:

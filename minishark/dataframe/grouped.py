@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from minishark.dataframe.applied import check_callable
 from minishark.dataframe.column import (
     Column,
     Kind,
@@ -15,18 +17,20 @@ from minishark.dataframe.column import (
     only_reference,
     star_call,
 )
+from minishark.dataframe.conversions import struct
 from minishark.dataframe.lazy_query import derived, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
 from minishark.dataframe.partitioned import apply_to_groups
 from minishark.dataframe.select import Select, is_number
 from minishark.errors import OptionError
+from minishark.worker.functions import CoGroups
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedData(CamelCase):
     """The result of `DataFrame.group_by`; aggregates make a DataFrame of it.
 
@@ -121,6 +125,16 @@ class GroupedData(CamelCase):
         """
         return self._applied(fn, schema, pandas=True)
 
+    def cogroup(self, other: GroupedData) -> CoGroupedData:
+        """The groups of two DataFrames with equal keys, for a function of both.
+
+        Raises:
+            OptionError: the numbers of keys differ.
+        """
+        if len(self.keys) != len(other.keys) or not self.keys:
+            raise OptionError("cogroup() takes groups by as many columns on both sides.")
+        return CoGroupedData(self, other)
+
     def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> DataFrame:
         if self.sets or self.pivot_on is not None:
             raise OptionError("Functions apply to plain groups: without rollup, cube and pivot.")
@@ -182,6 +196,59 @@ class GroupedData(CamelCase):
             listed = ", ".join(f"({', '.join(texts[i] for i in one)})" for one in self.positions)
         groups = f"{self.sets} ({listed})" if self.sets else listed
         return replace(inner, items=tuple(items), group_by=groups)
+
+
+@dataclass(frozen=True, slots=True)
+class CoGroupedData(CamelCase):
+    """The result of `GroupedData.cogroup`; a function makes a DataFrame of it.
+
+    Attributes:
+        left: the groups of one DataFrame.
+        right: those of the other.
+
+    Examples:
+        >>> import pandas as pd
+        >>> a = session.create_dataframe([(1, "x"), (2, "y")], ["id", "l"])
+        >>> b = session.create_dataframe([(1, 10), (1, 20)], ["id", "r"])
+        >>> def joined(left, right):
+        ...     return pd.DataFrame({"l": left["l"], "n": [len(right)] * len(left)})
+        >>> both = a.group_by("id").cogroup(b.group_by("id"))
+        >>> sorted(both.apply_in_pandas(joined, "l VARCHAR, n BIGINT").collect())
+        [Row(l='x', n=2), Row(l='y', n=0)]
+    """
+
+    left: GroupedData
+    right: GroupedData
+
+    def apply_in_pandas(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+        """What a function returns for the rows of both with equal keys, as pandas frames.
+
+        Args:
+            fn: `fn(left, right)` or `fn(key, left, right)`, returns a frame. One side may be empty.
+            schema: the columns that it returns; see `GroupedData.apply_in_arrow`.
+
+        Raises:
+            DataError: the schema is not valid.
+            OptionError: the function can't be pickled.
+        """
+        return self._applied(fn, schema, pandas=True)
+
+    def apply_in_arrow(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+        """As `apply_in_pandas`, with pyarrow tables."""
+        return self._applied(fn, schema, pandas=False)
+
+    def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> DataFrame:
+        keys = [f"key{number}" for number, _ in enumerate(self.left.keys)]
+        sides = []
+        for groups, side in ((self.left, "left"), (self.right, "right")):
+            row = struct(*(groups.frame[name] for name in groups.frame.columns)).alias(side)
+            renamed = [key.alias(name) for key, name in zip(groups.keys, keys, strict=True)]
+            sides.append(groups.frame.select(*renamed, row))
+        whole = sides[0].union_by_name(sides[1], allow_missing_columns=True)
+        check_callable("apply_in_pandas", fn)
+        with_key = len(inspect.signature(fn).parameters) == len(("key", *sides))
+        both = CoGroups(fn, len(keys), with_key, pandas)
+        return whole.group_by(*keys).apply_in_arrow(both, schema)
 
 
 def _named(name: str, function: str) -> Column:

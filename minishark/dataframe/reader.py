@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minishark.dataframe.column import call
 from minishark.dataframe.dates import date_pattern
 from minishark.dataframe.frame import DataFrame, relation_frame, source_frame
 from minishark.dataframe.literals import literal
@@ -82,9 +83,7 @@ class DataFrameReader(CamelCase):
         if self._kind is None:
             raise OptionError("Call format() before load(), or csv(), json() or parquet().")
         kind, merged = self._kind, {**self._options, **options}
-        paths = [path] if isinstance(path, str | Path) else list(path)
-        texts = [literal(_absolute(str(item), kind)) for item in paths]
-        listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+        listed = _listed(path, kind)
         names, types = names_and_types(self._schema)
         if names is not None and types is not None and kind != "parquet":
             merged["columns"] = dict(zip(names, types, strict=True))
@@ -115,9 +114,26 @@ class DataFrameReader(CamelCase):
         """
         return self.format("csv").load(path, **options)
 
+    def text(self, path: str | Path | list[str], wholetext: bool = False) -> DataFrame:
+        """Text files: a row for each line, or for each file, in a column `value`."""
+        return self._text(path, wholetext)
+
     def json(self, path: str | Path | list[str], **options: Any) -> DataFrame:
         """JSON files: newline-delimited, or arrays."""
         return self.format("json").load(path, **options)
+
+    def _text(self, path: str | Path | list[str], wholetext: bool) -> DataFrame:
+        if wholetext:
+            relation = f"read_text({_listed(path, 'txt')})"
+            schema = self._runtime.bind(f"FROM {relation}")
+            frame = relation_frame(self._runtime, relation, schema)
+            return frame.select(frame["content"].alias("value"))
+        # A delimiter that text does not contain makes a line one value.
+        options = {"header": False, "delimiter": "\x1f", "quote": "", "escape": ""}
+        reader = changed(self, _options={"auto_detect": False, "strict_mode": False})
+        typed = reader.format("csv").options(**options, columns={"value": "VARCHAR"})
+        lines = typed.load(path)
+        return lines.select(call("coalesce", lines["value"], "").alias("value"))
 
     def source(self, source: Source) -> DataFrame:
         """The rows of a source; see `Session.register_source`.
@@ -210,6 +226,13 @@ def _absolute(path: str, kind: str) -> str:
         return path
     absolute = Path(path).absolute()
     return str(absolute / "**" / f"*.{kind}") if absolute.is_dir() else str(absolute)
+
+
+def _listed(path: str | Path | Sequence[str], kind: str) -> str:
+    """Paths as an argument of a table function."""
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    texts = [literal(_absolute(str(item), kind)) for item in paths]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def _settings(options: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -128,6 +128,10 @@ class Runtime(Protocol):
 
     def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
         """Apply a function to the rows of a query, in its tasks; all that it returned."""
+
+    def items(self, rows: Callable[[], pa.Table], integers: Sequence[str]) -> Any:
+        """Rows as Python objects over partitions, when they are needed."""
+        # `integers` are columns of 128-bit integers.
 
     def count_tasks(self, sql: str) -> int:
         """In how many tasks `apply_function` would run."""

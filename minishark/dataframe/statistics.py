@@ -59,7 +59,7 @@ class Statistics(CamelCase):
 
 def quantile(name: str, probabilities: Sequence[float]) -> Column:
     """Exact quantiles of a column that are values of it, as a list."""
-    if not all(isinstance(p, int | float) and 0 <= p <= 1 for p in probabilities):
+    if not all(0 <= p <= 1 for p in probabilities):
         raise OptionError("approx_quantile() takes probabilities from 0 to 1.")
     item = column(name)
     chosen = case(item.is_not_null() & ~item.cast("DOUBLE").is_nan(), item.cast("DOUBLE"))

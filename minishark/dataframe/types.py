@@ -193,7 +193,7 @@ class CharType(DataType):
     length: int
     _sql: ClassVar[str] = "VARCHAR"
 
-    def simpleString(self) -> str:  # noqa: D102, N802
+    def simpleString(self) -> str:  # noqa: N802
         return f"char({self.length})"
 
 
@@ -204,7 +204,7 @@ class VarcharType(DataType):
     length: int
     _sql: ClassVar[str] = "VARCHAR"
 
-    def simpleString(self) -> str:  # noqa: D102, N802
+    def simpleString(self) -> str:  # noqa: N802
         return f"varchar({self.length})"
 
 
@@ -218,7 +218,7 @@ class DecimalType(DataType):
     def sql(self) -> str:
         return f"DECIMAL({self.precision}, {self.scale})"
 
-    def simpleString(self) -> str:  # noqa: D102, N802
+    def simpleString(self) -> str:  # noqa: N802
         return f"decimal({self.precision},{self.scale})"
 
 
@@ -232,7 +232,7 @@ class ArrayType(DataType):
     def sql(self) -> str:
         return f"{self.elementType.sql()}[]"
 
-    def simpleString(self) -> str:  # noqa: D102, N802
+    def simpleString(self) -> str:  # noqa: N802
         return f"array<{self.elementType.simpleString()}>"
 
 
@@ -247,7 +247,7 @@ class MapType(DataType):
     def sql(self) -> str:
         return f"MAP({self.keyType.sql()}, {self.valueType.sql()})"
 
-    def simpleString(self) -> str:  # noqa: D102, N802
+    def simpleString(self) -> str:  # noqa: N802
         return f"map<{self.keyType.simpleString()},{self.valueType.simpleString()}>"
 
 
@@ -263,7 +263,7 @@ class StructField(DataType):
     def sql(self) -> str:
         return f"{quote(self.name)} {self.dataType.sql()}"
 
-    def simpleString(self) -> str:  # noqa: D102, N802
+    def simpleString(self) -> str:  # noqa: N802
         return f"{self.name}:{self.dataType.simpleString()}"
 
 
@@ -305,7 +305,7 @@ class StructType(DataType):
     def sql(self) -> str:
         return f"STRUCT({', '.join(field.sql() for field in self.fields)})"
 
-    def simpleString(self) -> str:  # noqa: D102, N802
+    def simpleString(self) -> str:  # noqa: N802
         return f"struct<{','.join(field.simpleString() for field in self.fields)}>"
 
     def __iter__(self) -> Iterator[StructField]:

@@ -40,6 +40,7 @@ class DataFrameWriter(CamelCase):
         self._mode = "error"
         self._keys: tuple[str, ...] = ()
         self._options: dict[str, Any] = {}
+        self._partitions: int | None = None
 
     def mode(self, mode: str) -> DataFrameWriter:
         """What happens if the target exists.
@@ -82,6 +83,28 @@ class DataFrameWriter(CamelCase):
     def json(self, path: str | Path, **options: Any) -> None:
         """Write newline-delimited JSON files."""
         self.format("json").options(**options).save(path)
+
+    def text(self, path: str | Path) -> None:
+        """Write the one column, which must be text, as lines.
+
+        Raises:
+            OptionError: there are several columns, or the column is no text.
+        """
+        if [type_ for _, type_ in self._frame.dtypes] != ["VARCHAR"]:
+            raise OptionError("write.text() takes a DataFrame of one text column.")
+        plain = {"delimiter": "\x1f", "quote": "", "escape": "", "header": False}
+        self.format("csv").options(**plain).save(path)
+
+    def sort_by(self, *columns: Any) -> DataFrameWriter:
+        """Each file, or the whole where it is one task's, is sorted by these columns."""
+        return changed(self, _frame=self._frame.sort_within_partitions(*flat(columns)))
+
+    def bucket_by(self, buckets: int, *columns: Any) -> DataFrameWriter:
+        """Hash partitions of a table: `buckets` of them, by these columns; see `save_as_table`."""
+        names = tuple(self._frame[name].references[0].name for name in flat(columns))
+        return changed(self, _keys=names, _partitions=buckets)
+
+    cluster_by = partition_by
 
     def save(self, path: str | Path) -> None:
         """Write files of the chosen format.
@@ -137,7 +160,7 @@ class DataFrameWriter(CamelCase):
         if exists and self._mode == "append":
             self.insert_into(name)
             return
-        layout = Layout(partition_by=self._keys, replicas=replicas)
+        layout = Layout(partition_by=self._keys, partitions=self._partitions, replicas=replicas)
         runtime.create_table(name, self._frame, layout=layout, replace=self._mode == "overwrite")
 
     def insert_into(self, name: str) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from minishark.catalog import Table
 from minishark.dataframe import DataFrame
 from minishark.dataframe.literals import literal
-from minishark.dataframe.names import CamelCase, ident, nearest
-from minishark.errors import CatalogError, OptionError
+from minishark.dataframe.local import SchemaLike, declared_columns
+from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
+from minishark.dataframe.udf import UserFunctions
+from minishark.errors import CatalogError, OptionError, UnsupportedError
+from minishark.query.sinks import Layout
 from minishark.session.runtime import Runtime
 from minishark.tables.replication import replicas
+
+if TYPE_CHECKING:
+    from minishark.session.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +81,7 @@ class SessionCatalog(CamelCase):
 
     Attributes:
         runtime: has the tables and views.
-        table: makes a DataFrame of one of them.
+        session: runs statements.
 
     Examples:
         >>> session.range(3).create_or_replace_temp_view("three")
@@ -85,7 +92,9 @@ class SessionCatalog(CamelCase):
     """
 
     runtime: Runtime
-    table: Callable[[str], DataFrame]
+    session: Session
+
+    # Tables
 
     def list_tables(self) -> list[TableInfo]:
         """All tables and views."""
@@ -108,7 +117,7 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: there is none of that name.
         """
-        return [ColumnInfo(*column) for column in self.table(name).dtypes]
+        return [ColumnInfo(*column) for column in self.session.table(name).dtypes]
 
     def table_exists(self, name: str) -> bool:
         """Whether there is a table or view of that name."""
@@ -121,6 +130,197 @@ class SessionCatalog(CamelCase):
     def drop_temp_view(self, name: str) -> bool:
         """Remove a view; returns whether it existed."""
         return self.runtime.definitions.drop_view(name)
+
+    drop_view = drop_temp_view
+
+    def list_views(self) -> list[TableInfo]:
+        """All views."""
+        return [self._info(name) for name in self.runtime.planning.views()]
+
+    @camel_keywords
+    def create_table(
+        self,
+        table_name: str,
+        path: str | None = None,
+        source: str | None = None,
+        schema: SchemaLike = None,
+        description: str | None = None,
+        **options: Any,
+    ) -> DataFrame:
+        """Load files into a table in memory; or make an empty one of a schema.
+
+        Args:
+            table_name: its name.
+            path: the files; None for an empty table.
+            source: their format: "parquet" (the default), "csv", "json".
+            schema: names and types of columns.
+            description: ignored.
+            options: of `session.read`.
+
+        Raises:
+            CatalogError: there is a table of that name.
+            OptionError: there are neither files nor a schema.
+        """
+        del description
+        if path is not None:
+            reader = self.session.read.format(source or "parquet").options(**options)
+            frame = (reader if schema is None else reader.schema(schema)).load(path)
+            self.runtime.create_table(table_name, frame, layout=Layout())
+        elif schema is not None:
+            columns = ", ".join(f"{ident(n)} {type_}" for n, type_ in declared_columns(schema))
+            self.session.sql(f"CREATE TABLE {ident(table_name)} ({columns})")
+        else:
+            raise OptionError("create_table() takes a path or a schema.")
+        return self.session.table(table_name)
+
+    create_external_table = create_table
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table.
+
+        Raises:
+            CatalogError: there is none of that name.
+        """
+        self.runtime.drop_table(name)
+
+    def truncate_table(self, name: str) -> None:
+        """Remove all rows of a table."""
+        self.session.sql(f"DELETE FROM {ident(self.get_table(name).name)}")
+
+    def get_create_table_string(self, name: str) -> str:
+        """A statement that makes an empty table of the same columns."""
+        columns = ", ".join(f"{ident(each.name)} {each.type}" for each in self.list_columns(name))
+        return f"CREATE TABLE {ident(name)} ({columns})"
+
+    # Memory
+
+    def is_cached(self, name: str) -> bool:
+        """Whether a table's rows are in memory, as they are but for views and warehouses.
+
+        Raises:
+            CatalogError: there is none of that name.
+        """
+        found = self.get_table(name)
+        return self.runtime.tables.catalog.find(found.name) is not None
+
+    def cache_table(self, name: str) -> None:
+        """Have a table in memory, where it is unless it is the warehouse's; see `Session.cache`.
+
+        Raises:
+            CatalogError: there is none of that name.
+            UnsupportedError: it is a view; `session.table(name).persist()` keeps its rows.
+        """
+        if self.is_cached(name):
+            return
+        if self.get_table(name).kind == "view":
+            raise UnsupportedError(f"{name!r} is a view: use session.table({name!r}).persist().")
+        self.session.cache(name)
+
+    def uncache_table(self, name: str) -> None:
+        """Free the memory of a table of the warehouse.
+
+        Raises:
+            CatalogError: it is not cached, or is in memory only.
+        """
+        self.session.uncache(name)
+
+    def refresh_table(self, name: str) -> None:
+        """Do nothing but check the name: queries see the current rows.
+
+        Raises:
+            CatalogError: there is none of that name.
+        """
+        self.get_table(name)
+
+    def refresh_by_path(self, path: str) -> None:
+        """Do nothing: queries read files as they are."""
+
+    # Databases
+
+    def current_database(self) -> str:
+        """The current schema."""
+        return str(self._value("SELECT current_schema()"))
+
+    def set_current_database(self, name: str) -> None:
+        """Make a schema the current one.
+
+        Raises:
+            QueryError: there is none of that name.
+        """
+        self.session.sql(f"USE {ident(name)}")
+
+    def list_databases(self) -> list[str]:
+        """The names of the schemas."""
+        found = self.session.sql(
+            "SELECT DISTINCT schema_name FROM information_schema.schemata "
+            "WHERE schema_name NOT IN ('information_schema', 'pg_catalog') ORDER BY ALL"
+        )
+        return [row[0] for row in found.collect()]
+
+    def database_exists(self, name: str) -> bool:
+        """Whether there is a schema of that name."""
+        return name.lower() in map(str.lower, self.list_databases())
+
+    def get_database(self, name: str) -> str:
+        """The name of a schema.
+
+        Raises:
+            CatalogError: there is none of that name.
+        """
+        for known in self.list_databases():
+            if known.lower() == name.lower():
+                return known
+        raise CatalogError(f"There is no schema {name!r}.{nearest(name, self.list_databases())}")
+
+    def create_database(self, name: str, if_not_exists: bool = False) -> None:
+        """Make a schema."""
+        self.session.sql(f"CREATE SCHEMA {'IF NOT EXISTS ' * if_not_exists}{ident(name)}")
+
+    def drop_database(self, name: str, if_exists: bool = False, cascade: bool = False) -> None:
+        """Remove a schema; with `cascade`, also one that has tables."""
+        self.session.sql(
+            f"DROP SCHEMA {'IF EXISTS ' * if_exists}{ident(name)}{' CASCADE' * cascade}"
+        )
+
+    def current_catalog(self) -> str:
+        """The name of the current database of DuckDB, or of the warehouse."""
+        return str(self._value("SELECT current_catalog()"))
+
+    def list_catalogs(self) -> list[str]:
+        """The names of the databases: the current one."""
+        return [self.current_catalog()]
+
+    # Functions
+
+    def list_functions(self, pattern: str | None = None) -> list[str]:
+        """The names of the functions that SQL can call; those that match `*` patterns."""
+        found = self.session.sql(
+            "SELECT DISTINCT lower(function_name) FROM duckdb_functions() ORDER BY ALL"
+        )
+        names = {*(row[0] for row in found.collect()), *self.runtime.planner.functions}
+        return sorted(fnmatch.filter(names, pattern) if pattern else names)
+
+    def function_exists(self, name: str) -> bool:
+        """Whether SQL can call a function of that name."""
+        return name.lower() in self.list_functions()
+
+    def get_function(self, name: str) -> str:
+        """The name of a function.
+
+        Raises:
+            CatalogError: there is none of that name.
+        """
+        known = self.list_functions()
+        if name.lower() not in known:
+            raise CatalogError(f"There is no function {name!r}.{nearest(name, known)}")
+        return name.lower()
+
+    def register_function(self, name: str, f: Any, return_type: Any = None) -> Any:
+        """As `session.udf.register`."""
+        return UserFunctions(self.runtime).register(name, f, return_type)
+
+    def _value(self, sql: str) -> Any:
+        return self.session.sql(sql).collect()[0][0]
 
     def _names(self) -> list[str]:
         return [*self.runtime.table_names, *self.runtime.planning.views()]

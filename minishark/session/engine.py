@@ -58,6 +58,7 @@ from minishark.session.scratch_database import ReadTable, ScratchDatabase
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
+from minishark.tables.merging import Merger
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.host_files import OBJECTS, HostFiles
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from minishark.session.memory_transactions import MemoryTransaction
 
 OPEN_MAX = 1000
+_MERGER_END_S = 5.0  # until nobody waits for it any more, when the cluster is gone
 _BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
 _SLOTS_HELD = "Ran in the front end, as programs hold all slots."
 _DISK_WARNING = "There is no room in shared memory: shuffle data went to disk, which is slower."
@@ -162,6 +164,9 @@ class Engine:
         self._lock = threading.Lock()
         self.loading = threading.Lock()
         self.writing = threading.RLock()  # held while a statement changes tables, before `loading`
+        self.merger = Merger(
+            tables=self.tables, writing=self.writing, is_open=lambda: not self.is_stopped
+        )
         self._pid = os.getpid()
         self._stopped = False
         self._promised: set[str] = set()  # tables that a child has promised
@@ -234,6 +239,7 @@ class Engine:
             steps.callback(self.scratch.close)
             if self._replicator is not None:
                 steps.callback(self._replicator.join)
+            steps.callback(self.merger.join, _MERGER_END_S)
             steps.callback(self.cluster.close)
             if self._replicator is not None:
                 steps.callback(self._replicator.stop)

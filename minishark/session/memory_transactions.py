@@ -74,6 +74,8 @@ class MemoryTransaction:
             changes = [(self._before(each), each) for each in self._changed.values()]
             versions = [(old, self._after(old, each)) for old, each in changes]
             tables.changed(*versions)
+            for old, _ in versions:
+                self.engine.merger.look(old.name)
         except BaseException:
             tables.retire(self._written)
             tables.sweep()

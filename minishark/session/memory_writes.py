@@ -158,6 +158,7 @@ class MemoryWrites:
             engine.transaction.change(old, new, added)
         else:
             engine.tables.changed((old, new))
+            engine.merger.look(old.name)
 
 
 def _shell(table: Table) -> Shell:

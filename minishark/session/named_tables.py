@@ -171,6 +171,7 @@ class NamedTables:
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""
         engine = self.engine
+        self._refuse_in_transaction()
         with engine.up_to_date():
             engine.compute(engine.planning.tables_in(sql))
             return engine.scratch.run(sql)

@@ -13,7 +13,7 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,10 @@ import pyarrow as pa
 from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.cluster.wire import own_versions
-from minishark.dataframe import Cancellation
+from minishark.dataframe import Cancellation, DataFrame
+from minishark.dataframe.applied import RowsOf
+from minishark.dataframe.frame import cached_frame
+from minishark.dataframe.local import local_table
 from minishark.dataframe.names import ident
 from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
@@ -44,6 +47,7 @@ from minishark.session.named_tables import NamedTables
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
+from minishark.tasks.items import Items
 from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
@@ -246,6 +250,19 @@ class Runtime:
     def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
         with self.engine.up_to_date():
             return self.engine.run(sql, ApplyFunction(function))[0]
+
+    def items(self, rows: Callable[[], pa.Table], integers: Sequence[str]) -> Items:
+        count = self.calls.slots
+
+        def parts() -> list[RowsOf]:
+            table = rows()
+            size = max(1, -(-table.num_rows // count))
+            return [RowsOf(table.slice(i * size, size), tuple(integers)) for i in range(count)]
+
+        def frame(items: list[Any], schema: Any) -> DataFrame:
+            return cached_frame(self, self.store_rows(local_table(items, schema)))
+
+        return self.calls.items(count, parts, frame)
 
     def count_tasks(self, sql: str) -> int:
         with self.engine.up_to_date():

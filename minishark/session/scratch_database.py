@@ -67,6 +67,7 @@ _ENUM = re.compile(
     r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
 )
 _DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
+_CREATE = re.compile(r'\ACREATE TABLE (?:"(?:[^"]|"")+"|\w+)(?=\()')
 _COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
 # What must see all rows of a table, or what Arrow does not have.
 _SEES_ALL = re.compile(r"\b(?:PRIMARY KEY|UNIQUE|REFERENCES|GENERATED|COLLATE)\b", re.IGNORECASE)
@@ -268,8 +269,8 @@ class ScratchDatabase:
     def _description(self, name: str) -> tuple[str, bool] | None:
         """The statement that creates a table that is here, and whether that tells all."""
         found = self._run(
-            "SELECT sql, index_count = 0 AND comment IS NULL FROM duckdb_tables() "
-            f"WHERE {self._ours} AND lower(table_name) = {quote_text(name)}"
+            "SELECT sql, index_count = 0 AND comment IS NULL AND NOT temporary "
+            f"FROM duckdb_tables() WHERE {self._ours} AND lower(table_name) = {quote_text(name)}"
         )
         return found[0] if found else None
 
@@ -382,11 +383,7 @@ class ScratchDatabase:
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
                     created = f"{_CLUSTERS}{quote(name)}"
-                    described = (
-                        None
-                        if search or self.is_elsewhere
-                        else self._shared.described.get(name.lower())
-                    )
+                    described = self._shared.described.get(name.lower())
                     create = f"CREATE TABLE {created} AS FROM temp.{quote(name)} LIMIT 0"
                     self._run(described or create)
                     self._run(f"DROP VIEW temp.{quote(name)}")
@@ -438,7 +435,8 @@ class ScratchDatabase:
                 found = self._description(table.name)
                 if found is not None and self._is_only_rows(table.name, found):
                     # The cluster has the rows; they are here again when a statement needs them.
-                    self._shared.described[table.name] = found[0]
+                    whole = f"CREATE TABLE {_CLUSTERS}{quote(table.name)}"
+                    self._shared.described[table.name] = _CREATE.sub(lambda _: whole, found[0])
                     self._drop(table.name)
 
     @property

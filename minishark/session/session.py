@@ -21,6 +21,7 @@ from minishark.compiler.sql.statements import ParsedStatement
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import (
     cached_frame,
+    reading,
     relation_frame,
     statement_frame,
     verifying,
@@ -28,10 +29,11 @@ from minishark.dataframe.frame import (
 )
 from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, ident
+from minishark.dataframe.parameters import with_dollars, with_values
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
-from minishark.errors import CatalogError, OptionError
+from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -47,10 +49,12 @@ from minishark.session.lazy import imported
 from minishark.session.page import serve_session, share, show
 from minishark.session.runtime import Runtime
 from minishark.session.served import Served
+from minishark.session.shown import session_html
 from minishark.session.statements import Statements
 from minishark.session.watcher import Watcher
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
+from minishark.tasks.accumulators import Accumulator
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
@@ -146,6 +150,13 @@ class Session(CamelCase):
         size = f"nodes: {len(cluster.nodes)}, slots: {cluster.total_slots}"
         return f"<minishark session: {size}, tables: {tables}>"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the cluster, the tables, and the page if there is one."""
+        if not self.is_open:
+            return "<p><b>minishark</b>: this session is stopped; call connect() again.</p>"
+        page = None if self._page is None else self._page.address
+        return session_html(self.nodes(), self.catalog.list_tables(), page)
+
     # Statements
 
     def sql(
@@ -153,7 +164,9 @@ class Session(CamelCase):
         text: str,
         params: Sequence[Any] | Mapping[str, Any] | None = None,
         *,
+        args: Sequence[Any] | Mapping[str, Any] | None = None,
         verify: bool = False,
+        **named: Any,
     ) -> DataFrame:
         """Statements in DuckDB's SQL; the last one's answer as a DataFrame.
 
@@ -162,16 +175,23 @@ class Session(CamelCase):
 
         Args:
             text: one statement, or several with semicolons between.
-            params: values for `?` and `$1` (a sequence) or `$name` (a mapping); one statement only.
+            params: values for `?` and `$1` (a sequence), or for `$name` and `:name` (a mapping);
+                one statement only.
+            args: the same, as PySpark calls it.
             verify: whether actions compare the answer with plain DuckDB's; see
                 `DataFrame.to_arrow`.
+            named: what `{name}` stands for: a DataFrame, a Column, or a value.
 
         Raises:
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
             UnsupportedError: it is a statement that minishark does not run.
         """
         self._runtime.engine.check_open()
-        frame = self._statements.run(text, params)
+        params = args if params is None else params
+        if isinstance(params, Mapping):
+            text = with_dollars(text, params)
+        frame = self._statements.run(with_values(text, named), params)
+        frame = reading(frame, [item for item in named.values() if isinstance(item, DataFrame)])
         return verifying(frame) if verify else frame
 
     async def sql_async(
@@ -183,21 +203,28 @@ class Session(CamelCase):
         return await asyncio.to_thread(self.sql, text, params)
 
     def begin(self, *, lazily: bool = False) -> None:
-        """Begin a transaction over one table of the warehouse; COMMIT or ROLLBACK ends it.
+        """Begin a transaction; COMMIT or ROLLBACK ends it.
+
+        It changes one table of the warehouse, or, without one, tables in memory.
 
         Args:
             lazily: whether statements that no transaction can hold, such as CREATE TABLE, are
-                committed at once as long as it has changed nothing; SQL's BEGIN refuses them.
+                committed at once as long as it has changed nothing; SQL's BEGIN refuses them. Only
+                with a warehouse.
 
         Raises:
             QueryError: there is one already.
-            UnsupportedError: the session has no warehouse.
+            UnsupportedError: `lazily`, and the session has no warehouse.
         """
         self._runtime.engine.check_open()
-        if self._runtime.warehouse is None:
-            self.sql("BEGIN")  # says why there are none
-        else:
+        if self._runtime.warehouse is not None:
             self._runtime.warehouse.begin(is_lazy=lazily)
+        elif lazily:
+            raise UnsupportedError(
+                "Without a warehouse (connect(warehouse=...)) transactions begin with BEGIN."
+            )
+        else:
+            self.sql("BEGIN")
 
     @property
     def has_transactions(self) -> bool:
@@ -207,8 +234,10 @@ class Session(CamelCase):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction was begun that has not ended."""
-        warehouse = self._runtime.warehouse
-        return warehouse is not None and warehouse.in_transaction
+        runtime = self._runtime
+        if runtime.warehouse is not None and runtime.warehouse.in_transaction:
+            return True
+        return runtime.engine.transaction is not None
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
@@ -361,7 +390,7 @@ class Session(CamelCase):
     @property
     def catalog(self) -> SessionCatalog:
         """Tables, views and their columns."""
-        return SessionCatalog(self._runtime, self.table)
+        return SessionCatalog(self._runtime, self)
 
     @property
     def conf(self) -> Settings:
@@ -436,7 +465,7 @@ class Session(CamelCase):
             ['A', 'B', 'C']
         """
         check_partitions(partitions)
-        return self._calls().parallelize(items, partitions)
+        return self._calls().parallelize(items, partitions, self.create_dataframe)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.
@@ -522,6 +551,30 @@ class Session(CamelCase):
             1
         """
         return self._calls().broadcast(value)
+
+    def accumulator(self, value: Any, plus: Callable[[Any, Any], Any] | None = None) -> Accumulator:
+        """A value that functions of `parallelize(...)` and `df.rdd` add to.
+
+        Args:
+            value: what it begins with.
+            plus: how two values are added; None for `+`.
+        """
+        return Accumulator(value) if plus is None else Accumulator(value, plus)
+
+    @property
+    def spark_context(self) -> Session:
+        """The session itself, which has `parallelize`, `broadcast` and `accumulator`."""
+        return self
+
+    @property
+    def default_parallelism(self) -> int:
+        """How many partitions `parallelize` makes: one per slot."""
+        return self.total_slots
+
+    @property
+    def empty_dataframe(self) -> DataFrame:
+        """A DataFrame without rows; of one column, as SQL has no table without."""
+        return self.sql("SELECT NULL AS empty WHERE false")
 
     def _calls(self) -> Calls:
         self._runtime.engine.check_open()

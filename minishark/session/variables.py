@@ -39,11 +39,12 @@ def _variable(name: str) -> Any:
             return None
         if not str(frame.f_globals.get("__name__", "")).startswith("minishark."):
             found = frame.f_locals.get(name, frame.f_globals.get(name))
-            if _has_rows(found):
+            if has_rows(found):
                 return found
         frame = frame.f_back
     return None
 
 
-def _has_rows(item: Any) -> bool:
+def has_rows(item: Any) -> bool:
+    """Whether an object is a frame or table of some library."""
     return any(hasattr(type(item), name) for name in ("__arrow_c_stream__", "__dataframe__"))

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 import duckdb
@@ -30,9 +31,14 @@ from minishark.sources.hive import FolderKeys
 
 RANGE_BYTES = 16 << 20  # of a file that is worth a task
 _PIPE_BYTES = 1 << 20
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 18  # which processors' caches hold
 _BATCH_ROWS = 122_880
 _NEWLINE = 10
+_ARROW_SETTINGS = (  # as tasks store rows, so that these are stored as they are read
+    "arrow_output_version = '1.5'",
+    "arrow_lossless_conversion = true",
+    "produce_arrow_string_view = false",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,8 @@ class TextRange(Split):
             contextlib.closing(_Lines(self.file.path, self.first, self.last)) as lines,
             duckdb.connect(config={"threads": 1}) as connection,
         ):
-            connection.execute("SET arrow_lossless_conversion = true")
-            connection.execute("SET produce_arrow_string_view = false")
+            for setting in _ARROW_SETTINGS:
+                connection.execute(f"SET {setting}")
             self._check()
             relation = self.keys.select(
                 [column.name for column in self.own], call(self.reader, [lines.path], options)
@@ -150,14 +156,12 @@ def line_ranges(path: str, count: int, quoting: Quoting | None) -> list[tuple[in
     """A file in about `count` ranges of bytes that end where rows do; None if that is not safe."""
     size = Path(path).stat().st_size
     step = -(-size // count)
-    with (
-        Path(path).open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
-    ):
+    wanted = [step * i for i in range(1, count)]
+    with Path(path).open("rb", buffering=0) as file:
         if quoting is None:
-            ends = [text.find(b"\n", step * i) + 1 for i in range(1, count)]
+            ends = _line_ends(file, wanted)
         else:
-            safe = _row_ends(text, size, quoting, [step * i for i in range(1, count)])
+            safe = _row_ends(file, size, quoting, wanted)
             if safe is None:
                 return None
             ends = safe
@@ -165,48 +169,49 @@ def line_ranges(path: str, count: int, quoting: Quoting | None) -> list[tuple[in
     return list(itertools.pairwise(cuts))
 
 
-def _row_ends(
-    text: mmap.mmap, size: int, quoting: Quoting, wanted: Sequence[int]
-) -> list[int] | None:
+def _line_ends(file: FileIO, wanted: Sequence[int]) -> list[int]:
+    """The ends of the lines in which the wanted places are."""
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return [text.find(b"\n", place) + 1 for place in wanted]
+
+
+def _row_ends(file: FileIO, size: int, quoting: Quoting, wanted: Sequence[int]) -> list[int] | None:
     """The ends of the rows in which the wanted places are; None if quotes don't tell them."""
     found: list[int] = []
-    before = 0  # quotes before the block
-    for start in range(0, size, _BLOCK_BYTES):
-        end = min(size, start + _BLOCK_BYTES)
-        places = np.flatnonzero(_bytes(text, start, end) == quoting.quote)
-        if len(places) and not _are_structural(text, size, places + start, before, quoting):
+    block = bytearray(1 + _BLOCK_BYTES)  # begins with the byte before
+    block[0] = _NEWLINE
+    whole = np.frombuffer(block, np.uint8)
+    start = before = 0  # bytes and quotes before the block
+    is_closed = False  # whether a quote before it ends a value
+    while start < size and (length := file.readinto(memoryview(block)[1:])):
+        data = whole[: length + 1]
+        places = np.flatnonzero(data[1:] == quoting.quote) + 1
+        opening, closing = places[before % 2 :: 2], places[1 - before % 2 :: 2]
+        ends = closing if not is_closed else np.append(closing, 0)
+        is_closed = bool(len(closing)) and int(closing[-1]) == length
+        if not _are_structural(data, opening, ends[ends < length], quoting):
             return None
         for place in wanted[len(found) :]:
-            if place >= end:
+            if place >= start + length:
                 break
-            here = text.find(b"\n", max(place, start), end)
-            while here >= 0 and (before + int(np.searchsorted(places, here - start))) % 2:
-                here = text.find(b"\n", here + 1, end)
+            here = block.find(b"\n", max(place - start, 0) + 1, length + 1)
+            while here >= 0 and (before + int(np.searchsorted(places, here))) % 2:
+                here = block.find(b"\n", here + 1, length + 1)
             if here < 0:
                 break  # in the next block
-            found.append(here + 1)
-        before += len(places)
+            found.append(start + here)
+        start, before = start + length, before + len(places)
+        block[0] = block[length]
     return None if before % 2 else found
 
 
 def _are_structural(
-    text: mmap.mmap, size: int, places: np.ndarray, before: int, quoting: Quoting
+    data: np.ndarray, opening: np.ndarray, closing: np.ndarray, quoting: Quoting
 ) -> bool:
     """Whether quotes begin and end values, or stand twice for one within a value."""
-    whole = np.frombuffer(text, np.uint8)
-    try:
-        opening, closing = places[before % 2 :: 2], places[1 - before % 2 :: 2]
-        previous = whole[opening[opening > 0] - 1]
-        following = whole[closing[closing < size - 1] + 1]
-        begins = (previous == quoting.delimiter) | (previous == _NEWLINE)
-        ends = (following == quoting.delimiter) | (following == _NEWLINE) | (following == 13)
-        return bool(
-            (begins | (previous == quoting.quote)).all()
-            and (ends | (following == quoting.quote)).all()
-        )
-    finally:
-        del whole
-
-
-def _bytes(text: mmap.mmap, first: int, last: int) -> np.ndarray:
-    return np.frombuffer(text[first:last], np.uint8)
+    previous, following = data[opening - 1], data[closing + 1]
+    begins = (previous == quoting.delimiter) | (previous == _NEWLINE)
+    ends = (following == quoting.delimiter) | (following == _NEWLINE) | (following == 13)
+    return bool(
+        (begins | (previous == quoting.quote)).all() and (ends | (following == quoting.quote)).all()
+    )

@@ -58,16 +58,59 @@ _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merge
 _MERGED_ROWS_MIN = 100_000
 
 
-def needs_merge(partition: Partition) -> bool:
-    """Whether a partition's rows should be stored again, as one file."""
-    if any(len(row_numbers(each)) > DELETED_MAX for each in _deleted(partition)):
-        return True
-    added = sum(delta.rows for delta in partition.deltas)
+def must_merge(partition: Partition) -> bool:
+    """Whether a partition has to be stored again, as one file, before it is read."""
+    deleted = (partition.deleted, *(delta.deleted for delta in partition.deltas))
+    return any(len(row_numbers(each)) > DELETED_MAX for each in deleted)
+
+
+def should_merge(partition: Partition) -> bool:
+    """Whether it is time to store a partition again, as one file."""
+    added = sum(delta.rows for delta in settled(partition).deltas)
     return added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows
 
 
-def _deleted(partition: Partition) -> Iterable[bytes]:
-    return (partition.deleted, *(delta.deleted for delta in partition.deltas))
+def settled(partition: Partition) -> Partition:
+    """A partition without its last deltas, which the next ones may take along."""
+    kept = itertools.takewhile(lambda delta: delta.rows >= _DELTA_ROWS, partition.deltas)
+    deltas = tuple(kept)
+    left = partition.deltas[len(deltas) :]
+    return dataclasses.replace(
+        partition,
+        deltas=deltas,
+        rows=partition.rows - sum(delta.rows for delta in left),
+        bytes=partition.bytes - sum(delta.bytes for delta in left),
+    )
+
+
+def rebased(current: Table, read: Sequence[Partition], merged: Sequence[Partition]) -> Table | None:
+    """The next version of a table, in which partitions are merged that were read before.
+
+    Args:
+        current: the table as it is now.
+        read: the partitions that were read, with their first deltas only.
+        merged: the same rows, each stored as one file.
+
+    Returns:
+        The version; None if what was read has changed since.
+    """
+    partitions = list(current.partitions)
+    for old, new in zip(read, merged, strict=True):
+        now, count = partitions[old.index], len(old.deltas)
+        later = now.deltas[count:]
+        same = (now.file, now.deleted, now.deltas[:count]) == (old.file, old.deleted, old.deltas)
+        nodes = tuple(node for node in new.locations if not later or node in now.locations)
+        if same and nodes:
+            partitions[old.index] = dataclasses.replace(
+                new,
+                deltas=later,
+                locations=nodes,
+                rows=new.rows + sum(delta.rows for delta in later),
+                bytes=new.bytes + sum(delta.bytes for delta in later),
+            )
+    if partitions == list(current.partitions):
+        return None
+    return dataclasses.replace(current, partitions=tuple(partitions), version=next(versions))
 
 
 def without_rows(table: Table, numbers: NDArray[np.int64]) -> Table:

@@ -238,7 +238,7 @@ class TableLoader:
         schema = self.source.schema
         return StageTask(
             sql=""
-            if self._is_divided or self._takes_files
+            if self._is_divided or self._takes_files or self.source.reads
             else f"SELECT {_columns(schema)} FROM in0",
             types=tuple(column.type for column in schema),
             output=OutputKind.PARTITION,

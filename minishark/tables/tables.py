@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.catalog import ROW_NUMBER, Catalog, ColumnStatistics, Table
+from minishark.catalog import ROW_NUMBER, Catalog, ColumnStatistics, Partition, Table
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -35,7 +35,7 @@ from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
-from minishark.tables.deltas import DeltaWriter, changed_files, needs_merge, versions
+from minishark.tables.deltas import DeltaWriter, changed_files, must_merge, versions
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
@@ -215,19 +215,26 @@ class Tables:
                 self._retired.give_up(file, node, self.cluster.open_folders)
 
     def merged(self, table: Table) -> Table:
-        """The same rows, with partitions that have changed much stored again as single files."""
-        worn = tuple(partition for partition in table.partitions if needs_merge(partition))
+        """The same rows, with partitions stored again that have lost many."""
+        worn = [partition for partition in table.partitions if must_merge(partition)]
         if not worn:
             return table
-        source = TableSource(schema=table.schema, merged=worn)
+        partitions = list(table.partitions)
+        for partition in self.stored_again(table, worn):
+            partitions[partition.index] = partition
+        return replace_fields(table, partitions=tuple(partitions), version=next(versions))
+
+    def stored_again(self, table: Table, worn: Sequence[Partition]) -> list[Partition]:
+        """Partitions of a table with the same rows, each in one file."""
+        source = TableSource(schema=table.schema, merged=tuple(worn))
         copies = self.copies(len(table.partitions), table.replicas)
         layout = TableLayout((), len(worn), copies)
         with self.temporary_folders(table.folder), self.loading(table.name, "merge") as observer:
             loaded = self._loader(table.folder, source, layout, observer).load()
-        partitions = list(table.partitions)
-        for old, new in zip(worn, loaded.partitions, strict=True):
-            partitions[old.index] = replace_fields(new, index=old.index)
-        return replace_fields(table, partitions=tuple(partitions), version=next(versions))
+        return [
+            replace_fields(new, index=old.index)
+            for old, new in zip(worn, loaded.partitions, strict=True)
+        ]
 
     def numbered(self, table: Table) -> Table:
         """The same rows with their numbers, as a table that only views of the catalog have."""

@@ -12,7 +12,7 @@ from minishark.tasks.broadcast import Broadcast, broadcast
 from minishark.tasks.call import CallOptions
 from minishark.tasks.executor import Executor, mapped, submit
 from minishark.tasks.future import Future
-from minishark.tasks.items import Items, parallelize
+from minishark.tasks.items import Context, Items, lazily, parallelize
 from minishark.tasks.pool import CallPool
 from minishark.tasks.results import Results
 
@@ -28,6 +28,11 @@ class Calls:
         """Calls by a pool; `slots` tells how many run at once."""
         self.pool = pool
         self._slots = slots
+
+    @property
+    def slots(self) -> int:
+        """How many calls run at once."""
+        return self._slots()
 
     def submit(self, fn: Callable[..., T], args: tuple[Any, ...], kwargs: Any) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster."""
@@ -60,10 +65,24 @@ class Calls:
         """Store a value once per node."""
         return broadcast(value, self.pool.files)
 
-    def parallelize(self, items: Iterable[Any], partitions: int | None) -> Items:
-        """Items in partitions; None for one per slot."""
-        slots = self._slots()
-        return parallelize(self.pool, slots, items, partitions or slots)
+    def parallelize(
+        self,
+        items: Iterable[Any],
+        partitions: int | None,
+        frame: Callable[[list[Any], Any], Any] | None = None,
+    ) -> Items:
+        """Items in partitions; None for one per slot. `frame` makes DataFrames of items."""
+        context = Context(self.pool, self._slots(), frame)
+        return parallelize(context, items, partitions or context.slots)
+
+    def items(
+        self,
+        count: int,
+        make: Callable[[], Sequence[Any]],
+        frame: Callable[[list[Any], Any], Any],
+    ) -> Items:
+        """The items of the iterables that `make` returns, in `count` partitions, when needed."""
+        return lazily(Context(self.pool, self._slots(), frame), count, make)
 
     def _checked(self, options: CallOptions) -> CallOptions:
         """Options whose nodes exist."""

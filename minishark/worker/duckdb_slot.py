@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import duckdb
@@ -136,6 +136,13 @@ class DuckDBSlot:
             value = settings.get(name)
             self.con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
         self._output_settings = settings
+
+    def output_schema(self, types: Sequence[str]) -> pa.Schema:
+        """The Arrow schema of rows with columns c0, c1, ... of these types, as they would come."""
+        columns = ", ".join(f"CAST(NULL AS {type_}) AS c{i}" for i, type_ in enumerate(types))
+        rows: Rows = self.con.execute(f"SELECT {columns} LIMIT 0")
+        with rows.to_arrow_reader(1) as reader:
+            return reader.schema
 
     def sql(self, text: str, tables: Mapping[str, object]) -> Rows:
         """Bind SQL over Arrow tables; it runs when the rows are read."""

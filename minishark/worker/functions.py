@@ -160,6 +160,30 @@ class MapGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class CoGroups:
+    """`fn(left, right)` or `fn(key, left, right)` of a group: keys, and two columns of rows."""
+
+    fn: Callable[..., Any]
+    keys: int  # how many columns are keys
+    with_key: bool
+    pandas: bool  # whether it takes and gives pandas frames instead of Arrow tables
+
+    def __call__(self, group: pa.Table) -> pa.Table:
+        sides = [self._side(group, name) for name in ("left", "right")]
+        if not self.with_key:
+            return _arrow(self.fn(*sides))
+        scalars = tuple(group.column(position)[0] for position in range(self.keys))
+        key = tuple(scalar.as_py() for scalar in scalars) if self.pandas else scalars
+        return _arrow(self.fn(key, *sides))
+
+    def _side(self, group: pa.Table, name: str) -> Any:
+        rows = group.column(name).drop_null()
+        batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in rows.chunks]
+        table = pa.Table.from_batches(batches, pa.schema(list(rows.type)))
+        return table.to_pandas() if self.pandas else table
+
+
+@dataclass(frozen=True, slots=True)
 class SortRows:
     """The rows of a task in an order."""
 
@@ -170,11 +194,8 @@ class SortRows:
         listed = ", ".join(f"#{position + 1} {order}" for position, order in self.keys)
         with duckdb.connect() as connection:
             connection.execute("SET arrow_lossless_conversion = true")
-            yield (
-                connection.from_arrow(table)
-                .query("t", f"FROM t ORDER BY {listed}")
-                .to_arrow_table()
-            )
+            connection.register("t", table)
+            yield connection.execute(f"FROM t ORDER BY {listed}").to_arrow_table()
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,8 @@ class CopyTarget(msgspec.Struct, frozen=True, array_like=True):
 class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag="stage"):
     """The description that the tasks of a stage share."""
 
-    # The fragment; empty to store the rows of the input `in0` unchanged, without a copy if that is
-    # a whole file of the task's node.
+    # The fragment; empty to store the rows of the input `in0`: those of files unchanged, without a
+    # copy if that is a whole file of the task's node, those of splits in the columns' types.
     sql: str
     # The DuckDB types of its output columns, without the bucket number; empty for the types that
     # DuckDB finds.

@@ -7,6 +7,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -46,7 +47,7 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.reduction import Reduction
 from minishark.worker.scalars import Scalars
-from minishark.worker.scans import Scans
+from minishark.worker.scans import Scans, SplitStream
 from minishark.worker.statistics import partition_statistics, text_sample
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches
@@ -169,6 +170,8 @@ class TaskRunner:
     def _run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         if not stage.sql:
             with task_errors():
+                if task.reads:
+                    return self._stored_splits(stage, task)
                 return self._stored_unchanged(stage, task, task.inputs["in0"])
         scalars = self._scalars.known_to(self._duckdb.con, stage.scalars)
         with task_errors(), self._inputs(stage, task) as variables, scalars:
@@ -314,11 +317,51 @@ class TaskRunner:
             with self._duckdb.views(views, {}):
                 yield tables
             return
-        scanned = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
-        with scanned.open() as scans:
-            named = self._duckdb.scans if stage.types else self._duckdb.views
-            with named({**views, **scans.streams}, scans.relations):
-                yield tables
+        named = self._duckdb.scans if stage.types else self._duckdb.views
+        with (
+            self._scans(stage, task) as scans,
+            named({**views, **scans.streams}, scans.relations),
+        ):
+            yield tables
+
+    def _scans(self, stage: StageTask, task: TaskPayload) -> AbstractContextManager[Scans]:
+        return Scans(reads=task.reads, hold=self._host_files.held, access=stage.access).open()
+
+    def _stored_splits(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
+        """Store the rows of splits in the types of the columns.
+
+        What comes as Arrow data of these types need not pass DuckDB.
+        """
+        with self._scans(stage, task) as scans:
+            self._duckdb.set_output_types(output_settings(stage, stage.types))
+            streams = scans.streams_of("in0")
+            if streams is not None:
+                schema = self._duckdb.output_schema(stage.types)
+                batches = (
+                    batch for each in streams for batch in self._converted(each, stage, schema)
+                )
+                return self._store_partition(stage, task, schema, batches)
+            with self._duckdb.scans(scans.streams, scans.relations):
+                rows = self._duckdb.sql(_whole(stage), {})
+                with rows.to_arrow_reader(self._outputs.batch_rows) as reader:
+                    return self._store_partition(stage, task, reader.schema, batches_of(reader))
+
+    def _converted(
+        self, stream: SplitStream, stage: StageTask, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """A stream's batches with the schema that DuckDB would give them."""
+        names = [name for name, _ in stage.columns]
+        with pa.RecordBatchReader.from_stream(stream) as reader:
+            if reader.schema.names == names and reader.schema.types == schema.types:
+                for batch in reader:
+                    if self._interrupted.is_set():
+                        raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.")
+                    if batch.num_rows:
+                        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+                return
+            rows = self._duckdb.sql(_whole(stage), {"in0": reader})
+            with rows.to_arrow_reader(self._outputs.batch_rows) as converted:
+                yield from batches_of(converted)
 
     def _stored_unchanged(
         self, stage: StageTask, task: TaskPayload, slices: tuple[FileSlice, ...]
@@ -444,6 +487,12 @@ def _repeating(stage: StageTask, task: TaskPayload) -> tuple[Inputs | None, froz
         if any(item.inline or item.file.startswith(f"{stage.folder}/") for item in slices)
     )
     return {name: slices for name, slices in inputs.items() if name not in new}, new
+
+
+def _whole(stage: StageTask) -> str:
+    """A SELECT of all columns of the input `in0`."""
+    columns = (f"in0.{quote(name)} AS c{i}" for i, (name, _) in enumerate(stage.columns))
+    return _cast(f"SELECT {', '.join(columns)} FROM in0", stage.types)
 
 
 def _typed(stage: StageTask) -> str:

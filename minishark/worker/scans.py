@@ -80,6 +80,8 @@ class Scans:
     access: StoreAccess = FROM_ENVIRONMENT  # how these are reached
     streams: dict[str, SplitStream] = field(default_factory=dict)  # Arrow data, by names of it
     relations: dict[str, str] = field(default_factory=dict)  # SQL over files and over that
+    # The parts of each input, by its name: streams, and None for files.
+    _parts: dict[str, list[SplitStream | None]] = field(default_factory=dict)
     _files: list[StoredFile] = field(default_factory=list)  # of this machine
     _held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -106,6 +108,12 @@ class Scans:
                 raise
             self._check()
 
+    def streams_of(self, name: str) -> list[SplitStream] | None:
+        """The streams that are an input together, in order; None if it has other parts."""
+        parts = self._parts.get(name, [])
+        streams = [part for part in parts if part is not None]
+        return streams if streams and len(streams) == len(parts) else None
+
     def _check(self) -> None:
         for file in self._files:
             check_unchanged(file)
@@ -118,14 +126,17 @@ class Scans:
         return f"({' UNION ALL '.join(parts or [_nothing(reads[0].schema)])})"
 
     def _part(self, name: str, split: Split, pushed: Pushed) -> str:
+        parts = self._parts.setdefault(name, [])
         if isinstance(split, FileSplit):
             files = split.files()
             self._files += (file for file in files if not file.is_remote)
             access = split.access.over(self.access)
             paths = self._held.enter_context(self.hold(files, split.parts(pushed), access))
+            parts.append(None)
             return split.relation(paths).sql
         stream = f"{name} stream {len(self.streams)}"
         self.streams[stream] = SplitStream(split, pushed)
+        parts.append(self.streams[stream])
         return quote(stream)
 
 

@@ -28,6 +28,7 @@ from sparrow_core.lab.streams import START_S, Stream, response_times, run_for
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.sim.analysis import pooled_relaxation_time
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival
@@ -47,10 +48,28 @@ class ShortAndLong:
     short_share: Share = 0.9
     loads: Loads = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of slots that are busy
     policies: Names = ("fifo", "srpt")
-    seconds: Positive = 30.0  # how long jobs arrive; the first fifth is not measured
+    # How long jobs arrive, of which the first sixth is not measured; 0 for twelve times as long as
+    # queues take to forget their past, and at least a minute.
+    seconds: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_policies(self.policies)
+
+    def length_s(self, load: float) -> float:
+        """How long jobs arrive at this load."""
+        share, (few, short_s), (many, long_s) = self.short_share, self.short, self.long
+        # How often each work comes.
+        jobs = ((few * short_s, share), (many * long_s, 1 - share))
+        tasks = ((short_s, share * few), (long_s, (1 - share) * many))
+        # The cluster, to which jobs come, and a node, to which tasks do; two are probed for each.
+        cluster = pooled_relaxation_time(load, self.nodes * self.slots, _spread(jobs))
+        node = pooled_relaxation_time(load**2, self.slots, _spread(tasks))
+        return self.seconds or max(60.0, 12 * max(cluster, node))
+
+
+def _spread(often: Sequence[tuple[float, float]]) -> float:
+    """The mean square of values, each with how often it comes, over their mean."""
+    return sum(x * x * n for x, n in often) / sum(x * n for x, n in often)
 
 
 _POLICY_NAMES = {"fifo": "Sparrow", "srpt": "sticky probing, SRPT"}
@@ -60,10 +79,11 @@ def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequen
     """Response times of short and long jobs, first in first out and by remaining work."""
 
     def measure(queue: str, load: float, part: Advance) -> Iterator[Response]:
-        streams = _two_streams(parameters, load)
+        length_s = parameters.length_s(load)
+        streams = _two_streams(parameters, load, length_s)
         times = response_times(
             streams, nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed,
-            until_s=3 * parameters.seconds, counted_from_s=parameters.seconds / 5, advance=part,
+            until_s=3 * length_s, counted_from_s=length_s / 6, advance=part,
         )  # fmt: skip
         for stream, (own, others) in zip(streams, times, strict=True):
             if own:
@@ -73,7 +93,7 @@ def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequen
     return over_cases(product(parameters.policies, parameters.loads), measure, advance)
 
 
-def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]:
+def _two_streams(parameters: ShortAndLong, load: float, length_s: float) -> tuple[Stream, Stream]:
     slots = load * parameters.nodes * parameters.slots
     work = [tasks * task_s for tasks, task_s in (parameters.short, parameters.long)]
     short = parameters.short_share * work[0]
@@ -86,7 +106,7 @@ def _two_streams(parameters: ShortAndLong, load: float) -> tuple[Stream, Stream]
             demand=share * slots,
             tasks=tasks,
             task_s=task_s,
-            until_s=parameters.seconds,
+            until_s=length_s,
             options=JobOptions(task_s=task_s),
         )
 

@@ -138,7 +138,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="stale-information",
-        title="By the number of schedulers that do not know of each other: {nodes:,} nodes, "
+        title="By the number of schedulers: {nodes:,} nodes, "
         "{loads:.0%} load, jobs of {tasks} {distribution} tasks of {task_ms:g} ms",
         source="past the papers: what a scheduler can know",
         kind="simulated",

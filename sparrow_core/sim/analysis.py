@@ -60,6 +60,15 @@ def random_response_quantile(load: float, tasks: int, share: float) -> float:
     return -math.log(1 - share ** (1 / tasks)) / (1 - load)
 
 
+def pooled_relaxation_time(load: float, slots: int, spread: float) -> float:
+    """The same of the work that slots which share it have to do, as a reflected Brownian motion.
+
+    `spread`: the mean square of the work that comes at a time, over its mean, in the unit of the
+    result: tasks + 1 for jobs of exponential tasks, in mean task times.
+    """
+    return 2 * load * spread / (slots * (1 - load) ** 2)
+
+
 def relaxation_time(placement: str, load: float, tasks: int, slots: int, ratio: float) -> float:
     """About how long queues take to forget their past, in mean task times; `slots` in all.
 
@@ -70,7 +79,7 @@ def relaxation_time(placement: str, load: float, tasks: int, slots: int, ratio: 
     2 s / a^2 (both: Asmussen, Applied Probability and Queues). For tasks of infinite variance there
     is none; the value is that for exponential ones.
     """
-    pooled = 2 * load * (tasks + 1) / (slots * (1 - load) ** 2)
+    pooled = pooled_relaxation_time(load, slots, tasks + 1)
     if placement == "central":
         return pooled
     compared = 1.0 if placement in ("random", "round_robin") else ratio

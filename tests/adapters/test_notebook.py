@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
-import nbformat
+import pandas as pd
+import pyarrow as pa
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from nbclient import NotebookClient
 
 from minishark.adapters.notebook import SqlAnswer, SqlMagics
+from minishark.errors import OptionError
 from minishark.session.session import Session
 from minishark.tpch.locations import sample_folder
 from minishark.tpch.queries import load_queries
@@ -27,6 +28,18 @@ session.create_table("lineitem", "{sample_folder()}/lineitem.parquet")
     f"%%sql\n{load_queries([6])[6]}",
     'limits = {"tax": 0.05}',
     "%sql --params limits --out big SELECT max(l_quantity) AS q FROM lineitem WHERE l_tax > $tax",
+    """
+import pandas as pd
+pets = pd.DataFrame({"name": ["Rex"], "tax": [0.05]})
+limit = 0.02""",
+    """
+%%sql
+SELECT name, count(*) > 0 AS found FROM pets JOIN lineitem ON tax = l_tax WHERE tax > $limit
+GROUP BY name""".lstrip(),
+    """
+%matplotlib inline
+session.table("lineitem").limit(20).plot.scatter(x="l_tax", y="l_quantity")""",
+    "session",
     """
 from minishark import dbapi
 connection = dbapi.connect(session=session)
@@ -48,11 +61,19 @@ def test_a_notebook_runs_a_tpch_query_twice(
     monkeypatch.setenv("PLOOMBER_STATS_ENABLED", "false")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
-    NotebookClient(book, timeout=60, kernel_name="python3").execute()
+    client.NotebookClient(book, timeout=60, kernel_name="python3").execute()
     (revenue,) = plain.sql(load_queries([6])[6]).fetchall()
     assert f">{revenue[0]}</td>" in _outputs(book, 1)["text/html"]
-    assert repr(revenue) == _outputs(book, 5).strip().splitlines()[-1]
+    assert repr(revenue) == _outputs(book, 9).strip().splitlines()[-1]
+    assert "<td>Rex</td><td>true</td>" in _outputs(book, 5)["text/html"]
+    assert "nodes alive" in _outputs(book, 7)["text/html"]
+    pictures = [output.data for output in book.cells[6].outputs if "data" in output]
+    assert any("image/png" in data for data in pictures)
+    for index in (1, 5, 7):  # a table is one output
+        assert 1 == len(book.cells[index].outputs)
 
 
 def _outputs(book: Any, index: int) -> Any:
@@ -105,6 +126,65 @@ def test_an_answer_is_the_only_output_of_its_cell(
     monkeypatch.setattr("rich.jupyter.display", lambda *found: shown.append(found))
     assert [" a", "──", "42", "1 row"] == repr(magics.sql("SELECT 42 AS a")).splitlines()
     assert [] == shown
+
+
+def test_frames_are_read_by_their_variables_names(magics: SqlMagics) -> None:
+    """Of any library, as they are when the statement runs; tables come first."""
+    variables = magics.shell.user_ns
+    session = variables["session"]
+    variables["pets"] = pd.DataFrame({"name": ["Rex"], "nation": [3]})
+    variables["few"] = session.table("nation").limit(3)
+    variables["nation"] = pa.table({"x": [1]})
+    sql = "SELECT count(*) AS n FROM few f, pets JOIN nation ON n_nationkey = pets.nation"
+    assert [{"n": 3}] == magics.sql(sql).table.to_pylist()
+    variables["pets"].loc[1] = ["Tom", 4]
+    assert [{"n": 6}] == magics.sql(sql).table.to_pylist()
+    variables["few"] = pa.table({"a": [1]})
+    assert [{"n": 2}] == magics.sql(sql).table.to_pylist()
+    del variables["few"]
+    with pytest.raises(UsageError, match="Table with name few does not exist"):
+        magics.sql("FROM few")
+    assert "pets" in {info.name for info in session.catalog.list_tables()}
+    variables["pets"] = None
+    with pytest.raises(UsageError, match="Table with name pets"):
+        magics.sql("SELECT * FROM pets")
+
+
+def test_only_the_rows_that_are_shown_run(magics: SqlMagics) -> None:
+    """All of them do when they are asked for."""
+    answer = magics.sql("FROM lineitem")
+    assert answer is not None
+    assert "the first 40 rows; there are more" == repr(answer).splitlines()[-1]
+    with pytest.raises(OptionError, match="not run"):
+        answer.frame.metrics()
+    assert len(answer) == len(answer.to_pandas()) > 1000
+    assert answer.frame.metrics().tasks > 0
+
+
+def test_a_session_shows_its_cluster_and_tables(magics: SqlMagics, session: Session) -> None:
+    """As HTML, also when it is stopped."""
+    shown = session._repr_html_()
+    assert "2 of 2 nodes alive, 2 slots" in shown
+    assert "<tr><td>nation</td><td>25</td>" in shown
+    child = session.new_session()
+    child.stop()
+    assert "stopped" in child._repr_html_()
+
+
+def test_plots(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By pandas with matplotlib; nothing runs before a plot is asked for."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    frame = session.table("nation")
+    plots = frame.plot
+    assert not hasattr(plots, "_repr_html_")
+    drawn = plots.scatter(x="n_nationkey", y="n_regionkey")
+    assert 25 == len(drawn.collections[0].get_offsets())
+    assert 1 == len(plots(x="n_nationkey", y="n_regionkey").lines)
+    with pytest.raises(OptionError, match="too many for a plot"):
+        session.range(1_000_001).plot.line()
+    monkeypatch.setattr("minishark.dataframe.plots.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match="pandas and matplotlib, or polars and Altair"):
+        frame.plot()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 NAN = float("nan")
+_NESTED = (
+    "id int, xs array<int>, ys array<int>, ts array<string>, m map<string,int>, "
+    "p struct<a:int,b:string>, ps array<struct<a:int,b:string>>"
+)
 _at = dt.datetime.fromisoformat
 
 # Name: schema as PySpark writes it, rows.
@@ -57,8 +61,7 @@ TABLES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         ],
     ),
     "c": (
-        "id int, xs array<int>, ys array<int>, ts array<string>, m map<string,int>, p struct<a:int,"
-        "b:string>, ps array<struct<a:int,b:string>>",
+        _NESTED,
         [
             (1, [3, 1, 2, 3], [2, 5], ["b", "a"], {"a": 1, "b": 2}, (1, "x"), [(1, "x"), (2, "y")]),
             (2, [], [1], [], {}, (2, None), []),

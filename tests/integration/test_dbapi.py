@@ -153,7 +153,7 @@ def test_statements_that_write_have_a_count_and_no_rows(connection: dbapi.Connec
         ("SELECT nothing FROM t", None, dbapi.ProgrammingError),
         ("DROP TABLE nowhere", None, dbapi.ProgrammingError),
         ("SELECT ?", (1, 2), dbapi.ProgrammingError),
-        ("BEGIN", None, dbapi.NotSupportedError),
+        ("VACUUM", None, dbapi.NotSupportedError),
         ("SELECT 'x'::INTEGER FROM t", None, dbapi.DataError),
     ],
 )

@@ -93,7 +93,6 @@ def test_no_statement(session: Session, sql: str) -> None:
     "sql",
     [
         "SET threads = 1",
-        "BEGIN",
         "LOAD extension",
         "VACUUM",
         "EXPORT DATABASE 'folder'",

@@ -738,7 +738,6 @@ def test_errors_have_our_message_and_a_code(cursor: Any) -> None:
         ("DROP TABLE nope", "NOT_FOUND", "There is no table called 'nope'"),
         ("CREATE TABLE nation (a INTEGER)", "INVALID_ARGUMENT", "already exists"),
         ("SELECT 'a'::INTEGER FROM nation", "INVALID_ARGUMENT", "Could not convert string"),
-        ("BEGIN", "NOT_IMPLEMENTED", "each statement is a transaction"),
         ("SET GLOBAL integer_division = true", "NOT_IMPLEMENTED", "other sessions"),
         ("SET threads = 1", "NOT_IMPLEMENTED", "minishark chooses this setting"),
     ):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import minishark
+from minishark import dbapi
 from minishark.errors import ConflictError, QueryError, UnsupportedError
 from minishark.session.session import Session
 
@@ -115,3 +116,19 @@ def test_what_a_transaction_does_not_take(pair: tuple[Session, Session]) -> None
         one.create_table("c", {"x": [1]})
     one.sql("COMMIT")
     assert [11] == ask(one, "SELECT count(*) FROM a")
+
+
+def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> None:
+    """A connection of the DB-API commits and rolls back; without BEGIN each statement stands."""
+    one, other = pair
+    connection = dbapi.connect(session=one)
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO a VALUES (10, 1)")
+    assert one.in_transaction
+    connection.rollback()
+    assert [10] == ask(other, "SELECT count(*) FROM a")
+    connection.execute("BEGIN").execute("INSERT INTO a VALUES (10, 1)")
+    assert [10] == ask(other, "SELECT count(*) FROM a")
+    connection.commit()
+    assert [11] == ask(other, "SELECT count(*) FROM a")
+    assert not one.in_transaction

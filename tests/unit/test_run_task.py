@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import duckdb
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import Column, ColumnRef
-from minishark.sources.contract import FileSplit, Pushed, Relation
+from minishark.sources.contract import FileSplit, Pushed, Relation, Split
 from minishark.sources.filesystems import StoredFile
 from minishark.worker import duckdb_slot
 from minishark.worker.memory import NodeMemory
@@ -314,6 +315,66 @@ def read_of(sql: str, column: str) -> bytes:
     """A read of a relation with one column."""
     schema = (Column(*column.split()),)
     return SplitRead(schema, (Rows(sql),), Pushed()).pickled()
+
+
+@dataclass
+class ArrowRows(Split):
+    """A record batch for each of some lists of numbers."""
+
+    numbers: list[list[int]]
+    type: pa.DataType
+    meanwhile: Callable[[], object] = list
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        schema = pa.schema([("a", self.type), ("b", pa.string())])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for some in self.numbers:
+                self.meanwhile()
+                yield pa.record_batch([pa.array(some, self.type), list(map(str, some))], schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def stored_splits(runner: TaskRunner, *splits: Split) -> TaskOutcome:
+    """What a task says of the partition that it makes of splits with columns a and b."""
+    columns = (("a", "BIGINT"), ("b", "VARCHAR"))
+    types = tuple(type_ for _, type_ in columns)
+    stage = stage_task("", types, OutputKind.PARTITION, columns=columns)
+    schema = tuple(Column(*column) for column in columns)
+    read = cloudpickle.dumps(SplitRead(schema, splits, Pushed()))
+    return runner.run(stage, TaskPayload(0, {}, {"in0": (read,)}, replicas=("n0",)))
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        (ArrowRows([[1], [], [2, 3]], pa.int64()),),
+        (ArrowRows([[1, 2, 3]], pa.int16()),),
+        (ArrowRows([[1]], pa.int64()), ArrowRows([[2], [3]], pa.decimal128(20, 0))),
+        (ArrowRows([[1], [2]], pa.int64()), Rows("(SELECT 3::TINYINT AS a, '3' AS b)")),
+    ],
+    ids=["as stored", "narrower", "of two types", "not all Arrow"],
+)
+def test_a_partition_of_splits(runner: TaskRunner, store: Store, splits: tuple[Split, ...]) -> None:
+    """Whatever they come as, it has the rows in order, in the types of the columns."""
+    outcome = stored_splits(runner, *splits)
+    stored = store.read((FileSlice(str(outcome.file), ("n0",)),))
+    assert [(1, "1"), (2, "2"), (3, "3")] == rows(stored)
+    assert [("a", pa.int64()), ("b", pa.string())] == [(f.name, f.type) for f in stored.schema]
+    assert outcome.statistics is not None
+
+
+def test_rows_that_need_no_duckdb_can_be_interrupted(
+    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No statement of DuckDB's is there to notice it."""
+    split = ArrowRows([[1], [2]], pa.int64(), runner.interrupt)
+    read = SplitRead((), (split,), Pushed())
+    monkeypatch.setattr(cloudpickle, "loads", lambda _: read)  # it holds the runner
+    with pytest.raises(TaskError) as found:
+        stored_splits(runner)
+    assert TaskProblem.INTERRUPTED is found.value.detail.problem
 
 
 def test_inputs_are_named(runner: TaskRunner, store: Store) -> None:

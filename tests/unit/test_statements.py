@@ -9,6 +9,7 @@ from minishark.compiler.sql.statements import (
     CacheTable,
     CopyTo,
     CreateEnum,
+    CreateTable,
     CreateTableAs,
     Deallocate,
     Definition,
@@ -96,7 +97,7 @@ def test_duckdbs_catalog_views(con: duckdb.DuckDBPyConnection) -> None:
         ("CREATE OR REPLACE SECURE VIEW v AS SELECT 1", Definition),
         ("ALTER VIEW v RENAME TO w", Definition),
         ("RESET threads", Setting),
-        ("CREATE TABLE x (a INTEGER)", Write),
+        ("CREATE TABLE x (a INTEGER)", CreateTable),
         ("CREATE OR REPLACE TABLE x AS SELECT 1", CreateTableAs),
         ("/* a comment */ CREATE TEMP TABLE x AS SELECT 1", CreateTableAs),
         ("CREATE INDEX i ON items (a)", Write),
@@ -329,7 +330,7 @@ def test_created_and_dropped_tables(con: duckdb.DuckDBPyConnection) -> None:
         "CREATE TABLE t AS SELECT 1 WITH NO DATA",
         "CREATE TABLE IF NOT EXISTS t AS FROM u",
     ):
-        assert Write is type(parsed(con, text))
+        assert CreateTable is type(parsed(con, text))
     for text, missing_ok in (("DROP TABLE t", False), ("drop table if exists t", True)):
         dropped = parsed(con, text)
         assert isinstance(dropped, DropTable)

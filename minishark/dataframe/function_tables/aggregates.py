@@ -9,6 +9,16 @@ _SKEW = (
 _NO_OVERFLOW = "Sums of integers have 128 bits, which do not overflow."
 
 AGGREGATES = (
+    T(
+        "max_by(col, ord, k=None)",
+        ("@arg_max_null({col}, {ord})", "@max_by({col}, {ord}, {k})"),
+        "The value where another is greatest; a list of those of the `k` greatest.",
+    ),
+    T(
+        "min_by(col, ord, k=None)",
+        ("@arg_min_null({col}, {ord})", "@min_by({col}, {ord}, {k})"),
+        "The value where another is least; a list of those of the `k` least.",
+    ),
     T("count_if(col)", "coalesce(@count_if({col}), 0)", "In how many rows it is true."),
     T("collect_union(col)", "list_distinct(flatten(@list({col})))", "The union of lists."),
     T(

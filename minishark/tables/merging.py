@@ -1,0 +1,75 @@
+"""Stores partitions again whose deltas have grown, in the background.
+
+What a task has made of a partition as it was is published if that is still part of the partition:
+deltas that were added meanwhile stay. If rows were deleted from what was read, the work is lost,
+and done again after the next change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from minishark.errors import MinisharkError
+from minishark.tables.deltas import rebased, settled, should_merge
+from minishark.tables.tables import Tables
+
+
+@dataclass(slots=True, kw_only=True)
+class Merger:
+    """A thread that merges, while there is something to merge."""
+
+    tables: Tables
+    writing: threading.RLock  # held while versions are published
+    is_open: Callable[[], bool]  # whether the session is
+    _wanted: dict[str, None] = field(default_factory=dict)  # names of tables
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.Thread | None = None
+
+    def look(self, name: str) -> None:
+        """A table has changed: merge its partitions if it is time."""
+        table = self.tables.catalog.find(name)
+        if table is None or not any(map(should_merge, table.partitions)):
+            return
+        with self._lock:
+            self._wanted[name] = None
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="minishark-merge", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                name = next(iter(self._wanted), None)
+                if name is None or not self.is_open():
+                    self._thread = None
+                    return
+                del self._wanted[name]
+            # The session is closing, memory is full, or replicas are lost: queries will say so.
+            with contextlib.suppress(MinisharkError, OSError, RuntimeError):
+                self.merge(name)
+
+    def merge(self, name: str) -> None:
+        """Merge the partitions of a table that are worn."""
+        tables = self.tables
+        table = tables.catalog.get(name)
+        worn = [settled(part) for part in table.partitions if should_merge(part)]
+        if not worn:
+            return
+        merged = tables.stored_again(table, worn)
+        with self.writing:
+            current = tables.catalog.find(name)
+            new = current and rebased(current, worn, merged)
+            if current is None or new is None or current.folder != table.folder:
+                return
+            tables.changed((current, new))
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread, which ends when the cluster does."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
