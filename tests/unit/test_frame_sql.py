@@ -36,6 +36,10 @@ class PlainRunner:
         pairs = zip(relation.columns, map(str, relation.types), strict=True)
         return tuple(TypedColumn(name, type_) for name, type_ in pairs)
 
+    def handles(self, sql: str) -> tuple[object, ...]:
+        """Nothing has to be kept."""
+        return ()
+
     def frame(self, table: str) -> DataFrame:
         """A table as a DataFrame."""
         schema = self.bind(f"FROM {table}")
