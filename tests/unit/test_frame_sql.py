@@ -433,7 +433,17 @@ def test_tab_lists_what_is_for_users(t: DataFrame) -> None:
         assert all(name == snake_case(name) for name in public(item)), item
     assert {"a", "b", "c", "select", "with_column", "collect"} <= public(t)
     assert {"alias", "cast", "over"} <= public(t.a)
-    assert {"agg", "apply_in_arrow", "apply_in_pandas", "avg", "count", "max", "mean", "min"} | {
+    assert {
+        "agg",
+        "apply_in_arrow",
+        "apply_in_pandas",
+        "avg",
+        "cogroup",
+        "count",
+        "max",
+        "mean",
+        "min",
+    } | {
         "pivot",
         "sum",
     } == public(t.group_by("a"))
