@@ -176,7 +176,7 @@ class Levels(Memory):
 
     # News of so many nodes, for each of the other schedulers, are told: a message in so many. So
     # are those that are that old.
-    NEWS: Final = 20
+    NEWS: Final = 40
     NEWS_S: Final = 0.05
     # Nothing is told where that would be more than this share of the nodes: so late, all schedulers
     # would choose the same nodes, and each does better on its own.
@@ -188,8 +188,7 @@ class Levels(Memory):
         # To be told: the node, and its stamp and level, or 0 and a change of its level.
         self._news: dict[NodeName, list[Any]] = {}
         self._told_at = 0.0
-        # Whether there are other schedulers who are told, or who are told nothing.
-        self.telling = self.alone = False
+        self.alone = False  # there are other schedulers, who are told nothing
 
     def is_free(self, node: NodeName) -> bool:
         return self.load.get(node, -1) < 0
@@ -237,7 +236,6 @@ class Levels(Memory):
         """What is new, if there is enough of it to be told, or it is old."""
         enough = self.NEWS * peers
         self.alone = enough > self.NEWS_SHARE * len(self._stamps)
-        self.telling = not self.alone
         if self.alone:
             self._news.clear()
         if not self._news or (len(self._news) < enough and now < self._told_at + self.NEWS_S):
@@ -314,17 +312,10 @@ class KnownIdle(Remembering):
     """
 
     HEADROOM: Final = 1.02
-    # Reservations a task where too few nodes are idle: what has four messages a task at 95 % load,
-    # with one scheduler, and with several of which each is on its own or tells the others.
+    # Reservations a task where too few nodes are idle, also if other schedulers tell nothing: what
+    # has four messages a task at 95 % load.
     CROWDED: Final = 1.2
     CROWDED_ALONE: Final = 1.35
-    CROWDED_TELLING: Final = 1.1
-
-    def crowded(self) -> float:
-        """The one that applies now."""
-        if self.levels.alone:
-            return self.CROWDED_ALONE
-        return self.CROWDED_TELLING if self.levels.telling else self.CROWDED
 
     def __init__(self) -> None:
         self.levels = Levels()
@@ -351,7 +342,8 @@ class _KnownIdlePlacer(UnconstrainedPlacer):
     wants_levels = True
 
     def __init__(self, rng: Random, placement: KnownIdle) -> None:
-        super().__init__(rng, placement.crowded())
+        alone = placement.levels.alone
+        super().__init__(rng, placement.CROWDED_ALONE if alone else placement.CROWDED)
         self._placement = placement
 
     def _place(
