@@ -1013,12 +1013,14 @@ def statement_frame(
     runtime: Runtime, sql: str, schema: Schema, *, explain: str | None = None
 ) -> DataFrame:
     """The rows of a bound query; or of its EXPLAIN, which is "plan" or "analyze"."""
-    return DataFrame(LazyQuery(runtime=runtime, select=QueryText(sql, schema), explain=explain))
+    select, held = QueryText(sql, schema), runtime.handles(sql)
+    return DataFrame(LazyQuery(runtime=runtime, select=select, explain=explain, held=held))
 
 
 def relation_frame(runtime: Runtime, sql: str, schema: Schema, *, alias: str = "") -> DataFrame:
     """All rows of a relation in FROM: a table, with its name as the alias, or a table function."""
-    return DataFrame(LazyQuery(runtime=runtime, select=relation(sql, schema, alias)))
+    select, held = relation(sql, schema, alias), runtime.handles(sql)
+    return DataFrame(LazyQuery(runtime=runtime, select=select, held=held))
 
 
 def source_frame(runtime: Runtime, held: HeldSource) -> DataFrame:

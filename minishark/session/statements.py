@@ -44,6 +44,7 @@ class Statements:
 
     runtime: Runtime  # what runs them
     _prepared: dict[str, str] = field(default_factory=dict)
+    _held: dict[str, tuple[object, ...]] = field(default_factory=dict)  # for prepared ones
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
@@ -127,9 +128,10 @@ class Statements:
                 runtime.definitions.create_enum(sql)
             case kinds.Prepare(name=name, statement=prepared):
                 self._prepared[name] = prepared
+                self._held[name] = runtime.handles(prepared)
             case kinds.Deallocate(name=name):
                 self._prepared_statement(name)
-                del self._prepared[name]
+                del self._prepared[name], self._held[name]
             case _:
                 assert_never(statement)
 

@@ -43,6 +43,9 @@ class SplitStream:
         self._schema: pa.Schema | None = None
         self.failed: BaseException | None = None
 
+    def cancel(self) -> None:
+        self._split.cancel()
+
     def __arrow_c_schema__(self) -> object:
         if self._schema is None:
             with self._noting(), self._split.read(self._pushed) as reader:
@@ -113,6 +116,11 @@ class Scans:
         parts = self._parts.get(name, [])
         streams = [part for part in parts if part is not None]
         return streams if streams and len(streams) == len(parts) else None
+
+    def cancel(self) -> None:
+        """Nobody needs the rows; may be called from another thread."""
+        for stream in [*self.streams.values()]:
+            stream.cancel()
 
     def _check(self) -> None:
         for file in self._files:

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from minishark.cli.progress import progress_lines, waiting_text
 from minishark.cli.shell.completion import Names, Suggestion, path_suggestions, suggestions
 from minishark.cli.shell.interpreter import Entry, duration_text, error_text, is_complete, split
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.dataframe.show import fitting_widths, human_bytes
 from minishark.errors import QueryError
 from minishark.query.progress import StageProgress
+from minishark.session.progress import progress_lines, waiting_text
 
 NAMES = Names(
     columns={"nation": ["n_name", "n_key"], "region": ["r_name"], "Odd one": ["x"]},
