@@ -103,6 +103,7 @@ class Table:
     statistics: TableStatistics
     replicas: int = 1  # the declared number; where nodes die, others get copies
     is_computed: bool = True  # False for a cached table that is computed when first needed
+    title: str = ""  # what users know it as, if not by its name
     version: int = 0  # 0 as it was stored; each change gives it a number that no other has
 
     @property

@@ -43,6 +43,10 @@ class Cancellation:
 class Runtime(Protocol):
     """Plans and runs queries, and stores tables; every method is safe to call from any thread."""
 
+    @property
+    def session(self) -> Any:
+        """The session that it belongs to; None when that is gone."""
+
     # Queries
 
     def bind(self, sql: str) -> Schema:
@@ -89,6 +93,9 @@ class Runtime(Protocol):
 
     def with_calls(self, sql: str) -> str:
         """A text of SQL with tables in place of sources that DuckDB can't read."""
+
+    def handles(self, sql: str) -> tuple[object, ...]:
+        """What has to be kept while somebody may run a text that `with_calls` has made."""
 
     def create_table(self, name: str, data: Any, *, layout: Layout, replace: bool = False) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""

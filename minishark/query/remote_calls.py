@@ -48,6 +48,13 @@ class RemoteFiles:
         shown = ", ".join(map(repr, self.patterns))
         return f"{self.reader}({shown if len(self.patterns) == 1 else f'[{shown}]'})"
 
+    @property
+    def sql(self) -> str:
+        """A call that means them."""
+        return (
+            ", ".join([self.name[:-1], *(f"{name} = {text}" for name, text in self.options)]) + ")"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:

@@ -169,4 +169,5 @@ def _stages_text(plan: QueryPlan, *, threads: int, sql: bool) -> str:
         tables = {item.name: plan.tables[item.table.lower()] for item in inputs}
         return preferred_nodes(stage, tables, index)
 
-    return stages_text(plan.stages, preferred, threads=threads, sql=sql)
+    titles = {name: table.title for name, table in plan.tables.items() if table.title}
+    return stages_text(plan.stages, preferred, threads=threads, sql=sql, titles=titles)

@@ -121,7 +121,7 @@ def _stage(stage: Stage, tables: Mapping[str, Table]) -> kinds.StagePlan:
         stage=stage.index,
         tasks=stage.tasks,
         reads=stage.parents,
-        tables=tuple(table.name for table in found),
+        tables=tuple(table.title or table.name for table in found),
         table_bytes=sum(table.bytes for table in found),
         buckets=stage.buckets,
         does=", ".join(dict.fromkeys(reversed(kinds_of))),

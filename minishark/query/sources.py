@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 import duckdb
 import pyarrow as pa
@@ -53,6 +54,8 @@ from minishark.worker.host_files import HostFiles
 from minishark.worker.scans import Scans, SplitRead
 
 _FILES_MAX = 64
+_CALLS_MAX = 256
+"""How many calls of functions, and as many of readers, are known whose tables nobody holds."""
 _READ_BYTES_MAX = 256 << 20
 """The bytes of splits that one task reads, about, where there are many splits."""
 _ROWS_UNKNOWN = 1_000_000
@@ -82,12 +85,15 @@ _OPTIONS = {
 _COMMON_OPTIONS = frozenset(["union_by_name", "hive_partitioning", "hive_types_autocast"])
 _TEXT = r"'(?:[^']|'')+'"
 _NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"'.encode())
+_UNNAMED = re.compile(rf'(?<!\w)("?)({UNNAMED_SOURCE}\d+)\1(?!\w)')
 _MAY_NAME_FILES = re.compile("parquet|csv|tsv|json", re.IGNORECASE)
 
 _ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
 
 _Call: TypeAlias = tuple[str, tuple[tuple[str | None, str], ...]]
 """A function, and the names and texts of its arguments."""
+
+_Key = TypeVar("_Key", _Call, RemoteFiles)
 
 _FileKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """A reader, patterns, and options."""
@@ -146,8 +152,10 @@ class SourceTable:
             )
             for i, group in enumerate(grouped(splits, tasks))
         )
+        is_named = not self.name.startswith(UNNAMED_SOURCE)
         return Table(
             name=name,
+            title=name if is_named else self.source.name,
             schema=self.snapshot.schema,
             partitions=partitions,
             partition_by=(),
@@ -197,6 +205,7 @@ class HeldSource:
 
     name: str  # of its table
     schema: Schema
+    text: str  # what stands for it where users see SQL
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,8 +219,11 @@ class SourceTables:
     _current: dict[str, SourceTable] = field(default_factory=dict)  # by name in lower case
     _named: dict[str, str] = field(default_factory=dict)  # those of users, by name in lower case
     _files: OrderedDict[_FileKey, str] = field(default_factory=OrderedDict)
-    _calls: dict[_Call, str] = field(default_factory=dict)
-    _remote: dict[RemoteFiles, str] = field(default_factory=dict)  # names; views may have them
+    _calls: OrderedDict[_Call, HeldSource] = field(default_factory=OrderedDict)
+    _remote: OrderedDict[RemoteFiles, HeldSource] = field(default_factory=OrderedDict)
+    # All handles, by the names of their tables; and those that views and macros need, by theirs.
+    _handles: WeakValueDictionary[str, HeldSource] = field(default_factory=WeakValueDictionary)
+    _defined: dict[str, tuple[HeldSource, ...]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _released: deque[str] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -257,13 +269,73 @@ class SourceTables:
             self._put(table)
         return table
 
-    def hold(self, source: Source) -> HeldSource:
-        """Let queries read a source until the handle is gone."""
+    def hold(self, source: Source, text: str = "") -> HeldSource:
+        """Let queries read a source until the handle is gone.
+
+        Args:
+            source: the source.
+            text: SQL that means it; by default its name.
+        """
         table = self.add_unnamed(source)
-        held = HeldSource(table.name, table.snapshot.schema)
+        held = HeldSource(table.name, table.snapshot.schema, text or quote(source.name))
         # A finalizer may run anywhere, even where the lock is held.
         weakref.finalize(held, self._released.append, table.name).atexit = False
+        self._handles[table.name] = held
         return held
+
+    def handles(self, sql: str) -> tuple[HeldSource, ...]:
+        """The handles of the sources that a text names; who keeps the text has to keep them."""
+        if UNNAMED_SOURCE not in sql:
+            return ()
+        names = dict.fromkeys(name for _, name in _UNNAMED.findall(sql))
+        found = map(self._handles.get, names)
+        return tuple(held for held in found if held is not None)
+
+    def keep(self, defined: str, sql: str) -> None:
+        """Keep the sources that a definition names, until another one has its name.
+
+        Args:
+            defined: the name of the view or macro.
+            sql: the statement.
+        """
+        with self._lock:
+            self._defined[defined.lower()] = self.handles(sql)
+
+    def shown(self, sql: str) -> str:
+        """A text, of SQL or of a message about some, with what users wrote for unnamed sources."""
+        if UNNAMED_SOURCE not in sql:
+            return sql
+
+        def text(found: re.Match[str]) -> str:
+            held = self._handles.get(found[2])
+            return found[0] if held is None else held.text
+
+        return _UNNAMED.sub(text, sql)
+
+    def told(self, message: str) -> str:
+        """A message of DuckDB about a statement, with what users wrote for unnamed sources."""
+        lines = message.split("\n")
+        for number, line in enumerate(lines[1:], 1):
+            marks = line.strip()
+            if marks and not marks.strip("^"):  # they stay below the same word
+                before = lines[number - 1][: line.index("^")]
+                lines[number] = " " * len(self.shown(before)) + marks
+        return self.shown("\n".join(lines))
+
+    def _known(self, calls: OrderedDict[_Key, HeldSource], key: _Key) -> str | None:
+        with self._lock:
+            if key not in calls:
+                return None
+            calls.move_to_end(key)
+            return calls[key].name
+
+    def _remembered(self, calls: OrderedDict[_Key, HeldSource], key: _Key, held: HeldSource) -> str:
+        """Note what a call stands for; those that were not named for the longest time go."""
+        with self._lock:
+            held = calls.setdefault(key, held)  # another thread may have been faster
+            gone = calls.popitem(last=False) if len(calls) > _CALLS_MAX else None
+        del gone  # not where the lock is held
+        return held.name
 
     def _sweep(self) -> None:
         """Remove the sources whose handles are gone."""
@@ -280,8 +352,7 @@ class SourceTables:
         Raises:
             DataError: there are none, or they can't be read.
         """
-        with self._lock:
-            known = self._remote.get(files)
+        known = self._known(self._remote, files)
         if known is not None:
             return known
 
@@ -291,9 +362,7 @@ class SourceTables:
         source = FileSource(
             name=files.name, reader=files.reader, find=find, options=dict(files.options), reach=self
         )
-        name = self.add_unnamed(source).name
-        with self._lock:
-            return self._remote.setdefault(files, name)
+        return self._remembered(self._remote, files, self.hold(source, files.sql))
 
     def remove(self, name: str) -> None:
         with self._lock:
@@ -380,8 +449,7 @@ class SourceTables:
         given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
         texts = [(found[1], found[2]) for found in given if found is not None]
         key = (function, tuple(texts))
-        with self._lock:
-            known = self._calls.get(key)
+        known = self._known(self._calls, key)
         if known is not None:
             return known
         values = self.planning.constants([text for _, text in texts])
@@ -392,9 +460,7 @@ class SourceTables:
             source = self.functions[function](self, *unnamed, **named)
         except TypeError as error:
             raise OptionError(f"{function}: {error}") from error
-        name = self.add_unnamed(source).name
-        with self._lock:
-            return self._calls.setdefault(key, name)
+        return self._remembered(self._calls, key, self.hold(source, f"{function}({arguments})"))
 
     # Files that queries name
 
@@ -515,6 +581,7 @@ class SourcesOfStatement:
         self._tables = tables
         self._opened: dict[str, SourceTable] = {}  # by name in lower case
         self._begun: list[Snapshot] = []  # to be closed
+        self._scans: list[Scans] = []  # that have begun to read
         self._lock = threading.Lock()
         self.failed: MinisharkError | None = None
 
@@ -562,11 +629,18 @@ class SourcesOfStatement:
     def scans(self, table: SourceTable) -> Scans:
         """Reads all rows of an opened table, as the input `rows`."""
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
-        return Scans(
+        scans = Scans(
             reads={"rows": tuple(partition.read for partition in found.partitions)},
             hold=self._tables.host_files.held,
             access=self._tables.storage.access(),
         )
+        self._scans.append(scans)
+        return scans
+
+    def cancel(self) -> None:
+        """Nobody needs the statement's answer; may be called from another thread."""
+        for scans in [*self._scans]:
+            scans.cancel()
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
@@ -640,12 +714,17 @@ def with_splits(
         in lower case, the version of the source that it reads.
     """
     if isinstance(plan.operator, Statement):
-        named = [name for name in plan.operator.tables if name.lower() in sources]
+        statement = plan.operator
+        named = [name for name in statement.tables if name.lower() in sources]
         own: dict[str, SourceTable] = {}
         for name in named:
             own[name.lower()] = sources[name.lower()].opened(own.values())
         tables = [_table(own[name.lower()], Pushed(), name, options)[0] for name in named]
-        return plan, tables, own
+        shown = {table.name: table.title for table in tables}
+        statement = replace(
+            statement, titles=tuple(shown.get(name, name) for name in statement.tables)
+        )
+        return replace(plan, operator=statement), tables, own
     titles = {name: table.source.name for name, table in sources.items()}
     for rule, own in enabled(Phase.SOURCES, options):
         plan = rule.apply(plan, titles, own)

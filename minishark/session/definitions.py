@@ -46,6 +46,10 @@ class Definitions:
             own: whether it counts for statements of this session only.
             view: the view that it creates, replaces or drops.
         """
+        self._define(sql, own=own, view=view)
+        self.engine.sources.keep(view or sql, sql)
+
+    def _define(self, sql: str, *, own: bool, view: str) -> None:
         engine = self.engine
         with engine.up_to_date():
             if engine.scratch.is_elsewhere:

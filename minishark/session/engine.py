@@ -54,6 +54,7 @@ from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
+from minishark.session.prints import TaskPrints
 from minishark.session.scratch_database import ReadTable, ScratchDatabase
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
@@ -144,6 +145,7 @@ class Engine:
             catalog=self.tables.catalog,
             options=options,
             sources=self.sources,
+            cores=lambda: cluster.cores,
         )
         self.scratch = ScratchDatabase(limits, self._readable, self._reading)
         self.root = self
@@ -153,6 +155,7 @@ class Engine:
         self.own_environment = Environment(storage=storage)
         self.open_queries = OpenQueries()
         self.events = EventStream()
+        self.prints = TaskPrints()
         self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self.explain_until_s = 0.0
         self.transaction: MemoryTransaction | None = None  # the one that the session has begun
@@ -235,6 +238,7 @@ class Engine:
             self.scratch.close()
             return True
         with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
+            steps.callback(self.prints.close)
             steps.callback(self.planning.close)
             steps.callback(self.scratch.close)
             if self._replicator is not None:
@@ -277,6 +281,8 @@ class Engine:
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        for sentence in self.cluster.warnings if self.is_root else ():
+            self.warn(sentence)  # it may have found out since
         return tuple(self._warnings)
 
     def warn(self, sentence: str) -> None:
@@ -354,7 +360,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _reading(self, sql: str) -> Iterator[ReadTable]:
-        with self.sources.reading(sql) as sources:
+        with self.sources.reading(sql) as sources, stopped_by(sources.cancel):
             yield lambda name: sources.rows(name) if name in self.sources else self._rows(name)
 
     def _rows(self, name: str) -> pa.Table:
@@ -412,7 +418,7 @@ class Engine:
         number, began_s = next(self._query_numbers), time.perf_counter()
         observer = QueryObserver(number=number, emit=emit, kind=kind)
         self.running[number] = observer
-        observer.started(sql)
+        observer.started(self.sources.shown(sql))
         try:
             with stopped_by(observer.cancel):
                 yield observer
@@ -430,7 +436,7 @@ class Engine:
             yield
         except MinisharkError as error:
             observer = QueryObserver(number=next(self._query_numbers), emit=self.events.emit)
-            observer.started(sql)
+            observer.started(self.sources.shown(sql))
             observer.raised(error, time.perf_counter() - began_s)
             raise
 
@@ -653,6 +659,7 @@ class _Query(Generic[Result]):
                 on_progress=self._tell if self.handlers or engine.progress_handlers else None,
                 adaptation=adaptation,
                 observer=self.observer,
+                on_print=engine.prints.show,
             )
             run.run()
             result = self.sink.finish(run)

@@ -99,6 +99,12 @@ class Split(ABC):
             DataError: something can't be read; the message names the file or table.
         """
 
+    def cancel(self) -> None:  # noqa: B027 - most give their rows soon
+        """Nobody needs the rows: end what `read` waits for.
+
+        Called from another thread, perhaps several times, also when nothing is read (any more).
+        """
+
 
 class Snapshot(ABC):
     """One version of a source.

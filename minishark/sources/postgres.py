@@ -8,7 +8,9 @@ predicates are part of the SQL that tasks send.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,6 +47,7 @@ _DRIVER = "adbc_driver_postgresql.dbapi"
 _HOLD_S = 3600
 _BLOCK_BYTES = 8192
 _BLOCKS_MIN = 1024  # of a split: 8 MiB
+_CANCELLING = threading.Lock()  # a connection is not closed meanwhile
 _TID_RANGES_SINCE = 140_000  # earlier servers read the whole table for each range of blocks
 
 
@@ -191,6 +194,7 @@ class PostgresSplit(Split):
     ) -> None:
         self._server, self._table, self._exported, self._blocks = server, table, exported, blocks
         self.bytes = size
+        self._reading: Connection | None = None
 
     def __repr__(self) -> str:
         return f"PostgresSplit({self._table.name!r}, {self._blocks})"
@@ -212,7 +216,7 @@ class PostgresSplit(Split):
     def _batches(
         self, sql: str, columns: Sequence[PostgresColumn], target: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        with self._server.connected() as connection:
+        with self._server.connected() as connection, self._cancellable(connection):
             fetched(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             fetched(connection, f"SET TRANSACTION SNAPSHOT {quote_text(self._exported)}")
             fetched(connection, f"SET LOCAL lock_timeout = {int(LOCK_OF_TASKS_S * 1000)}")
@@ -220,6 +224,21 @@ class PostgresSplit(Split):
                 cursor.execute(sql)
                 for batch in cursor.fetch_record_batch():
                     yield converted(batch, columns, target, self._table.name)
+
+    @contextlib.contextmanager
+    def _cancellable(self, connection: Connection) -> Iterator[None]:
+        self._reading = connection
+        try:
+            yield
+        finally:
+            with _CANCELLING:
+                self._reading = None
+
+    def cancel(self) -> None:
+        """Have the server end the statement."""
+        with _CANCELLING, contextlib.suppress(Exception):  # it may be over
+            if self._reading is not None:
+                self._reading.adbc_cancel()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,13 @@ class Server:
 
         dsn = self._dsn if isinstance(self._dsn, str) else complete(self._dsn())
         assert isinstance(dsn, str), "the function has been called"
+        failure: DataError | None = None
         try:
             connection: Connection = dbapi.connect(dsn, autocommit=True)
         except dbapi.Error as error:
-            raise self.told(error, dsn) from None  # the cause may quote the string
+            failure = self.told(error, dsn)
+        if failure is not None:
+            raise failure  # without a cause or context, which may quote the string
         try:
             fetched(connection, "SET standard_conforming_strings = on")
             fetched(connection, "SET TimeZone = 'UTC'")
@@ -85,9 +88,14 @@ class Server:
         text = (found[1] if found else str(error)).strip().rstrip(".")
         for secret in passwords_in(dsn):
             text = text.replace(secret, "***")
+        if _has_odd_password(dsn):
+            text = "in the password of the connection string, write @ as %40 and / as %2F"
         hint = ""
         if "snapshot" in text and ("invalid" in text or "does not exist" in text):
-            hint = " The query took longer than the source's option `hold` allows; raise it."
+            hint = (
+                " The transaction that keeps the rows has ended: somebody terminated it, or the "
+                "query took longer than the source's option `hold` allows."
+            )
         if "lock timeout" in text:
             hint = " Somebody changes the table's columns, truncates it or writes it anew."
         return DataError(f"Can't read {self.name}: {text}.{hint}")
@@ -246,6 +254,12 @@ def _complete_uri(uri: str, defaults: Mapping[str, str]) -> str:
 def _quoted_parameter(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+def _has_odd_password(dsn: str) -> bool:
+    """Whether libpq may take a part of a URI's password for a host or port, and quote it."""
+    user, at, _ = dsn.partition("://")[2].rpartition("@")
+    return bool(at and re.search("[@/]", user.partition(":")[2]))
 
 
 def passwords_in(dsn: str) -> list[str]:

@@ -7,7 +7,6 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.worker.prepared import Inputs, PreparedFragments
+from minishark.worker.progress import TaskProgress
 from minishark.worker.protocol import (
     CopyTarget,
     FileSlice,
@@ -78,6 +78,7 @@ class TaskRunner:
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
         self._spill_folder = Path(spill_folder)
         self._interrupted = threading.Event()  # the task that runs
+        self._scanning: Scans | None = None  # what the task reads of sources
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
@@ -91,6 +92,7 @@ class TaskRunner:
         self._scalars = Scalars()
         self._profiling = False
         self._profiles: dict[str, Profiled] = {}  # of the task that runs
+        self._progress = TaskProgress(store)
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Run the fragment of `stage` on the inputs of `task`.
@@ -101,7 +103,8 @@ class TaskRunner:
         with self._running:
             self._store.take_received()  # of a task that failed
             self._interrupted.clear()
-            outcome = self._run_guarded(stage, task)
+            with self._progress.of(stage, task):
+                outcome = self._run_guarded(stage, task)
             received = self._store.take_received()
             if received or self._profiles:
                 return structs.replace(outcome, received=received, profiles=self._profiles)
@@ -142,6 +145,10 @@ class TaskRunner:
         Views that were defined over those files are then wrong.
         """
         return not stage.types and stage.working_folder not in ("", self._working_folder)
+
+    def tell_progress(self) -> None:
+        """Tell front ends of this host how far the task is; may be called from another thread."""
+        self._progress.tell(self._duckdb.progress)
 
     def fit_memory(self) -> None:
         """Give DuckDB the memory that files leave; may be called from another thread."""
@@ -286,6 +293,9 @@ class TaskRunner:
         """
         self._interrupted.set()
         self._duckdb.interrupt()
+        scans = self._scanning
+        if scans is not None:
+            scans.cancel()
         return self._user_code.stop()
 
     def forget(self, folder: str) -> None:
@@ -324,8 +334,15 @@ class TaskRunner:
         ):
             yield tables
 
-    def _scans(self, stage: StageTask, task: TaskPayload) -> AbstractContextManager[Scans]:
-        return Scans(reads=task.reads, hold=self._host_files.held, access=stage.access).open()
+    @contextlib.contextmanager
+    def _scans(self, stage: StageTask, task: TaskPayload) -> Iterator[Scans]:
+        scans = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
+        self._scanning = scans
+        try:
+            with scans.open():
+                yield scans
+        finally:
+            self._scanning = None
 
     def _stored_splits(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Store the rows of splits in the types of the columns.

@@ -6,10 +6,11 @@ and continues there. A file is invisible until it is complete.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,17 @@ def disk_full(error: Exception) -> str:
         "The disk is full: free some of it, or set TMPDIR to a folder on a larger one before "
         f"minishark starts. ({error})"
     )
+
+
+@contextlib.contextmanager
+def _naming(path: Callable[[], Path]) -> Iterator[None]:
+    """Errors of a full disk that name the file, as a descriptor does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path())) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +94,15 @@ class FileWriter:
         """
         size = sum(batch.nbytes for batch in batches)
         need = _SLACK_BYTES + size + len(batches) * len(self._schema) * _COLUMN_SLACK_BYTES
-        writer = self._with_room(need)
-        for batch in batches:
-            writer.write_batch(batch)
-            self._rows += batch.num_rows
+        with _naming(self._path):
+            writer = self._with_room(need)
+            for batch in batches:
+                writer.write_batch(batch)
+                self._rows += batch.num_rows
         self._bytes += size
+
+    def _path(self) -> Path:
+        return self._paths[self._on_disk]
 
     def _with_room(self, need: int) -> pa.RecordBatchFileWriter:
         """The writer, after reserving `need` bytes if it writes to shared memory."""
@@ -142,7 +158,8 @@ class FileWriter:
     ) -> None:
         try:
             if kind is None:
-                self._finish()
+                with _naming(self._path):
+                    self._finish()
         finally:
             if self._sink is not None:
                 self._sink.close()
@@ -181,10 +198,11 @@ class RawFile:
         Raises:
             OSError: the disk is full, or the folder is not there (any more).
         """
-        if self._file is None:
-            self._size = size
-            self._file = self._opened(size)
-        self._file.write(data)
+        with _naming(lambda: self._path):
+            if self._file is None:
+                self._size = size
+                self._file = self._opened(size)
+            self._file.write(data)
 
     def restart(self) -> None:
         """Forget what was written."""

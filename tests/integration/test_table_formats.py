@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from s3_server import S3Server
 
 import minishark
-from minishark.errors import DataError, OptionError
+from minishark.errors import DataError, MinisharkError, OptionError
 from minishark.sources.delta import DeltaSource
 
 ROWS = pa.table({"id": range(1000), "k": [each % 5 for each in range(1000)]})
@@ -83,6 +83,22 @@ def test_wrong_arguments_are_errors_that_say_so(session: minishark.Session, delt
     with pytest.raises(OptionError, match="must not have a password") as caught:
         session.sql("FROM postgres_scan('postgresql://u:pw9@h/d', 'public', 't')").collect()
     assert "pw9" not in str(caught.value)
+
+
+def test_constants_of_wrong_types_are_the_errors_of_tables_in_memory(
+    session: minishark.Session, delta: Path, iceberg: Table
+) -> None:
+    """Whether they are asked of a source or not."""
+    session.create_table("in_memory", ROWS)
+    scans = ("in_memory", f"delta_scan('{delta}')", f"iceberg_scan('{iceberg.metadata_location}')")
+    for where in ("k = 'abc'", "k < 'x' AND k > 0", "k IN ('1', 'y')", "k = '2 January'"):
+        errors = []
+        for scan in scans:
+            with pytest.raises(MinisharkError) as caught:
+                session.sql(f"SELECT count(*) FROM {scan} WHERE {where}").collect()
+            errors.append((type(caught.value), str(caught.value)))
+        assert 1 == len(set(errors)), errors
+    session.drop_table("in_memory")
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
+from processes import until
 
 import minishark
+import minishark.query.sources as query_sources
 from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.errors import CatalogError, DataError, OptionError, QueryError, UnsupportedError
+from minishark.errors import (
+    CatalogError,
+    DataError,
+    OptionError,
+    QueryCancelledError,
+    QueryError,
+    UnsupportedError,
+)
+from minishark.events.kinds import AnyEvent, QueryPlanned, QueryStarted
 from minishark.expressions import Column, Schema
+from minishark.query.sinks import CollectRows
+from minishark.session.interruption import Interruption, running
 from minishark.session.session import Session
 from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split
 from minishark.sources.files import named_files
@@ -93,6 +107,19 @@ class Weather(Source):
         found = sorted(Path(self.log).read_text().split())
         Path(self.log).write_text("")
         return found
+
+
+@dataclass
+class Stuck(Month):
+    """Rows that do not come until the query is cancelled."""
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        Path(self.log).write_text("reads")
+        until(lambda: Path(self.log).read_text() == "cancelled", "the end of the query", 60)
+        return super().read(pushed)
+
+    def cancel(self) -> None:
+        Path(self.log).write_text("cancelled")
 
 
 @dataclass
@@ -222,12 +249,67 @@ def test_functions_that_duckdb_lacks(
     assert 12 == session.relation(call).filter("day = 1").count()
     assert [2] == [each.factor for each in made]
     assert {"w"} == set(session.tables)
+    with pytest.raises(QueryError) as caught:
+        session.sql(f"SELECT 1 FROM {call} WHERE snow > 1")
+    _, line, marks = str(caught.value).rsplit("\n", 2)
+    assert line.endswith(f"SELECT 1 FROM {call} WHERE snow > 1")
+    assert line.index("snow") == marks.index("^")
     with pytest.raises(OptionError, match=r"weather_scan: .*'size'"):
         session.sql("FROM weather_scan('x', size = 3)")
     with pytest.raises(QueryError, match="day"):
         session.sql("SELECT day FROM t, weather_scan(day)")
     session.sql("DROP VIEW v")
     session.sql("DROP TABLE w")
+
+
+def test_calls_are_forgotten_when_nobody_needs_their_tables(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long session does not fill up; frames, views, macros and prepared statements still run."""
+    sources = session._runtime.engine.sources
+    monkeypatch.setattr(query_sources, "_CALLS_MAX", 2)
+    monkeypatch.setattr(
+        sources, "functions", {"scan": lambda _, log, factor: Weather(log, factor=factor)}
+    )
+    (tmp_path / "log").touch()
+    before = set(sources.names)
+
+    def call(factor: int) -> str:
+        return f"scan('{tmp_path / 'log'}', {factor})"
+
+    frame = session.sql(f"FROM {call(1)}").filter("day = 1")
+    relation = session.relation(call(2))
+    session.sql(f"CREATE VIEW seen AS FROM {call(3)}")
+    session.sql(f"CREATE MACRO made() AS TABLE FROM {call(4)}")
+    session.sql(f"PREPARE asked AS FROM {call(5)}")
+    for factor in range(6, 16):
+        assert [(factor,)] == rows(session, f"SELECT min(rain) FROM {call(factor)}")
+    gc.collect()
+    assert 10 > len(set(sources.names) - before)
+    factors = [1, 2, 3, 4, 5]
+    frames = [frame, relation, *map(session.sql, ("FROM seen", "FROM made()", "EXECUTE asked"))]
+    assert factors == [min(row.rain for row in each.collect()) for each in frames]
+    session.sql("DROP VIEW seen; DROP MACRO TABLE made; DEALLOCATE asked")
+    del frame, relation, frames
+    gc.collect()
+    rows(session, f"SELECT 1 FROM {call(16)}")
+    assert 5 > len(set(sources.names) - before)
+
+
+def test_users_see_what_they_wrote(session: Session, tmp_path: Path) -> None:
+    """Plans, stages and events have the source's name, or the call, for a table without one."""
+    (tmp_path / "log").touch()
+    frame = session.read.source(Weather(str(tmp_path / "log")))
+    sample = session.sql(f"FROM ({frame.sql()}) USING SAMPLE 5 ROWS")
+    assert "table the weather as " in frame.plan_text("stages")
+    assert "Statement over the weather: " in sample.plan_text("physical")
+    events: list[AnyEvent] = []
+    for query in (frame, sample):
+        session._runtime.engine.run(query.sql(), CollectRows(), keep=events.append)
+    started = [each.sql for each in events if isinstance(each, QueryStarted)]
+    assert all('FROM "the weather"' in sql for sql in started)
+    planned = [each for each in events if isinstance(each, QueryPlanned)]
+    assert [("the weather",)] * 2 == [stage.tables for each in planned for stage in each.stages]
 
 
 def test_errors_are_told_as_the_source_tells_them(session: Session, weather: Weather) -> None:
@@ -260,6 +342,30 @@ def test_a_statement_sees_one_version_wherever_it_runs(session: Session, tmp_pat
     finally:
         session.drop_table("restless")
         session.drop_table("found")
+
+
+def test_a_cancelled_query_does_not_wait_for_rows(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setattr(Year, "splits", lambda *_: [Stuck(1, 1, str(log))])
+    frame = session.read.source(Weather(str(log)))
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(frame.collect_async())
+        await asyncio.to_thread(until, log.exists, "the task reads")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    until(lambda: log.read_text().startswith("cancelled"), "the task is told", 10)
+    log.unlink()
+    interruption = Interruption()
+    with ThreadPoolExecutor(1) as pool, running(interruption):
+        pool.submit(lambda: (until(log.exists, "it reads"), interruption.cancel()))
+        with pytest.raises(QueryCancelledError):
+            session._runtime.engine.query_in_front_end(frame.sql())
 
 
 def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:

@@ -434,9 +434,12 @@ class Statement(_Leaf):
     tables: tuple[str, ...]
     reason: str
     schema: Schema
+    titles: tuple[str, ...] = ()  # what users know the tables as
 
     def label(self, inputs: Sequence[Schema]) -> str:
-        return f"Statement over {', '.join(self.tables) or 'no table'}: {self.reason}"
+        return (
+            f"Statement over {', '.join(self.titles or self.tables) or 'no table'}: {self.reason}"
+        )
 
 
 Operator: TypeAlias = (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from minishark.compiler.rules import RULES
 from minishark.compiler.stages.stage import Input, Stage, TableInput
 
 _WIDTH = 100
+NO_TITLES: Mapping[str, str] = MappingProxyType({})
 
 
 def stages_text(
@@ -17,6 +19,7 @@ def stages_text(
     *,
     threads: int = 1,
     sql: bool = False,
+    titles: Mapping[str, str] = NO_TITLES,
 ) -> str:
     """All stages, in the order in which they can run.
 
@@ -25,8 +28,12 @@ def stages_text(
         preferred: the nodes that a task prefers, by stage and task index; empty for any node.
         threads: how many cores a large task may use that is the only one of its stage.
         sql: whether to show the fragments too.
+        titles: what users know tables as, by name in lower case, if not by their names.
     """
-    texts = (_stage_text(each, stages, preferred, threads=threads, sql=sql) for each in stages)
+    texts = (
+        _stage_text(each, stages, preferred, threads=threads, sql=sql, titles=titles)
+        for each in stages
+    )
     return "\n".join(texts)
 
 
@@ -37,6 +44,7 @@ def _stage_text(
     *,
     threads: int,
     sql: bool,
+    titles: Mapping[str, str],
 ) -> str:
     noun = "task" if stage.tasks == 1 else "tasks"
     if stage.is_large_task and threads > 1:
@@ -46,7 +54,7 @@ def _stage_text(
     if count > stage.tasks:
         noun += f" for {count} partitions"
     lines = [f"Stage {stage.index}: {stage.tasks} {noun}{why}"]
-    lines += [f"  reads {_input_text(item)}" for item in stage.inputs]
+    lines += [f"  reads {_input_text(item, titles)}" for item in stage.inputs]
     lines += [f"  {line}" for rule in RULES for line in rule.explain(stage)]
     lines.append(f"  {_output_text(stage, stages)}")
     if stage.enough_rows is not None:
@@ -60,10 +68,10 @@ def _stage_text(
     return "\n".join(lines)
 
 
-def _input_text(item: Input) -> str:
+def _input_text(item: Input, titles: Mapping[str, str]) -> str:
     if isinstance(item, TableInput):
         what = {"own": "its partition of", "all": "all of"}[item.mode.value]
-        return f"{what} table {item.table} as {item.name}"
+        return f"{what} table {titles.get(item.table.lower(), item.table)} as {item.name}"
     what = {"own": "its piece of", "all": "all of", "bucket": "its bucket of"}[item.mode.value]
     if item.shares:
         what = "its share of the buckets of"
