@@ -132,7 +132,7 @@ def test_changes_are_those_that_duckdb_makes(session: Session) -> None:
 
 @pytest.mark.slow
 @settings(
-    max_examples=20,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.generate],  # it would shrink for minutes
@@ -145,7 +145,7 @@ def test_any_changes_are_those_that_duckdb_makes(
     session: Session, layout: str, statements: list[tuple[str, int, int, str]]
 ) -> None:
     """Whatever was changed before, and however the table is partitioned."""
-    compare(session, layout, statements, queries=len(QUERIES))
+    compare(session, layout, statements, queries=2)
 
 
 def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> None:
