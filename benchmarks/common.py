@@ -70,15 +70,16 @@ def timed(call: Callable[[], object]) -> float:
 class CpuClock:
     """CPU time of this process, of `others`, and of all that these have started, in seconds.
 
-    The kernel counts nanoseconds; what /proc tells is in hundredths of a second.
+    Not of the processes `without`. The kernel counts nanoseconds; what /proc tells is in hundredths
+    of a second.
     """
 
-    def __init__(self, others: Iterable[int] = ()) -> None:
+    def __init__(self, others: Iterable[int] = (), without: Iterable[int] = ()) -> None:
         import psutil
 
         parents = [psutil.Process(), *map(psutil.Process, others)]
         children = [child for each in parents for child in each.children(recursive=True)]
-        pids = dict.fromkeys(each.pid for each in (*parents, *children))
+        pids = {each.pid for each in (*parents, *children)}.difference(without)
         self._clocks = [process_clock(pid) for pid in pids]
 
     def now_s(self) -> float:

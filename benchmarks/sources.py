@@ -6,6 +6,11 @@
 deltalake's own scan and beside one COPY by the same driver into DuckDB. `postgres` needs a server
 with a role that may create tables: its connection string is the variable BENCHMARK_DSN.
 
+`objects` loads and queries lineitem's files of an S3 server on this machine (moto), beside pyarrow.
+moto is one Python process that answers with at most some hundred MB a second, and shares the cores
+with both; its CPU time is not counted. Every session is new, so that nothing is on the host yet;
+the second query finds what the first one fetched.
+
 `csv` loads TPC-H's lineitem from one CSV file (1 GB at scale 1.4): `session.create_table`, in
 parallel tasks, beside DuckDB's CREATE TABLE AS with as many threads, both in memory and with the
 file in the page cache. Both times, wall and CPU, are told, and the ratios of medians; runs
@@ -16,19 +21,28 @@ differ.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 from common import CpuClock, Steps, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.expressions import quote_text
+from minishark.session.session import Session
+
+Runs: TypeAlias = dict[str, list[list[float]]]
+"""Wall and CPU seconds of each run, by whose it is: "minishark" or "peer"."""
 
 _CHECK = (
     "SELECT count(*), sum(l_extendedprice), min(l_shipdate), max(l_comment), sum(length(l_comment))"
@@ -153,29 +167,140 @@ def read_postgres(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     return {"runs": runs}, found == expected
 
 
+BUCKET = "benchmark"
+KEYS = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "not-a-secret"}
+Q6 = (
+    "SELECT sum(l_extendedprice * l_discount) FROM {} WHERE l_shipdate >= DATE '1994-01-01' AND "
+    "l_shipdate < DATE '1995-01-01' AND l_discount BETWEEN 0.05 AND 0.07 AND l_quantity < 24"
+)
+Q6_COLUMNS = ["l_extendedprice", "l_discount", "l_shipdate", "l_quantity"]
+
+
+def read_objects(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """Parquet files of an S3 server into memory, and a query over them where they are."""
+    import pyarrow.dataset as ds
+    from pyarrow import fs
+
+    reporter = Steps()
+    uri = f"s3://{BUCKET}/lineitem/*.parquet"
+    runs: dict[str, Runs] = {
+        name: {"minishark": [], "peer": []} for name in ("load", "Q6", "Q6 again")
+    }
+    answers: list[object] = []
+    with object_server() as (url, server):
+        size = uploaded(url, tables_of(options)["lineitem"])
+        store = fs.S3FileSystem(
+            access_key=KEYS["aws_access_key_id"],
+            secret_key=KEYS["aws_secret_access_key"],
+            endpoint_override=url,
+            region="us-east-1",
+        )
+        storage = {**KEYS, "aws_endpoint_url": url, "aws_region": "us-east-1"}
+
+        def dataset() -> ds.Dataset:
+            return ds.dataset(f"{BUCKET}/lineitem", filesystem=store, format="parquet")
+
+        def peer_query() -> None:
+            with duckdb.connect() as connection:
+                connection.register("lineitem", dataset().to_table(columns=Q6_COLUMNS))
+                answers.extend(connection.sql(Q6.format("lineitem")).fetchall())
+
+        def query(session: Session) -> None:
+            rows = session.sql(Q6.format(quote_text(uri))).collect()
+            answers.extend(tuple(row) for row in rows)
+
+        for repetition in range(options.repetitions):
+            reporter.step(f"Repetition {repetition + 1} of {options.repetitions}")
+            clock = CpuClock(without=[server])
+            runs["load"]["peer"].append(measured(lambda: dataset().to_table(), clock))
+            for name in ("Q6", "Q6 again"):
+                runs[name]["peer"].append(measured(peer_query, clock))
+            with minishark.connect(storage_options=storage) as session:
+                clock = CpuClock(without=[server])
+                load = measured(partial(session.create_table, "lineitem", uri), clock)
+                runs["load"]["minishark"].append(load)
+            with minishark.connect(storage_options=storage) as session:
+                clock = CpuClock(without=[server])
+                for name in ("Q6", "Q6 again"):
+                    runs[name]["minishark"].append(measured(partial(query, session), clock))
+                    if name == "Q6":
+                        fetched = fetched_bytes(session)
+    for name, found in runs.items():
+        tell(found, f"{name}, ")
+    print(f"Q6 fetched {fetched / size:.0%} of {size >> 20} MiB")
+    return {"bytes": size, "fetched": fetched, "runs": runs}, len(set(answers)) == 1
+
+
+@contextlib.contextmanager
+def object_server() -> Iterator[tuple[str, int]]:
+    """The address of an S3 server in a process of its own, and the process's number."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **quiet) as process:
+        try:
+            for _ in range(200):
+                with contextlib.suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}", process.pid
+        finally:
+            process.terminate()
+
+
+def uploaded(url: str, pattern: str) -> int:
+    """Store files below `lineitem/`; their bytes."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **KEYS)
+    client.create_bucket(Bucket=BUCKET)
+    files = [Path(file) for (file,) in duckdb.sql(f"FROM glob({quote_text(pattern)})").fetchall()]
+    for file in files:
+        client.upload_file(str(file), BUCKET, f"lineitem/{file.name}")
+    return sum(file.stat().st_size for file in files)
+
+
+def fetched_bytes(session: Session) -> int:
+    """What is on this host of the store's files."""
+    folder = session._runtime.cluster.scratch / "objects"  # noqa: SLF001 - no API tells it
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("data*"))
+
+
 def compared(
-    ours: Callable[[], None], theirs: Callable[[], None], repetitions: int, reporter: Steps
-) -> dict[str, list[list[float]]]:
-    """Wall and CPU seconds of each run, which alternate; prints medians and ratios."""
+    ours: Callable[[], object], theirs: Callable[[], object], repetitions: int, reporter: Steps
+) -> Runs:
+    """The times of runs, which alternate; prints medians and ratios."""
     clock = CpuClock()
-    found: dict[str, list[list[float]]] = {"minishark": [], "peer": []}
+    found: Runs = {"minishark": [], "peer": []}
     for repetition in range(repetitions):
         reporter.step(f"Repetition {repetition + 1} of {repetitions}")
         for name, run in (("minishark", ours), ("peer", theirs)):
-            before_s = clock.now_s()
-            wall_s = timed(run)
-            found[name].append([wall_s, clock.now_s() - before_s])
+            found[name].append(measured(run, clock))
+    tell(found)
+    return found
+
+
+def measured(run: Callable[[], object], clock: CpuClock) -> list[float]:
+    """Wall and CPU seconds."""
+    before_s = clock.now_s()
+    wall_s = timed(run)
+    return [wall_s, clock.now_s() - before_s]
+
+
+def tell(found: Runs, title: str = "") -> None:
     for place, what in enumerate(("wall", "CPU")):
         own, peer = (
             statistics.median(run[place] for run in found[name]) for name in ("minishark", "peer")
         )
-        print(f"{what}: minishark {own:.2f} s, peer {peer:.2f} s, ratio {own / peer:.2f}")
-    return found
+        print(f"{title}{what}: minishark {own:.2f} s, peer {peer:.2f} s, ratio {own / peer:.2f}")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], tuple[dict[str, Any], bool]]] = {
     "csv": read_csv,
     "delta": read_delta,
+    "objects": read_objects,
     "postgres": read_postgres,
 }
 

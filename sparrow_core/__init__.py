@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         TasksReturned,
     )
     from sparrow_core.protocol.ids import JobId, NodeName, TaskId
-    from sparrow_core.protocol.types import JobOptions, PlacementStep, TaskSpec
+    from sparrow_core.protocol.types import JobOptions, NodeLevel, PlacementStep, TaskSpec
     from sparrow_core.runtime.cluster import InProcessCluster, LocalCluster
     from sparrow_core.runtime.remote import RemoteCluster
     from sparrow_core.runtime.runner import Runner
@@ -65,6 +65,7 @@ __all__ = [
     "JobSpec",
     "LocalCluster",
     "NodeConfig",
+    "NodeLevel",
     "NodeName",
     "NodeStatus",
     "PlacedJob",
@@ -114,7 +115,7 @@ _HOMES = {
         "TasksReturned",
     ),
     "protocol.ids": ("JobId", "NodeName", "TaskId"),
-    "protocol.types": ("JobOptions", "PlacementStep", "TaskSpec"),
+    "protocol.types": ("JobOptions", "NodeLevel", "PlacementStep", "TaskSpec"),
     "runtime.remote": ("RemoteCluster",),
     "runtime.runner": ("Runner",),
     "runtime.specs": (

@@ -87,6 +87,7 @@ class AttachedCluster:
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         self._known: list[str] = []  # services of the nodes that there were at last
         self._released: frozenset[str] = frozenset()  # draining nodes that it needs no more
+        self._needed: Callable[[], frozenset[str]] = frozenset
         with contextlib.ExitStack() as undo:
             undo.callback(self._connections.close)
             self._keys = keys
@@ -95,7 +96,7 @@ class AttachedCluster:
             self._folders = make_folders()
             undo.callback(self._folders.remove)
             warning = self._folders.warning
-            self.warnings: tuple[str, ...] = (warning,) if warning else ()
+            self._folder_warnings = (warning,) if warning else ()
             paths = StorePaths(self._folders.memory, self._folders.disk)
             self.scratch = self._folders.disk
             self.memory_limit_bytes = default_limit_bytes()
@@ -138,6 +139,10 @@ class AttachedCluster:
         atexit.register(self.close)  # for programs that forget to
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._folder_warnings
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         # Replicas go to nodes that follow each other: to different hosts, as far as there are some.
         return spread_over_hosts(self._nodes(lambda status: not status.draining))
@@ -175,7 +180,14 @@ class AttachedCluster:
         return frozenset(self._made)
 
     def release(self, nodes: Collection[str]) -> None:
+        if self.nodes:  # else all drain: what is not moved by their end is lost
+            # A task that ends may leave a result there, of which the session does not know yet.
+            busy = {node.name for node in self.status() if node.running}
+            nodes = frozenset(nodes) - busy - self._needed()
         self._released = frozenset(nodes)
+
+    def keep_nodes(self, needed: Callable[[], frozenset[str]]) -> None:
+        self._needed = needed
 
     @property
     def schedulers(self) -> tuple[str, ...]:

@@ -51,6 +51,9 @@ JobEvent: TypeAlias = (
 )
 
 
+OnPrint: TypeAlias = Callable[[str, str], None]
+"""Takes the name of an executor, and what user code has printed there."""
+
 CALLS_FOLDER = "tasks"
 """The session's folder for large arguments and results of Python calls, which lasts."""
 
@@ -107,7 +110,9 @@ class Placement:
 class Cluster(Protocol):
     """Nodes and their storage, as a session uses them: its own cluster, or a shared one."""
 
-    warnings: tuple[str, ...]  # sentences for the user
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for the user; there may be more of them later."""
 
     address: str  # of a running cluster; empty for a session's own
 
@@ -139,6 +144,12 @@ class Cluster(Protocol):
 
     def release(self, nodes: Collection[str]) -> None:
         """Tell these draining nodes, and no others, that the session needs them no more."""
+
+    def keep_nodes(self, needed: Callable[[], frozenset[str]]) -> None:
+        """`needed` gives nodes with files that nobody moves.
+
+        While it names a node, that is not released, nor does an autoscaler drain it.
+        """
 
     @property
     def total_slots(self) -> int:
@@ -250,6 +261,14 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return DataError(f"Can't write the files: {detail.message}")
         case TaskProblem.FUNCTION:
             return function_error(detail, event.node)
+
+
+def printed_by(event: TaskFailed) -> str:
+    """What user code had printed in a task that failed."""
+    try:
+        return decode_problem(event.detail).printed
+    except msgspec.DecodeError:
+        return ""
 
 
 def function_error(detail: ProblemDetail, node: str, place: str = "") -> Exception:

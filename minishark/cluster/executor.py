@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import zmq
+from msgspec import structs
 
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
@@ -20,6 +21,7 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
+from minishark.worker.prints import PRINTS
 from minishark.worker.protocol import (
     Job,
     ProblemDetail,
@@ -69,6 +71,8 @@ class ExecutorRunner:
         self._programs = ProgramSlot(self._store, config, keys)
         self._jobs: dict[str, Job] = {}
         self._own_process = "own_process" in config
+        if self._own_process:
+            PRINTS.install()
         self._closing = threading.Event()
         self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)
         self._tidying.start()
@@ -80,6 +84,7 @@ class ExecutorRunner:
         while not self._closing.wait(_FIT_S):
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
+                self._runner.tell_progress()
             if self._is_doomed() and self._calls.idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
                 # sooner: who has submitted it may run here, too, and would be lost with it.
@@ -102,11 +107,13 @@ class ExecutorRunner:
         self._connections.interrupted.clear()
         if self._own_process and job.working_folder:
             _work_in(job.working_folder)
+        PRINTS.take()  # of threads that an earlier task has left behind
         try:
             return self._result(job, payload)
         except TaskError as error:
             retryable = _may_succeed(job, error.detail)
-            raise TaskFailure(str(error), encode(error.detail), retryable=retryable) from error
+            detail = structs.replace(error.detail, printed=PRINTS.take())
+            raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
 
     def _job(self, job_id: str, shared: bytes) -> Job:
         job = self._jobs.get(job_id)
@@ -122,7 +129,9 @@ class ExecutorRunner:
             case PythonJob():
                 return self._calls.call(job, payload)
             case StageTask():
-                return encode(self._runner.run(job, decode_payload(payload)))
+                outcome = self._runner.run(job, decode_payload(payload))
+                printed = PRINTS.take()
+                return encode(structs.replace(outcome, printed=printed) if printed else outcome)
             case ProgramJob():
                 return encode(self._programs.run(job))
 

@@ -259,6 +259,9 @@ class OwnCluster:
     def release(self, nodes: Collection[str]) -> None:
         """Nodes that leave take no file with them."""
 
+    def keep_nodes(self, needed: Callable[[], frozenset[str]]) -> None:
+        """Nodes that leave take no file with them."""
+
     def remove_copy(self, file: str, node: str) -> None:
         for place in dict.fromkeys((self.paths.memory, self.paths.disk)):
             (place / node / file).unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Placement
 from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
 from minishark.deploy.deployment import Deployment
+from minishark.errors import ClusterError
 
 _HEAD_S = 15.0
 _POLL_S = 0.05
@@ -25,9 +26,20 @@ class DeployedCluster(AttachedCluster):
         except BaseException:
             deployment.close()
             raise
-        self.warnings = (*self.warnings, *deployment.warnings)
+        self._began_with = (*self._folder_warnings, *deployment.warnings)
         if self._scaler is not None:
             self._scaler.start()
+
+    @property
+    def most_slots(self) -> int:
+        scaling = self._scaler and self._scaler.options
+        most = scaling.max_nodes if scaling else self.deployment.nodes
+        return max(self.total_slots, most * self.deployment.executors_per_node)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        problem = self.deployment.problem
+        return (*self._began_with, problem) if problem else self._began_with
 
     def start_node(self) -> None:
         """Ask the platform for one more machine; a node joins there."""
@@ -37,12 +49,14 @@ class DeployedCluster(AttachedCluster):
         """The load of the nodes, for the policy that has them come and go."""
         statuses = self.status()
         up = sum(status.alive and bool(status.executors) for status in statuses)
-        return load_of(statuses, max(0, self.deployment.wanted - up))
+        return load_of(statuses, max(0, self.deployment.wanted - up), self._needed())
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """As of any cluster; a head that is started again is waited for."""
         deadline = time.monotonic() + _HEAD_S
         while not self.nodes and not self._closed and time.monotonic() < deadline:
+            if self.deployment.problem:
+                raise ClusterError(f"No node is left. {self.deployment.problem}")
             time.sleep(_POLL_S)
         return super().placement(policy, probe_ratio)
 

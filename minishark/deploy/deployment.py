@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from minishark.deploy.host import START_S, NodeSpec
-from minishark.deploy.supervisor import Command, End, Event, Launch, Start, Supervisor
+from minishark.deploy.supervisor import Command, End, Ended, Event, Launch, Start, Supervisor
 from minishark.errors import ClusterError
 from sparrow_core.runtime.transport.keys import Keys, generate
 
@@ -17,6 +18,7 @@ _STEP_S = 0.25
 _PLACE_S = 30.0  # until the first node has a machine
 _OTHERS_S = 2.0  # how long a session waits for nodes without a machine when one runs
 _END_S = 10.0
+_PATIENCE_S = 15.0  # for a platform that fails while nodes run: it may come back
 _JOIN_S = 15.0  # longer than the thread takes to end a node
 
 
@@ -133,6 +135,17 @@ class Deployment:
         return (f"{label} gave {come} of {self.nodes} machines; others join when it has them.",)
 
     @property
+    def problem(self) -> str:
+        """Why nodes that die do not come again any more, as a sentence; empty if they do."""
+        broken = self._broken
+        if broken is None:
+            return ""
+        return (
+            f"{self.platform.label} does not answer: nodes that die do not come again. Open a new "
+            f"session when it does. ({type(broken).__name__}: {broken})"
+        )
+
+    @property
     def slots(self) -> int:
         """How many executors the nodes have that run."""
         with self._lock:
@@ -145,7 +158,13 @@ class Deployment:
             return self._supervisor.wanted
 
     def grow(self) -> None:
-        """Want one node more; it joins when the platform has a machine for it."""
+        """Want one node more; it joins when the platform has a machine for it.
+
+        Raises:
+            ClusterError: the platform does not answer any more.
+        """
+        if self.problem:
+            raise ClusterError(self.problem)
         with self._lock:
             self._supervisor.grow()
 
@@ -155,20 +174,34 @@ class Deployment:
             return {name: self._supervisor.machine_of(name) for name in self._supervisor.running}
 
     def _run(self) -> None:
+        good_s = time.monotonic()
         try:
             while not self._stopped.is_set():
-                with self._lock:
-                    commands = self._supervisor.due(time.monotonic())
-                self._obey(commands)
-                for event in self.platform.events(_STEP_S):
-                    with self._lock:
-                        commands = self._supervisor.on(event, time.monotonic())
-                        self._lock.notify_all()
-                    self._obey(commands)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the start is told
+                try:
+                    self._step()
+                    good_s = time.monotonic()
+                except Exception:
+                    is_late = time.monotonic() - good_s > _PATIENCE_S
+                    if is_late or not self._supervisor.running:  # a start fails at once
+                        raise
+                    self._stopped.wait(_STEP_S)
+        except BaseException as error:  # noqa: BLE001 - sessions are told
             with self._lock:
                 self._broken = error
                 self._lock.notify_all()
+
+    def _step(self) -> None:
+        with self._lock:
+            commands = self._supervisor.due(time.monotonic())
+        self._obey(commands)
+        for event in self.platform.events(_STEP_S):
+            self._happened(event)
+
+    def _happened(self, event: Event) -> None:
+        with self._lock:
+            commands = self._supervisor.on(event, time.monotonic())
+            self._lock.notify_all()
+        self._obey(commands)
 
     def _obey(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -177,12 +210,21 @@ class Deployment:
             match command:
                 case Launch():
                     self._launched.add(command.name)
-                    self.platform.launch(command)
+                    self._asked(command.name, partial(self.platform.launch, command))
                 case Start():
-                    self.platform.start(self._spec(command))
+                    self._asked(command.name, partial(self.platform.start, self._spec(command)))
                 case End():
                     self.platform.end((command.name,), _END_S)
                     self._launched.discard(command.name)
+
+    def _asked(self, name: str, ask: Callable[[], None]) -> None:
+        """Ask the platform for something; if it can't be asked, the node has ended."""
+        try:
+            ask()
+        except Exception as error:
+            if not self._supervisor.running:  # a start fails at once
+                raise
+            self._happened(Ended(name, f"{type(error).__name__}: {error}"))
 
     def _spec(self, start: Start) -> NodeSpec:
         head = start.name.startswith("head-")

@@ -23,6 +23,7 @@ HEAD = "head"
 WORKER = "node"
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 30.0
+BRIEF_PAUSE_S = 2.0  # at most, for a node that has listened: replicas wait for the next one
 _STABLE_S = 60.0  # a node that has run for this long starts again without a pause
 
 
@@ -199,7 +200,8 @@ class Supervisor:
 
     def _vacate(self, place: _Place, now: float) -> None:
         stable = bool(place.service) and now - place.since >= _STABLE_S
-        grown = min(LAST_PAUSE_S, max(FIRST_PAUSE_S, 2 * place.pause_s))
+        longest = BRIEF_PAUSE_S if place.service else LAST_PAUSE_S
+        grown = min(longest, max(FIRST_PAUSE_S, 2 * place.pause_s))
         place.pause_s = 0.0 if stable else grown
         place.not_before = now + place.pause_s
         place.name, place.service, place.began = "", "", False

@@ -149,6 +149,11 @@ class JobBuilder:
             else:
                 yield from stage_holdings(*self._outputs(stage, item, index))
 
+    @staticmethod
+    def prefix(stage: Stage) -> str:
+        """What the names of a stage's files begin with."""
+        return f"{stage.index}-"
+
     def _stage_task(
         self, stage: Stage, tables: Mapping[str, Table], placement: Placement
     ) -> StageTask:
@@ -164,7 +169,7 @@ class JobBuilder:
             shared_inputs=shared,
             output=OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE,
             folder=self.folder,
-            prefix=f"{stage.index}-",
+            prefix=self.prefix(stage),
             buckets=stage.buckets,
             prelude=environment.settings + (environment.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ import duckdb
 from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
 from minishark.compiler.logical.plan import LogicalPlan, called_functions
-from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS, UNLIMITED, PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
@@ -31,7 +31,7 @@ from minishark.worker.protocol import ScalarFunction
 _CACHED_PLANS_MAX = 256
 _CHANGES_MAX = 3  # how often a query is bound while its sources change
 
-_PlanKey: TypeAlias = tuple[str, int, PlannerOptions]
+_PlanKey: TypeAlias = tuple[str, int, PlannerOptions, bool]
 """A text, the version of what its names mean, and how it is planned."""
 
 
@@ -113,6 +113,8 @@ class QueryPlanner:
     catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
     sources: SourceTables  # the tables that stand for sources
+    # How many cores tasks have now, as nodes come and go: the options may count others.
+    cores: Callable[[], int]
     python: PythonFunctions = field(default_factory=PythonFunctions)
     _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -130,6 +132,7 @@ class QueryPlanner:
             catalog=self.catalog,
             options=self.options,
             sources=self.sources,
+            cores=self.cores,
             python=self.python,
             _plans=self._plans,
             _lock=self._lock,
@@ -152,7 +155,7 @@ class QueryPlanner:
             return self._physical(found, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
-        key = (sql, self.planning.version, sink.options(self.options))
+        key = (sql, self.planning.version, sink.options(self._options()), on_hosts)
         with self._lock:
             known = self._plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().
@@ -241,7 +244,7 @@ class QueryPlanner:
         counts_all: bool = False,
     ) -> QueryPlan:
         bound = found.bound
-        options = self.options if sink is None else sink.options(self.options)
+        options = self._options() if sink is None else sink.options(self._options())
         logical, read, sources = with_splits(
             found.plan, found.sources, options, counts_all=counts_all
         )
@@ -282,6 +285,13 @@ class QueryPlanner:
             source_tables=frozenset(sources),
             opened=_opened(sources.values(), found.sources.values()),
         )
+
+    def _options(self) -> PlannerOptions:
+        """The options, with the slots that there are now; whoever counts none goes on so."""
+        options, slots = self.options, self.cores()
+        if options.slots in (slots, UNLIMITED) or not slots:
+            return options
+        return replace(options, slots=slots)
 
     # Whether a plan still holds
 

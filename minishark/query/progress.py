@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgress:
     """The progress of a stage.
 
@@ -17,6 +17,7 @@ class StageProgress:
         done: the number of tasks that have completed, or are not needed any more.
         rows: the rows that the completed tasks returned.
         started: whether its tasks have been submitted.
+        running: of the tasks that run on this host, how much is done: 0.4 for 40 % of one.
     """
 
     index: int
@@ -24,6 +25,7 @@ class StageProgress:
     done: int
     rows: int
     started: bool
+    running: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

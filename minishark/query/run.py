@@ -17,7 +17,15 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.catalog import Table
-from minishark.cluster.backend import Backend, FilesLostError, JobEvent, Placement, task_error
+from minishark.cluster.backend import (
+    Backend,
+    FilesLostError,
+    JobEvent,
+    OnPrint,
+    Placement,
+    printed_by,
+    task_error,
+)
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
@@ -31,6 +39,7 @@ from minishark.query.shown import shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
+from minishark.worker.progress import parts_done
 from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode_outcome
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
@@ -71,6 +80,7 @@ class QueryRun:
     # Revises the stages that have not started when one is complete; None for never.
     adaptation: Adaptation | None = None
     observer: QueryObserver | None = None  # told what happens; it may end the query
+    on_print: OnPrint | None = None  # takes what user code prints in tasks
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -221,7 +231,26 @@ class QueryRun:
         outcomes = [each.outcome for each in self._graph.outputs(stage.index)]
         rows = sum(outcome.rows for outcome in outcomes)
         done = stage.tasks if self._graph.done(stage.index) else len(outcomes)
-        return StageProgress(stage.index, stage.tasks, done, rows, stage.index in self._records)
+        started = stage.index in self._records
+        running = self._running(stage) if started and done < stage.tasks else 0.0
+        return StageProgress(
+            index=stage.index,
+            tasks=stage.tasks,
+            done=done,
+            rows=rows,
+            started=started,
+            running=running,
+        )
+
+    def _running(self, stage: Stage) -> float:
+        """How much of the tasks that run is done, as far as this host knows."""
+        parts: dict[int, float] = {}
+        for node in self._placement.nodes:
+            folder = self.store.in_memory(self.folder, node)
+            for index, part in parts_done(folder, self._builder.prefix(stage)).items():
+                if index < stage.tasks and self._graph.at(stage.index, index) is None:
+                    parts[index] = max(part, parts.get(index, 0.0))
+        return sum(parts.values())
 
     # The protocol that `StageJobs` drives
 
@@ -255,6 +284,8 @@ class QueryRun:
             output = self._graph.at(submission.stage, event.task_id)
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
+            if output.outcome.printed and self.on_print is not None:
+                self.on_print(event.executor, output.outcome.printed)
             if self.observer is not None:
                 self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):
@@ -287,6 +318,8 @@ class QueryRun:
         """The error of a task that failed for good."""
         if self.observer is not None:
             self.observer.failed(submission.stage, event)
+        if self.on_print is not None and (printed := printed_by(event)):
+            self.on_print(event.executor, printed)
         return task_error(event, is_own_text=self._by_index[submission.stage].is_statement)
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:

@@ -54,6 +54,8 @@ def connect(
     storage_options: StorageOptions | None = None,
     warehouse: str | Path | Mapping[str, str] | None = None,
     audit: str | Path | None = None,
+    progress: bool | None = None,
+    prints: bool = True,
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
@@ -118,6 +120,10 @@ def connect(
         audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
             each process: when each task was placed, started and ended. `sparrow audit FOLDER`
             reports times and shares, and says why a task ran where it did. None for none.
+        progress: whether queries that take a while show their progress on stderr, if that is a
+            terminal; None for an interactive Python only.
+        prints: whether what user code prints in tasks is shown on stderr, with the executor's name
+            before each line, when the task has ended; at most 16,384 characters of a task.
 
     Raises:
         OptionError: an argument is invalid.
@@ -148,7 +154,15 @@ def connect(
             disabled=disabled_optimizations,
         )
         return Session(
-            on, planner, placement, probe_ratio, event_log, storage=storage, warehouse=warehouse
+            on,
+            planner,
+            placement,
+            probe_ratio,
+            event_log,
+            storage=storage,
+            warehouse=warehouse,
+            progress=progress,
+            prints=prints,
         )
 
     storage = Storage.of(storage_options)

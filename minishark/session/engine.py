@@ -54,6 +54,7 @@ from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
+from minishark.session.prints import TaskPrints
 from minishark.session.scratch_database import ReadTable, ScratchDatabase
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
@@ -144,6 +145,7 @@ class Engine:
             catalog=self.tables.catalog,
             options=options,
             sources=self.sources,
+            cores=lambda: cluster.cores,
         )
         self.scratch = ScratchDatabase(limits, self._readable, self._reading)
         self.root = self
@@ -153,6 +155,7 @@ class Engine:
         self.own_environment = Environment(storage=storage)
         self.open_queries = OpenQueries()
         self.events = EventStream()
+        self.prints = TaskPrints()
         self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self.explain_until_s = 0.0
         self.transaction: MemoryTransaction | None = None  # the one that the session has begun
@@ -235,6 +238,7 @@ class Engine:
             self.scratch.close()
             return True
         with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
+            steps.callback(self.prints.close)
             steps.callback(self.planning.close)
             steps.callback(self.scratch.close)
             if self._replicator is not None:
@@ -262,6 +266,9 @@ class Engine:
         self.check_open()
         with self.loading:
             self.cached.sweep()
+            for name in self.scratch.renamed():
+                if name in self.tables.catalog:
+                    self.tables.drop(name)
             for table in self.scratch.changed():
                 if table.rows is not None:
                     self.tables.create(table.name, table.rows, Layout(replicas=2), replace=True)
@@ -274,6 +281,8 @@ class Engine:
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        for sentence in self.cluster.warnings if self.is_root else ():
+            self.warn(sentence)  # it may have found out since
         return tuple(self._warnings)
 
     def warn(self, sentence: str) -> None:
@@ -368,6 +377,7 @@ class Engine:
         explained: bool = False,
         handlers: tuple[ProgressHandler, ...] = (),
         keep: Callable[[AnyEvent], None] | None = None,
+        told: str = "",
     ) -> tuple[Result, QueryMetrics]:
         """Run a query to its end.
 
@@ -378,8 +388,9 @@ class Engine:
                 did.
             handlers: hear of its progress; what they raise ends it.
             keep: takes its events, besides the session's stream.
+            told: the statement that events tell, if the query is a part of one.
         """
-        with self.open_queries.counted(), self.observed(sql, keep) as observer:
+        with self.open_queries.counted(), self.observed(told or sql, keep) as observer:
             result, metrics = climb(
                 _Query(
                     engine=self,
@@ -648,6 +659,7 @@ class _Query(Generic[Result]):
                 on_progress=self._tell if self.handlers or engine.progress_handlers else None,
                 adaptation=adaptation,
                 observer=self.observer,
+                on_print=engine.prints.show,
             )
             run.run()
             result = self.sink.finish(run)

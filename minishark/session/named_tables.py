@@ -157,9 +157,10 @@ class NamedTables:
             return self.run_in_scratch(sql)
         if target is not None and target.name in engine.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
+        # Names may mean others than on the cluster.
+        is_here = engine.scratch.is_elsewhere or engine.scratch.names_temporary(sql)
         with engine.writing:
-            # Elsewhere, names in the statement may be those of other tables.
-            if target is not None and not engine.scratch.is_elsewhere:
+            if target is not None and not is_here:
                 answer = MemoryWrites(engine).run(sql, target)
                 if answer is not None:
                     return answer

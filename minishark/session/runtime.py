@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from minishark.catalog import Partition
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
+from minishark.cluster.status import NodeState, node_states
 from minishark.cluster.wire import own_versions
 from minishark.dataframe import Cancellation, DataFrame
 from minishark.dataframe.applied import RowsOf
@@ -36,6 +38,7 @@ from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import TablesPromisedError
+from minishark.query.progress import ProgressHandler
 from minishark.query.report import explain_text, metrics_text
 from minishark.query.run import working_folder
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
@@ -44,6 +47,7 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
+from minishark.session.progress import progress_for_people
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tasks.files import Files
@@ -75,11 +79,19 @@ class Runtime:
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
         self.calls = calls or self._calls(cluster)
+        self.owner: Callable[[], Any] = lambda: None  # weak, as the session holds the runtime
+        self.progress: bool | None = None  # whether to show it; None in an interactive Python
         self.warehouse: Warehouse | None = None
+
+    @property
+    def session(self) -> Any:
+        """The session that it belongs to; None when that is gone."""
+        return self.owner()
 
     def child(self) -> Runtime:
         """One for a session of its own over the same cluster, tables and warehouse."""
         child = Runtime(self.engine.child(), self.calls)
+        child.progress = self.progress
         if self.warehouse is not None:
             child.warehouse = self.warehouse.child(child.engine, child.named)
         return child
@@ -87,12 +99,14 @@ class Runtime:
     def _calls(self, cluster: Cluster) -> Calls:
         folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
+        cluster.keep_nodes(files.unread_nodes)
         pool = CallPool(
             cluster.backend,
             self._placement,
             files,
             working_folder=working_folder,
             events=self.engine.events,
+            on_print=self.engine.prints.show,
         )
         return Calls(pool, lambda: cluster.total_slots)
 
@@ -111,6 +125,23 @@ class Runtime:
 
     def _placement(self) -> Placement:
         return self.engine.root.placing()  # which may change
+
+    # Progress
+
+    def _shown(self) -> AbstractContextManager[None]:
+        """Show how far the queries of a block are to who waits for them."""
+        return progress_for_people(self, self.progress)
+
+    def nodes(self) -> tuple[NodeState, ...]:
+        self.engine.check_open()
+        statuses = self.cluster.status()
+        return node_states(statuses, self.cluster.paths, self.cluster.usage(statuses))
+
+    def register_progress_handler(self, handler: ProgressHandler) -> None:
+        self.engine.add_progress_handler(handler)
+
+    def remove_progress_handler(self, handler: ProgressHandler) -> None:
+        self.engine.remove_progress_handler(handler)
 
     @property
     def is_stopped(self) -> bool:
@@ -167,7 +198,8 @@ class Runtime:
     ) -> Answer:
         with self.engine.up_to_date():
             heard = () if cancellation is None else (cancellation.check,)
-            return Answer(*self.engine.run(sql, CollectRows(lossless), handlers=heard))
+            with self._shown():
+                return Answer(*self.engine.run(sql, CollectRows(lossless), handlers=heard))
 
     def profile(self, sql: str) -> Profile:
         events: list[AnyEvent] = []
@@ -178,7 +210,7 @@ class Runtime:
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         # No process holds all rows in its own memory: they are in shared memory or on disk, and
         # each task's are freed when they have been read.
-        with self.engine.up_to_date():
+        with self.engine.up_to_date(), self._shown():
             return self.engine.run(sql, StreamRows())
 
     def to_ray_dataset(self, sql: str) -> Any:
@@ -236,9 +268,10 @@ class Runtime:
 
     def materialize(self, cached: CachedRows) -> None:
         self.engine.check_open()
-        self.engine.compute((cached.name,))
-        while not self.engine.cached.settle(cached.name):
+        with self._shown():
             self.engine.compute((cached.name,))
+            while not self.engine.cached.settle(cached.name):
+                self.engine.compute((cached.name,))
 
     def release(self, cached: CachedRows) -> None:
         self.engine.cached.forget(cached.name)
@@ -251,7 +284,7 @@ class Runtime:
     # Python functions
 
     def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
-        with self.engine.up_to_date():
+        with self.engine.up_to_date(), self._shown():
             return self.engine.run(sql, ApplyFunction(function))[0]
 
     def items(self, rows: Callable[[], pa.Table], integers: Sequence[str]) -> Items:

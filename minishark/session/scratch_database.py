@@ -113,6 +113,7 @@ class _Changes:
     # The last definition of each view, by name in lower case.
     views: dict[str, str] = field(default_factory=dict)
     own: dict[str, None] = field(default_factory=dict)  # tables that only this database can hold
+    gone: set[str] = field(default_factory=set)  # tables that were renamed
     numbered: set[str] = field(default_factory=set)  # tables whose row ids statements know
     # How tables of the cluster are created that have defaults or constraints, by name in lower
     # case.
@@ -211,9 +212,11 @@ class ScratchDatabase:
             before = self._tables()
             with self._temporary_noted() if self.temporary else contextlib.nullcontext():
                 answer = self._answer(sql)
-            for table in self._tables():
+            after = self._tables()
+            for table in after:
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
+            self._shared.gone.update(set(before).difference(after))
             return answer
 
     def insert(self, sql: str, shell: Shell, given: pa.Table | None = None) -> MadeRows:
@@ -289,6 +292,13 @@ class ScratchDatabase:
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
             return answer
+
+    def names_temporary(self, sql: str) -> bool:
+        """Whether a statement may read or write temporary tables, which no executor has."""
+        if not self.temporary:
+            return False
+        names = "|".join(re.escape(quote(name)[1:-1]) for name in self.temporary)
+        return re.search(rf"(?<!\w)(?:{names})(?!\w)", sql.lower()) is not None
 
     def run_temporary(self, sql: str) -> pa.Table:
         """Run a statement about temporary tables, which only this connection has."""
@@ -375,7 +385,7 @@ class ScratchDatabase:
                 for name in self._visible.difference(names, _mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
-                    created = f"{_CLUSTERS if search else ''}{quote(name)}"
+                    created = f"{_CLUSTERS}{quote(name)}"
                     described = self._shared.described.get(name.lower())
                     create = f"CREATE TABLE {created} AS FROM temp.{quote(name)} LIMIT 0"
                     self._run(described or create)
@@ -397,8 +407,8 @@ class ScratchDatabase:
         with self._lock, self._shared.lock:
             self._shared.has_own = True
             with self._registered(rows):
-                self._run(f"CREATE OR REPLACE TABLE {quote(name)} ({described})")
-                self._run(f"INSERT INTO {quote(name)} FROM {quote(ROWS)}")
+                self._run(f"CREATE OR REPLACE TABLE {_CLUSTERS}{quote(name)} ({described})")
+                self._run(f"INSERT INTO {_CLUSTERS}{quote(name)} FROM {quote(ROWS)}")
             self._shared.changed[name.lower()] = next(self._shared.numbers)
 
     def copy(self, table: pa.Table, target: str) -> pa.Table:
@@ -407,6 +417,13 @@ class ScratchDatabase:
             self._replay()
             with self._registered(table):
                 return self._answer(f"COPY {quote(ROWS)} TO {target}")
+
+    def renamed(self) -> list[str]:
+        """The tables that are gone since this was asked before, as ALTER TABLE renamed them."""
+        gone: list[str] = []
+        while self._shared.gone:
+            gone.append(self._shared.gone.pop())
+        return gone
 
     def changed(self) -> list[ChangedTable]:
         """The changed tables that the cluster has not loaded yet."""
@@ -430,7 +447,7 @@ class ScratchDatabase:
                     # The cluster has the rows; they are here again when a statement needs them.
                     whole = f"CREATE TABLE {_CLUSTERS}{quote(table.name)}"
                     self._shared.described[table.name] = _CREATE.sub(lambda _: whole, found[0])
-                    self._run(f"DROP TABLE {_CLUSTERS}{quote(table.name)}")
+                    self._drop(table.name)
 
     @property
     def own_tables(self) -> list[str]:
@@ -466,8 +483,16 @@ class ScratchDatabase:
             self._unregister(name)
             if name.lower() not in self._tables():
                 return False
-            self._run(f"DROP TABLE {quote(name)}")
+            self._drop(name)
             return True
+
+    def _drop(self, name: str) -> None:
+        """Drop one of `_tables`, whichever schema is the current one."""
+        found = self._run(
+            f"SELECT database_name FROM duckdb_tables() WHERE {self._ours} "
+            f"AND lower(table_name) = {quote_text(name.lower())} ORDER BY database_name DESC"
+        )
+        self._run(f"DROP TABLE {quote(found[0][0])}.main.{quote(name)}")
 
     def _tables(self) -> list[str]:
         rows = self._con.execute(
@@ -480,15 +505,38 @@ class ScratchDatabase:
         """While a statement runs, the cluster's tables are visible; their names."""
         with self._reading(sql) as read:
             try:
-                names = self._show(read)
+                names = self._show(read, self._meant_here(sql))
             except duckdb.InterruptException as error:
                 raise _translated(error) from error
             yield names
 
-    def _show(self, read: ReadTable) -> list[str]:
+    def _meant_here(self, sql: str) -> frozenset[str]:
+        """The tables of another current schema that a statement names: they hide the cluster's."""
+        if not self.is_elsewhere:
+            return frozenset()
+        found = self._run(
+            "SELECT lower(table_name) FROM information_schema.tables "
+            "WHERE table_catalog = current_database() AND table_schema = current_schema()"
+        )
+        text, names = sql.lower(), set()
+        for (name,) in found:
+            word = re.escape(name)
+            whole = rf'\bmain"?\s*\.\s*(?:{word}(?!\w)|"{word}")'
+            if not re.search(rf'(?<![\w."]){word}(?!\w)|(?<!\.)"{word}"', text):
+                continue
+            if re.search(whole, text):
+                raise UnsupportedError(
+                    f"Two tables are called {name} in this statement: USE memory.main, and write "
+                    "the schema of the other one."
+                )
+            names.add(name)
+        return frozenset(names)
+
+    def _show(self, read: ReadTable, hidden: frozenset[str]) -> list[str]:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
         self._shared.has_own = True
         own, names = self._tables(), self._loaded()
+        own = [*own, *hidden]
         for name in names:
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
@@ -570,8 +618,21 @@ class ScratchDatabase:
                         if described is None:
                             self._con.execute(f"CREATE TABLE {table} AS FROM {quote(ROWS)}")
                         else:
-                            self._con.execute(described)
+                            with self._at_home():
+                                self._con.execute(described)
                             self._con.execute(f"INSERT INTO {table} FROM {quote(ROWS)}")
+
+    @contextlib.contextmanager
+    def _at_home(self) -> Iterator[None]:
+        """In the schema of the cluster's tables, for statements that do not name it."""
+        (here,) = self._run("SELECT current_database(), current_schema()")
+        if self.is_elsewhere:
+            self._run("USE memory.main")
+        try:
+            yield
+        finally:
+            if self.is_elsewhere:
+                self._run(f"USE {'.'.join(map(quote, here))}")
 
     @contextlib.contextmanager
     def _registered(self, rows: pa.Table) -> Iterator[None]:

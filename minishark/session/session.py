@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from canary_core.driver import Driver
 from minishark.cluster.backend import Cluster
-from minishark.cluster.status import NodeState, node_states
+from minishark.cluster.status import NodeState
 from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
@@ -97,9 +97,14 @@ class Session(CamelCase):
         *,
         storage: Storage | None = None,
         warehouse: str | Path | Mapping[str, str] | None = None,
+        progress: bool | None = None,
+        prints: bool = True,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
+        self._runtime.owner = weakref.ref(self)
+        self._runtime.progress = progress
+        self._runtime.engine.prints.are_shown = prints
         self._statements = Statements(self._runtime)
         if warehouse is not None:
             self._runtime.open_warehouse(warehouse)
@@ -139,6 +144,7 @@ class Session(CamelCase):
         runtime, name = self._runtime.child(), secrets.token_hex(8)
         own = {"_runtime": runtime, "_statements": Statements(runtime), "_name": name}
         child.__dict__.update(own)
+        runtime.owner = weakref.ref(child)
         self._children.add(child)
         is_here(name, child)
         return child
@@ -673,10 +679,7 @@ class Session(CamelCase):
         Raises:
             ClusterError: the session is stopped.
         """
-        self._runtime.engine.check_open()
-        cluster = self._runtime.cluster
-        statuses = cluster.status()
-        return node_states(statuses, cluster.paths, cluster.usage(statuses))
+        return self._runtime.nodes()
 
     def add_node(self) -> None:
         """Start one more node of the session's own cluster; returns before it is up.
@@ -736,11 +739,11 @@ class Session(CamelCase):
 
         It is called on the thread that waits for the query; what it raises ends the query.
         """
-        self._runtime.engine.add_progress_handler(handler)
+        self._runtime.register_progress_handler(handler)
 
     def remove_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` no longer; nothing happens if it was not registered."""
-        self._runtime.engine.remove_progress_handler(handler)
+        self._runtime.remove_progress_handler(handler)
 
     @property
     def warnings(self) -> tuple[str, ...]:

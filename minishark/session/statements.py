@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -16,7 +15,6 @@ from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, UnsupportedError
-from minishark.expressions import quote
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import transact
@@ -147,7 +145,7 @@ class Statements:
     ) -> DataFrame:
         runtime = self.runtime
         with runtime.engine.up_to_date(), runtime.engine.binding(sql):
-            if runtime.scratch.is_elsewhere or self._names_temporary(sql):
+            if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(sql):
                 return self._query_in_scratch(sql, explain)
             try:
                 bound = runtime.planner.bind(sql, parsed)
@@ -180,7 +178,7 @@ class Statements:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
         if runtime.engine.transaction is not None:
-            if self._names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
+            if runtime.scratch.names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
                 raise UnsupportedError(_NOT_IN_TRANSACTION)
             return runtime.named.write(statement.sql, target)
         if not runtime.engine.is_root:
@@ -199,14 +197,6 @@ class Statements:
                     runtime.named.drop(target.name, missing_ok=missing_ok)
                     return counted(0)
         return runtime.named.write(statement.sql, target)
-
-    def _names_temporary(self, sql: str) -> bool:
-        """Whether a statement may read or write temporary tables, which no executor has."""
-        temporary = self.runtime.scratch.temporary
-        if not temporary:
-            return False
-        names = "|".join(re.escape(quote(name)[1:-1]) for name in temporary)
-        return re.search(rf"(?<!\w)(?:{names})(?!\w)", sql.lower()) is not None
 
     def _is_temporary(self, statement: kinds.Write) -> bool:
         """Whether a statement changes a temporary table, and so no other one."""
@@ -231,7 +221,7 @@ class Statements:
     def _rows_to_keep(self, query: str) -> pa.Table | None:
         """A query's rows in all their types; None if only the scratch database can compute them."""
         runtime = self.runtime
-        if runtime.scratch.is_elsewhere or self._names_temporary(query):
+        if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(query):
             return None
         try:
             schema = runtime.planner.bind(query).schema
@@ -247,7 +237,7 @@ class Statements:
         # that do not survive Arrow.
         runtime = self.runtime
         with runtime.engine.up_to_date():
-            if runtime.scratch.is_elsewhere or self._names_temporary(created.query):
+            if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(created.query):
                 return False
             own = runtime.scratch.own_tables
             exists = name in runtime.tables.catalog or name.lower() in own
@@ -263,7 +253,7 @@ class Statements:
     def _copy(self, query: str, target: str) -> pa.Table:
         runtime = self.runtime
         (statement,) = runtime.planning.statements(query)
-        here = runtime.scratch.is_elsewhere or self._names_temporary(query)
+        here = runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(query)
         if isinstance(statement, kinds.Query) and not here:
             return runtime.copy(query, target)
         return runtime.scratch.copy(self.run(query).to_arrow(), target)

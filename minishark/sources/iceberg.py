@@ -9,6 +9,7 @@ reads, one file a task. Equality deletes are refused.
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 import threading
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
 _EXTRA = "iceberg"
+_CODE_BITS_MAX = 12
+
 _VERSION = re.compile(r"v(\d+)(?:\.gz)?\.metadata\.json(?:\.gz)?")
 
 
@@ -572,21 +575,29 @@ def _column_statistics(
     lows = [_bound(file.lower_bounds, number, type_) for file in filled]
     highs = [_bound(file.upper_bounds, number, type_) for file in filled]
     known = None not in lows and None not in highs
+    sizes = [(file.column_sizes or {}).get(number) for file in filled]
+    size = None if None in sizes else sum(each for each in sizes if each is not None)
     return ColumnStatistics(
         null_fraction=fraction,
-        distinct=_distinct(rows - nulls, (min(lows), max(highs)) if known else None),
+        distinct=_distinct(rows - nulls, (min(lows), max(highs)) if known else None, size),
         minimum=None if None in lows else text_of(min(lows), arrow),
         maximum=None if None in highs else text_of(max(highs), arrow),
     )
 
 
-def _distinct(rows: int, bounds: tuple[Any, Any] | None) -> int:
-    """At most so many values differ, which is what DuckDB assumes of Parquet files."""
+def _distinct(rows: int, bounds: tuple[Any, Any] | None, size: int | None) -> int:
+    """About how many values differ, of a column that is stored in `size` bytes.
+
+    Manifests do not tell. At most so many do as there are whole numbers between the bounds. Where
+    values take few bits, these are codes of a dictionary, or as good as that, and n bits tell 2^n
+    values apart. All values may differ otherwise, which is what DuckDB assumes of Parquet files.
+    """
     match bounds:
         case int(low), int(high):  # dates and times are numbers, too
             return max(1, min(rows, high - low + 1))
         case _:
-            return max(1, rows)
+            bits = math.inf if size is None else 8 * size / max(1, rows)
+            return max(1, min(rows, round(2**bits) if bits <= _CODE_BITS_MAX else rows))
 
 
 def _bound(bounds: Mapping[int, bytes] | None, number: int, type_: Any) -> Any:

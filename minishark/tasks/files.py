@@ -52,6 +52,7 @@ class Files:
         self._by_name: dict[str, _Stored] = {}
         self._unused: OrderedDict[bytes, None] = OrderedDict()
         self._unused_bytes = 0
+        self._unread: dict[str, tuple[str, ...]] = {}  # where results lie, by file
         self._numbers = itertools.count()
         # Guards the above; never held while files are written, as the cluster's thread needs it.
         # Finalizers may come while it is held.
@@ -143,8 +144,20 @@ class Files:
                 unwanted.append(stored.item)
         self.remove(unwanted)
 
+    def keep(self, items: Iterable[FileSlice]) -> None:
+        """These are a result that somebody may ask for, until they are removed."""
+        with self._lock:
+            self._unread.update((item.file, item.locations) for item in items)
+
+    def unread_nodes(self) -> frozenset[str]:
+        """The nodes that have results which nobody has asked for yet."""
+        with self._lock:
+            return frozenset(node for nodes in self._unread.values() for node in nodes)
+
     def remove(self, items: Iterable[FileSlice]) -> None:
         """Delete files: those of this host at once, those of others soon."""
         store = self.store()
         for item in items:
             store.remove(item)
+            with self._lock:
+                self._unread.pop(item.file, None)

@@ -25,8 +25,10 @@ from minishark.cluster.backend import (
     Backend,
     BackendError,
     JobEvent,
+    OnPrint,
     Placement,
     function_error,
+    printed_by,
     task_error,
 )
 from minishark.errors import (
@@ -82,8 +84,19 @@ class CallPool:
         *,
         working_folder: Callable[[], str] = str,
         events: EventStream | None = None,
+        on_print: OnPrint | None = None,
     ) -> None:
-        """Run calls on a backend; `working_folder` is where relative paths begin."""
+        """Run calls on a backend.
+
+        Args:
+            backend: takes jobs.
+            placing: where they are placed.
+            files: large arguments and results.
+            working_folder: where relative paths begin.
+            events: what happens is told to it.
+            on_print: takes what calls print; must not block.
+        """
+        self._on_print = on_print
         self._events = events or EventStream(1)
         self.files = files
         self.functions = Functions(files)
@@ -272,6 +285,7 @@ class CallPool:
                     self.completed(call, event.result, event.node, event.run_s, event.executor)
             case TaskFailed():
                 call = self._ended(sent, event.task_id)
+                self._show(event.executor, printed_by(event))
                 if call is not None:
                     self.fail(call, task_error(event))
             case TaskLost():
@@ -331,6 +345,7 @@ class CallPool:
         call.function.took(run_s)
         call.ran_s = run_s
         outcome = decode_python_outcome(result)
+        self._show(executor, outcome.printed)
         self._events.emit(
             CallEnded(
                 at=time.time(),
@@ -347,9 +362,15 @@ class CallPool:
             self.put_back(call)
             return
         if self._over(call):
+            if outcome.value is not None and outcome.value.files:
+                self.files.keep(outcome.value.files)
             call.receiver.returned(outcome, node)
         else:
             self.discard(outcome)
+
+    def _show(self, executor: str, printed: str) -> None:
+        if printed and self._on_print is not None:
+            self._on_print(executor, printed)
 
     def put_back(self, call: Call) -> None:
         """Run a call again that was sent, unless it was cancelled meanwhile."""

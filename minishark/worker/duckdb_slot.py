@@ -67,7 +67,16 @@ class DuckDBSlot:
         connection = duckdb.connect(config=dict(self._config))
         connection.execute(f"SET memory_limit = '{self.limit_bytes}B'")
         connection.execute("SET produce_arrow_string_view = false")
+        connection.execute("SET enable_progress_bar = true")  # which counts, for `progress`
+        connection.execute("SET enable_progress_bar_print = false")
         return connection
+
+    def progress(self) -> float:
+        """How much of what runs is done, as DuckDB estimates it: 0 to 1; 0 if it does not know.
+
+        May be called from another thread.
+        """
+        return min(1.0, max(0.0, self.con.query_progress() / 100))
 
     def _reset(self) -> None:
         """Note the settings of a new database."""

@@ -247,6 +247,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # What DuckDB's operators did, if the stage is profiled: the root of each early CTE by its name,
     # and that of the fragment by the empty one.
     profiles: dict[str, Profiled] = {}
+    printed: str = ""  # what user code has printed
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""
@@ -290,6 +291,7 @@ class ProblemDetail(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # The exception that it raised, by cloudpickle; empty if it can't be pickled.
     pickled: bytes = b""
     missing: tuple[FileSlice, ...] = ()  # the stored files that no location has, for INPUT
+    printed: str = ""  # what user code has printed
 
 
 class PythonOutcome(msgspec.Struct, frozen=True, array_like=True):
@@ -298,6 +300,7 @@ class PythonOutcome(msgspec.Struct, frozen=True, array_like=True):
     value: Value | None
     problem: ProblemDetail | None = None
     timed_out: bool = False
+    printed: str = ""  # what it has printed
 
 
 encode = msgspec.msgpack.Encoder().encode

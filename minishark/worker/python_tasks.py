@@ -23,6 +23,7 @@ from minishark.worker.functions import (
     UserCode,
     end_copies_of,
 )
+from minishark.worker.prints import PRINTS
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
@@ -139,13 +140,14 @@ class PythonTasks:
         own = os.getpid()
         try:
             with (user_code or self._user_code).running():
-                return encode(PythonOutcome(self._value(job, decode_value(payload))))
+                value = self._value(job, decode_value(payload))
+            return encode(PythonOutcome(value, printed=PRINTS.take()))
         except Interrupted as error:
             raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
         except _TimedOut:
             message = f"The task took longer than {job.timeout_s:g} s."
             problem = ProblemDetail(problem=TaskProblem.FUNCTION, message=message)
-            return encode(PythonOutcome(None, problem, timed_out=True))
+            return encode(PythonOutcome(None, problem, timed_out=True, printed=PRINTS.take()))
         except InputMissingError as error:
             raise TaskError(TaskProblem.INPUT, str(error)) from error
         except FolderMissingError as error:
@@ -153,7 +155,7 @@ class PythonTasks:
         except _StorageError as error:
             raise TaskError(TaskProblem.RESOURCE, f"Can't store a result: {error}") from error
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is its outcome
-            return encode(PythonOutcome(None, _problem(error)))
+            return encode(PythonOutcome(None, _problem(error), printed=PRINTS.take()))
         finally:
             end_copies_of(own)
             SCOPE.reset(token)

@@ -33,6 +33,7 @@ from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import BATCH_ROWS, Outputs, attempt_name, output_columns, stream
 from minishark.worker.prepared import Inputs, PreparedFragments
+from minishark.worker.progress import TaskProgress
 from minishark.worker.protocol import (
     CopyTarget,
     FileSlice,
@@ -91,6 +92,7 @@ class TaskRunner:
         self._scalars = Scalars()
         self._profiling = False
         self._profiles: dict[str, Profiled] = {}  # of the task that runs
+        self._progress = TaskProgress(store)
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Run the fragment of `stage` on the inputs of `task`.
@@ -101,7 +103,8 @@ class TaskRunner:
         with self._running:
             self._store.take_received()  # of a task that failed
             self._interrupted.clear()
-            outcome = self._run_guarded(stage, task)
+            with self._progress.of(stage, task):
+                outcome = self._run_guarded(stage, task)
             received = self._store.take_received()
             if received or self._profiles:
                 return structs.replace(outcome, received=received, profiles=self._profiles)
@@ -142,6 +145,10 @@ class TaskRunner:
         Views that were defined over those files are then wrong.
         """
         return not stage.types and stage.working_folder not in ("", self._working_folder)
+
+    def tell_progress(self) -> None:
+        """Tell front ends of this host how far the task is; may be called from another thread."""
+        self._progress.tell(self._duckdb.progress)
 
     def fit_memory(self) -> None:
         """Give DuckDB the memory that files leave; may be called from another thread."""

@@ -207,6 +207,11 @@ class Store:
             path = self._find(_copy_name(item), self.node)
         return path
 
+    def in_memory(self, file: str, node: str = "") -> Path:
+        """Where a node of this host, by default this one, keeps a file or folder in memory."""
+        node = node or self.node
+        return self._paths_of(node).memory / node / file
+
     def has_folder(self, folder: str) -> bool:
         """Whether this node has a folder for files."""
         return (self._paths.memory / self.node / folder).exists()

@@ -208,14 +208,16 @@ def _draw_series(
     responses = [row for row in rows if isinstance(row, Response)]
     points = [row for row in rows if isinstance(row, Point)]
     if responses:
-        medians = [row.p50_ms for row in responses]
-        below = [row.p50_ms - row.p5_ms for row in responses]
-        above = [row.p95_ms - row.p50_ms for row in responses]
+        unit_ms = chart.unit_ms
+        medians = [row.p50_ms / unit_ms for row in responses]
+        below = [(row.p50_ms - row.p5_ms) / unit_ms for row in responses]
+        above = [(row.p95_ms - row.p50_ms) / unit_ms for row in responses]
         axes.errorbar(
             xs, medians, yerr=[below, above], label=name, markersize=3.5,
             linewidth=1, elinewidth=0.6, capsize=1.5, **style,
         )  # fmt: skip
-        halves = [0.0 if math.isnan(row.p50_ci_ms) else row.p50_ci_ms for row in responses]
+        known = [0.0 if math.isnan(row.p50_ci_ms) else row.p50_ci_ms for row in responses]
+        halves = [half / unit_ms for half in known]
         axes.errorbar(xs, medians, yerr=halves, fmt="none", ecolor=style["color"], elinewidth=2.5)
     elif chart.style == "steps":
         axes.step(

@@ -47,6 +47,7 @@ class Chart:
     marks: tuple[Mark, ...] = ()  # the paper's values
     log_x: bool = False  # whether the x axis is logarithmic, `log_y` likewise
     log_y: bool = False
+    unit_ms: float = 1.0  # in which response times are plotted
     same_y: bool = True  # whether all panels share a y axis
     figures: tuple[str, ...] = ()  # panels that are not plotted: their rows are numbers, not curves
 

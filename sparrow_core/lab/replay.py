@@ -172,7 +172,8 @@ EXPERIMENTS = (
         ),
         run=replayed,
         chart=Chart(
-            x="Load (share of busy slots)", log_y=True, same_y=False, figures=(MESSAGES,)
+            x="Load (share of busy slots)", y="Response time (s)", unit_ms=1000.0,
+            log_y=True, same_y=False, figures=(MESSAGES,),
         ),
         runs=3,
         findings=(

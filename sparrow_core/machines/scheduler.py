@@ -1,7 +1,8 @@
 """The scheduler: batch sampling and late binding (Sparrow, SOSP'13, section 3).
 
-A cluster has any number of schedulers. They do not know of each other; each places the jobs of
-its own clients by putting reservations into the queues of node monitors.
+A cluster has any number of schedulers. Each places the jobs of its own clients by putting
+reservations into the queues of node monitors. They need not know of each other; nodes say in
+heartbeats which there are, for placements that tell each other what is on nodes (Notes).
 
 Life of a job in a scheduler (a job id is in exactly one of these tables):
 
@@ -36,7 +37,9 @@ nothing of the job from its old scheduler any more, which may only have been slo
 
 Late binding: a reservation carries no task. A node with a free slot sends GetTasks and gets the
 job's oldest waiting task that may run there. When no task waits any more, the remaining
-reservations are withdrawn (CancelReservations).
+reservations are withdrawn (CancelReservations). Where a job's placer wants it, a node that falls
+idle says so (ReportTasks), and gets a reservation of the oldest job that waits (`_feed`). That
+takes the place of nodes that steal from each other.
 
 What the scheduler relies on:
 

@@ -103,7 +103,7 @@ class Placement(Watcher, ABC):
 
     A scheduler makes one object of each placement when a job first names it, and keeps it: what it
     remembers lasts from job to job, and the methods `on_...` tell it what the scheduler sees from
-    then on. Schedulers share nothing, so each has its own.
+    then on. Each scheduler has its own; they may tell each other something (`notes`).
     """
 
     @abstractmethod

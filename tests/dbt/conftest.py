@@ -38,6 +38,12 @@ def logs_dir(
     return folder
 
 
+@pytest.fixture(scope="module")
+def test_data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the suite writes a large seed; its own fixture takes a folder beside the tests."""
+    return str(tmp_path_factory.mktemp("data"))
+
+
 @pytest.fixture(scope="class")
 def project_root(dbt_profile_target: dict[str, Any], tmpdir_factory: pytest.TempdirFactory) -> Any:
     """A folder for each target; dbt's own fixture has one for each class."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -9,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minishark.deploy import deployment as deployment_module
 from minishark.deploy.deployment import Deployment
 from minishark.deploy.host import NodeSpec
 from minishark.deploy.supervisor import (
+    BRIEF_PAUSE_S,
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
     End,
@@ -109,6 +113,22 @@ def test_pauses_grow_to_a_bound() -> None:
     assert gaps[0] < 1
     assert max(gaps) <= LAST_PAUSE_S + 0.1
     assert gaps[-1] == pytest.approx(LAST_PAUSE_S, abs=0.1)
+
+
+def test_a_node_that_often_dies_comes_again_soon() -> None:
+    """Once it has listened, it is worth little waiting: replicas are made on it."""
+    supervisor = Supervisor(nodes=1)
+    head, first = launches(supervisor)
+    supervisor.on(Placed(head.name, "m0", "tcp://h:70"), 0.0)
+    name, now = first.name, 0.0
+    for _ in range(20):
+        supervisor.on(Placed(name, "m1"), now)
+        supervisor.on(Started(name, "tcp://w:80/k"), now)
+        now += 5.0
+        supervisor.on(Ended(name, "It died."), now)
+        now += BRIEF_PAUSE_S
+        (again,) = launches(supervisor, now)
+        name = again.name
 
 
 @given(st.data())
@@ -210,6 +230,39 @@ class ToyPlatform:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def test_a_platform_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nodes run it may come back; else users are told, as what dies does not come again."""
+    monkeypatch.setattr(deployment_module, "_PATIENCE_S", 0.3)
+    platform = ToyPlatform(machines=1)
+    found = deployment(platform, nodes=1)
+    found.await_start()
+    answers = platform.events
+    fails = threading.Event()
+
+    def failing(timeout_s: float) -> list[Event]:
+        if fails.is_set():
+            raise ConnectionError("no route")
+        return answers(timeout_s)
+
+    monkeypatch.setattr(platform, "events", failing)
+    fails.set()
+    time.sleep(0.1)
+    fails.clear()
+    found.grow()
+    assert "" == found.problem
+    fails.set()
+    deadline = time.monotonic() + 10
+    while not found.problem:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "Toy does not answer" in found.problem
+    assert "ConnectionError: no route" in found.problem
+    with pytest.raises(ClusterError, match="do not come again"):
+        found.grow()
+    found.close()
+    assert ({}, 1) == (platform.running, platform.closed)
 
 
 def deployment(platform: ToyPlatform, nodes: int) -> Deployment:

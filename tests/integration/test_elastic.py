@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pyarrow as pa
@@ -126,3 +126,22 @@ def test_a_node_without_executors_runs_the_scheduler_only(keys: Path) -> None:
             assert time.monotonic() - began_s < 20
     finally:
         stop_cluster("e")
+
+
+@pytest.mark.slow
+def test_a_node_with_results_of_calls_stays_until_they_are_read(keys: Path) -> None:
+    """What nobody has asked for yet is on the node that ran the call."""
+    start_cluster(StartOptions(name="r", nodes=2, executors_per_node=1, keys=str(keys)))
+    try:
+        with minishark.connect("r") as session:
+            calls = [session.submit(bytes, 1_000_000 + i) for i in range(8)]
+            wait(calls)
+            victim = calls[0].node
+            assert victim is not None
+            session.drain_node(victim)
+            time.sleep(4)
+            assert victim in {node.name for node in session.nodes()}
+            assert [1_000_000 + i for i in range(8)] == [len(call.result()) for call in calls]
+            until(lambda: victim not in {node.name for node in session.nodes()}, "it leaves")
+    finally:
+        stop_cluster("r")

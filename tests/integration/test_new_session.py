@@ -154,6 +154,8 @@ def test_writes_from_temporary_tables_are_seen_everywhere(
             assert expected == [i for (i,) in _rows(each, "FROM target ORDER BY i")], statement
     one.sql("CREATE TABLE few AS SELECT 1 AS shared_one")
     assert [(10, 11)] == _rows(one, "FROM few")
+    one.sql("INSERT INTO target SELECT i FROM few")
+    assert [10, 11] == [i for (i,) in _rows(other, "FROM target ORDER BY i")]
     assert [(1,)] == _rows(other, "FROM few")
     one.sql("DROP TABLE few")  # the temporary one
     one.sql("DROP TABLE few")
@@ -173,14 +175,21 @@ def test_whole_names_in_statements_that_write(sessions: tuple[Session, Session, 
         session.sql("USE away")
         assert [(100,)] == _rows(session, "SELECT count(*) FROM memory.main.shared")
         session.sql("CREATE TABLE there AS SELECT 8 AS i")
+        session.sql("CREATE TABLE memory.main.there AS SELECT -8 AS i")
         session.sql("INSERT INTO there SELECT i FROM memory.main.shared WHERE i = 9")
+        with pytest.raises(UnsupportedError, match="Two tables are called there"):
+            _rows(session, "SELECT count(*) FROM there, memory.main.there")
+        assert [(8,), (9,)] == _rows(session, "FROM there ORDER BY i")
+        assert [(-8,)] == _rows(session, "FROM memory.main.there")
         session.sql("INSERT INTO memory.main.few FROM there")
         session.sql("UPDATE memory.main.few SET i = 70 WHERE i = 7")
         for each in sessions:
             found = _rows(each, "SELECT i FROM memory.main.few ORDER BY i")
             assert [0, 1, 8, 9, 70] == [i for (i,) in found]
-        session.sql("DROP TABLE there")
-        session.sql("DROP TABLE memory.main.few")
+        session.sql("DELETE FROM memory.main.few WHERE i IN (SELECT i FROM there)")
+        assert [(3,)] == _rows(session, "SELECT count(*) FROM memory.main.few")
+        for name in ("there", "memory.main.there", "memory.main.few"):
+            session.sql(f"DROP TABLE {name}")
         session.sql("USE memory.main")
         assert ["shared"] == session.tables
 

@@ -675,3 +675,30 @@ def test_the_end_of_a_session_is_the_end_of_its_calls() -> None:
     with pytest.raises(ClusterError, match="stopped"):
         session.submit(abs, 1)
     assert not folder.exists()
+
+
+def test_prints_of_tasks_reach_the_user(
+    processes: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of calls and of functions over rows, also of those that fail, with the executor's name."""
+
+    def says(word: str) -> None:
+        print("called", word)  # noqa: T201 - what is tested
+        if word == "wrong":
+            raise ValueError(word)
+
+    def counts(rows: Any) -> Any:
+        print("has", rows.num_rows, "rows")  # noqa: T201 - what is tested
+        return rows
+
+    processes.submit(says, "right").result()
+    with pytest.raises(ValueError, match="wrong"):
+        processes.submit(says, "wrong").result()
+    processes.range(3).map_partitions(counts, "id BIGINT").collect()
+    told = ""
+    deadline = time.monotonic() + 10
+    while told.count("\n") < 3 and time.monotonic() < deadline:
+        told += capsys.readouterr().err
+    assert ["called right", "called wrong", "has 3 rows"] == [
+        line.partition("-e0) ")[2] for line in told.splitlines()
+    ]

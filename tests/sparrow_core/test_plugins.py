@@ -129,6 +129,13 @@ class Broken(Placement):
         if self.where == "on_heartbeat":
             raise KeyError("oops")
 
+    def notes(self, peers: int, now: float) -> bytes:
+        return "no bytes" if self.where == "notes" else b"note"  # type: ignore[return-value]
+
+    def on_notes(self, notes: bytes, now: float) -> None:
+        if self.where == "on_notes":
+            raise KeyError("oops")
+
 
 class BrokenPlacer(BoundPlacer):
     """See `Broken`."""
@@ -142,6 +149,22 @@ class BrokenPlacer(BoundPlacer):
         if Broken.where == "take":
             raise KeyError("oops")
         return super().take(node, count)
+
+
+@pytest.mark.parametrize("where", ["notes", "on_notes", ""])
+def test_notes_of_a_broken_plug_in_are_fenced(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it tells, or does with what it is told: its jobs fail, and nothing else."""
+    placements = Placements()
+    job = StartJob(job_id=JobId("j"), user="u", tasks=(task(0, "echo"),))
+    name = f"{ITSELF}:Broken"
+    placements.placer(name, job, Random(1))
+    monkeypatch.setattr(Broken, "where", where)
+    fenced = placements.noting[name]
+    assert (b"" if where == "notes" else b"note") == fenced.notes(1, 0.0)
+    fenced.on_notes(b"?", 0.0)
+    if where:
+        with pytest.raises(InvalidJob, match=r"failed before|no bytes"):
+            fenced.placer(job, Random(1))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from msgspec import structs
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import PLACEMENTS
+from sparrow_core.policy.remembering import Levels
 from sparrow_core.protocol.events import JobFailed, JobFinished
 from sparrow_core.protocol.ids import Address, JobId, NodeName, endpoint_of
 from sparrow_core.protocol.machine import Envelope
@@ -82,6 +83,21 @@ def with_memory_needs(job: StartJob, seed: int) -> StartJob:
     return structs.replace(job, tasks=tuple(tasks))
 
 
+def remembered(job: StartJob, seed: int) -> StartJob:
+    """The job, in some histories under a placement whose schedulers remember, and may tell."""
+    if seed % 4 or job.placement != "sparrow":
+        return job
+    rng = Random(f"remembered {seed} {job.job_id}")
+    return structs.replace(job, placement=rng.choice(("known_idle", "eagle", "adaptive")))
+
+
+@pytest.fixture(autouse=True)
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers tell each other of few nodes, too."""
+    monkeypatch.setattr(Levels, "NEWS", 2)
+    monkeypatch.setattr(Levels, "NEWS_SHARE", 1.0)
+
+
 class Chaos:
     """A small cluster with a seeded history of jobs and faults, which stop after 8 s."""
 
@@ -102,7 +118,7 @@ class Chaos:
         )
         self.cluster = small_cluster(self.world, monitor)
         jobs = [random_job(rng, number) for number in range(rng.randint(1, 10))]
-        self.jobs = [with_memory_needs(job, seed) for job in jobs]
+        self.jobs = [remembered(with_memory_needs(job, seed), seed) for job in jobs]
         for job in self.jobs:
             self.world.post(self.cluster.client, job, rng.uniform(0, 5))
         for fault in (self._deaths, self._restart, self._scheduler_restart, self._partition,

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from minishark.cli.progress import progress_lines, waiting_text
 from minishark.cli.shell.completion import Names, Suggestion, path_suggestions, suggestions
 from minishark.cli.shell.interpreter import Entry, duration_text, error_text, is_complete, split
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.dataframe.show import fitting_widths, human_bytes
 from minishark.errors import QueryError
 from minishark.query.progress import StageProgress
+from minishark.session.progress import progress_lines, waiting_text
 
 NAMES = Names(
     columns={"nation": ["n_name", "n_key"], "region": ["r_name"], "Odd one": ["x"]},
@@ -168,9 +168,9 @@ def test_what_a_query_waits_for(nodes: list[NodeState], expected: str) -> None:
 def test_progress_has_a_line_for_each_stage_that_runs() -> None:
     """Stages that are over or wait are only counted."""
     stages = [
-        StageProgress(0, 2, 2, 10, started=True),
-        StageProgress(1, 4, 1, 1234, started=True),
-        StageProgress(2, 4, 0, 0, started=False),
+        StageProgress(index=0, tasks=2, done=2, rows=10, started=True),
+        StageProgress(index=1, tasks=4, done=1, rows=1234, started=True),
+        StageProgress(index=2, tasks=4, done=0, rows=0, started=False),
     ]
     console = Console(width=100, record=True, quiet=False, force_terminal=False)
     with console.capture() as captured:

@@ -13,11 +13,11 @@ import pyarrow as pa
 from rich.console import Console
 
 from minishark.cli.output import Output
-from minishark.cli.progress import shown_progress
 from minishark.compiler.sql.statements import COUNTED, Explain, Query
 from minishark.compiler.sql.tokens import sql_tokens
 from minishark.dataframe import DataFrame
 from minishark.errors import MinisharkError, OptionError, QueryError
+from minishark.session.progress import shown_progress
 
 if TYPE_CHECKING:
     from minishark.adapters.flight.client import RemoteFrame

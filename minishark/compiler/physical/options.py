@@ -14,6 +14,9 @@ from minishark.errors import OptionError
 SINGLE_TASK_ROWS = 150_000
 """Up to here one core is done before several tasks could have been started."""
 
+UNLIMITED = sys.maxsize
+"""As many slots as there are tasks, for plans that are to be the same on any machine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerOptions:
@@ -27,7 +30,7 @@ class PlannerOptions:
     sort_values: int = 8_000_000  # rows times columns that one task sorts; more in ranges
     threads: int = 1  # how many cores a task may use that runs alone
     costs: Costs = REFERENCE  # what work costs on the machine
-    slots: int = sys.maxsize  # how many tasks run at the same time, each on a core of its own
+    slots: int = UNLIMITED  # how many tasks run at the same time, each on a core of its own
     task_bytes: float = math.inf  # memory of a task for hash tables and sorts
     disabled: frozenset[str] = frozenset()  # the names of the optimizer rules that are switched off
     everywhere: bool = False  # whether rules apply wherever they can, however small the data

@@ -42,6 +42,7 @@ class TrueDivTest(suite.TrueDivTest):
     """Without quotients of decimals, which DuckDB rounds as floats."""
 
     test_truediv_numeric = None
+    test_truediv_divisor = None
 
 
 LongNameBlowoutTest = None  # names of constraints, which DuckDB does not keep, and of indexes

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
+from minishark.errors import ClusterError
 
 if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.text import Text
+
     from minishark.cluster.status import NodeState
-    from minishark.query.progress import QueryProgress, StageProgress
-    from minishark.session.session import Session
+    from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
 
 _DELAY_S = 0.25
 _REFRESH_S = 0.1
@@ -24,27 +25,60 @@ _BAR = 24
 _STAGES_MAX = 8
 
 
+class Watched(Protocol):
+    """What runs queries: a session, or its runtime."""
+
+    def nodes(self) -> Sequence[NodeState]: ...
+
+    def register_progress_handler(self, handler: ProgressHandler) -> None: ...
+
+    def remove_progress_handler(self, handler: ProgressHandler) -> None: ...
+
+
+_drawing = threading.Lock()  # held while one is on the terminal
+
+
 @contextmanager
-def shown_progress(session: Session, console: Console) -> Iterator[None]:
-    """Show the progress of the session's queries while the block runs, after a short delay."""
-    # Shows nothing if `console` is not a terminal; leaves nothing on the screen.
-    if not console.is_terminal:
+def progress_for_people(watched: Watched, wanted: bool | None) -> Iterator[None]:
+    """`shown_progress` on stderr, if that is a terminal and somebody is there.
+
+    `wanted` None: in an interactive Python. Only on the main thread, and for the outermost block.
+    """
+    chosen = hasattr(sys, "ps1") if wanted is None else wanted
+    is_terminal = chosen and sys.stderr is not None and sys.stderr.isatty()
+    if not is_terminal or threading.current_thread() is not threading.main_thread():
         yield
         return
-    display = _Display(session, console)
-    session.register_progress_handler(display.hear)
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and most programs don't use it
+
+    with shown_progress(watched, Console(stderr=True, highlight=False)):
+        yield
+
+
+@contextmanager
+def shown_progress(watched: Watched, console: Console) -> Iterator[None]:
+    """Show the progress of the session's queries while the block runs, after a short delay."""
+    # Shows nothing if `console` is not a terminal; leaves nothing on the screen.
+    if not console.is_terminal or not _drawing.acquire(blocking=False):
+        yield
+        return
     try:
-        with display:
-            yield
+        display = _Display(watched, console)
+        watched.register_progress_handler(display.hear)
+        try:
+            with display:
+                yield
+        finally:
+            watched.remove_progress_handler(display.hear)
     finally:
-        session.remove_progress_handler(display.hear)
+        _drawing.release()
 
 
 class _Display:
     """A thread that redraws the last reported progress."""
 
-    def __init__(self, session: Session, console: Console) -> None:
-        self._session = session
+    def __init__(self, watched: Watched, console: Console) -> None:
+        self._watched = watched
         self._console = console
         self._started_s = time.monotonic()
         self._heard: QueryProgress | None = None
@@ -67,6 +101,8 @@ class _Display:
     def _run(self) -> None:
         if self._over.wait(_DELAY_S):
             return
+        from rich.live import Live  # noqa: PLC0415 - slow to import, and most queries are over
+
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while not self._over.wait(_REFRESH_S):
                 live.update(self._drawn(), refresh=True)
@@ -78,12 +114,10 @@ class _Display:
         return progress_lines(stages, now - self._started_s, quiet_s, self._nodes(quiet_s))
 
     def _nodes(self, quiet_s: float) -> Sequence[NodeState]:
-        from minishark.errors import ClusterError
-
         if quiet_s < _QUIET_S:
             return ()
         try:
-            return self._session.nodes()
+            return self._watched.nodes()
         except ClusterError:  # the session was stopped concurrently
             return ()
 
@@ -92,6 +126,9 @@ def progress_lines(
     stages: Sequence[StageProgress], elapsed_s: float, quiet_s: float, nodes: Sequence[NodeState]
 ) -> Group:
     """A line per running stage, and what the query waits for if it makes no progress."""
+    from rich.console import Group  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415
+
     # There are no stages while the query is planned, or runs in the front end. `quiet_s` are the
     # seconds since the last progress; `nodes` are those of the cluster if that is a while.
     open_stages = [stage for stage in stages if stage.started and stage.done < stage.tasks]
@@ -122,8 +159,12 @@ def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
 
 
 def _stage_line(stage: StageProgress) -> Text:
-    filled = _BAR * stage.done // stage.tasks
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    filled = int(_BAR * min(1.0, (stage.done + stage.running) / stage.tasks))
     line = Text(f"stage {stage.index:<3} ")
     line.append("━" * filled, style="cyan")
     line.append("─" * (_BAR - filled), style="dim")
-    return line.append(f" {stage.done}/{stage.tasks} tasks, {stage.rows:,} rows")
+    share = 100 * (stage.done + stage.running) / stage.tasks
+    inside = f"{min(share, 99):.0f} %, " if stage.running else ""
+    return line.append(f" {stage.done}/{stage.tasks} tasks, {inside}{stage.rows:,} rows")
