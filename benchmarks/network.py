@@ -7,16 +7,22 @@ Hosts are namespaces of this machine (`tests/hosts/bed.py`): root, iproute2 and 
 `fetch` reads what the tasks of a shuffle read: many parts of several files, from one host. Its rows
 are random numbers, of which nothing can be compressed, or the columns of a fact table (keys, prices
 in cents, dates, few texts). `broadcast` gives one file to all hosts at a time. The link is what one
-TCP connection carries in the same run, and the bytes are counted on the wire.
+TCP connection carries in the same run, and the bytes are counted on the wire. `load` partitions a
+table by hash, with two replicas, over three hosts with an executor each and on one host with three;
+all share this machine's cores, so their CPU time tells more than the clock.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -95,6 +101,23 @@ for _ in range(3):
     elapsed = time.perf_counter() - began
     count, received = sum(table.nbytes for table in tables), sum(files.take_received().values())
     print(count, received, elapsed, time.process_time() - cpu, flush=True)
+"""
+
+_LOAD = """
+import sys, time, numpy as np, pyarrow as pa, minishark
+
+random, rows = np.random.default_rng(0), int(float(sys.argv[2]) * 1e6 / 28)
+table = pa.table({
+    "key": random.integers(0, 6_000_000, rows),
+    "price": random.integers(90_000, 10_000_000, rows),
+    "share": random.random(rows),
+    "date": random.integers(8_000, 10_600, rows).astype("int32"),
+})
+with minishark.connect(sys.argv[1], single_task_rows=0, partitions=6) as session:
+    session.create_table("first", table, partition_by="key", replicas=2)
+    began = time.perf_counter()
+    session.create_table("t", table, partition_by="key", replicas=2)
+    print(time.perf_counter() - began)
 """
 
 _COPY = """
@@ -182,6 +205,29 @@ def broadcast(bed: Bed, tree: str, port: int, megabytes: int) -> None:
     print(f"broadcast of {megabytes} MB, {tree}: {max(times):.1f} s; MB sent by host: {shown}")
 
 
+def load(bed: Bed, executors: int, megabytes: int) -> None:
+    """Load a table; what nodes and executors take for two loads, and seconds of the second."""
+    nodes = [bed.start_node(i, "--memory-limit=2GiB", executors=executors) for i in range(len(bed))]
+    before, sent = _cpu_s(nodes), sum(map(bed.bytes_sent, range(len(bed))))
+    seconds = float(bed.run(0, _LOAD, bed.address(0), str(megabytes)))
+    took = {kind: used - before[kind] for kind, used in _cpu_s(nodes).items()}
+    sent = sum(map(bed.bytes_sent, range(len(bed)))) - sent
+    shown = ", ".join(f"{kind} {used:.2f} s" for kind, used in took.items())
+    figures = f"{seconds:.2f} s; CPU {sum(took.values()):.2f} s: {shown}; {sent / 1e6:.0f} MB sent"
+    print(f"load of {megabytes} MB over {len(bed)} host(s): {figures}", flush=True)
+
+
+def _cpu_s(nodes: Sequence[subprocess.Popen[str]]) -> dict[str, float]:
+    """CPU seconds so far of the processes of nodes, and of their executors."""
+    found = {"nodes": 0.0, "executors": 0.0}
+    for node in nodes:
+        (own,) = psutil.Process(node.pid).children() or [psutil.Process(node.pid)]
+        for process in (own, *own.children(recursive=True)):
+            times = process.cpu_times()
+            found["nodes" if process == own else "executors"] += times.user + times.system
+    return found
+
+
 def main() -> None:
     """Run all."""
     parser = argparse.ArgumentParser(
@@ -192,16 +238,20 @@ def main() -> None:
     parser.add_argument("--loss", type=float, default=0.0)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--hosts", type=int, default=6, help="for the broadcast")
-    parser.add_argument("--only", choices=("fetch", "broadcast"))
+    parser.add_argument("--only", choices=("fetch", "broadcast", "load"))
     options = parser.parse_args()
     shape = {"rate": options.rate, "delay_ms": options.delay_ms, "loss": options.loss}
-    if options.only != "broadcast":
+    if options.only in (None, "fetch"):
         with hosts(2, **shape) as bed:
             link = tcp(bed, options.megabytes)
             print(f"plain TCP: {link / 1e6:.1f} MB/s", flush=True)
             for number, kind in enumerate(("random", "fact")):
                 fetch(bed, kind, 7300 + number, options.megabytes, link)
-    if options.only != "fetch":
+    if options.only in (None, "load"):
+        for count in (1, 3):
+            with hosts(count, **shape) as bed:
+                load(bed, 3 // count, options.megabytes)
+    if options.only in (None, "broadcast"):
         with hosts(options.hosts, **shape) as bed:
             for number, tree in enumerate(("one source", "tree")):
                 broadcast(bed, tree, 7300 + number, options.megabytes // 10)

@@ -1,4 +1,4 @@
-"""Writes the generated parts of sparrow.md and performance.md: what the code knows.
+"""Writes the generated parts of sparrow.md, performance.md and pyspark.md: what the code knows.
 
 python docs/generate.py          # rewrite
 python docs/generate.py --check  # fail if it is not current
@@ -7,17 +7,35 @@ python docs/generate.py --check  # fail if it is not current
 from __future__ import annotations
 
 import ast
+import fnmatch
 import importlib
 import inspect
+import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import msgspec
 
 from minishark.compiler.rules import rules_table
+from minishark.dataframe import Column, DataFrame, Row, Window, functions, types
+from minishark.dataframe.function_tables import TEMPLATES
+from minishark.dataframe.grouped import GroupedData
+from minishark.dataframe.python_functions import PYTHON
+from minishark.dataframe.reader import DataFrameReader
+from minishark.dataframe.shaping import MissingValues
+from minishark.dataframe.statistics import Statistics
+from minishark.dataframe.udf import UserFunctions
+from minishark.dataframe.window import WindowSpec
+from minishark.dataframe.writer import DataFrameWriter
+from minishark.session.builder import SessionBuilder
+from minishark.session.catalog import SessionCatalog, Settings
+from minishark.session.session import Session
+from minishark.tasks.items import Items
 from sparrow_core.machines.client import Client
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
@@ -34,6 +52,9 @@ from sparrow_core.runtime.transport.process import Supervisor
 
 PAGE = Path(__file__).with_name("sparrow.md")
 PERFORMANCE_PAGE = Path(__file__).with_name("performance.md")
+PYSPARK_PAGE = Path(__file__).with_name("pyspark.md")
+PYSPARK_NAMES = Path(__file__).with_name("pyspark_names.json")
+PYSPARK_NOTES = Path(__file__).with_name("pyspark_notes.toml")
 # Who takes messages, and the modules in which it makes those that it sends.
 MACHINES: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "client": (Client, ("machines.client",)),
@@ -172,10 +193,115 @@ def generate_performance(text: str) -> str:
     return f"{before}{begin}\n{rules_table()}\n{end}{after}"
 
 
+def _pyspark_kinds() -> dict[str, Any]:
+    """What has the names of each class of PySpark's."""
+    return {
+        "DataFrame": DataFrame,
+        "DataFrameNaFunctions": MissingValues,
+        "DataFrameStatFunctions": Statistics,
+        "Column": Column,
+        "GroupedData": GroupedData,
+        "Window": Window,
+        "WindowSpec": WindowSpec,
+        "DataFrameReader": DataFrameReader,
+        "DataFrameWriter": DataFrameWriter,
+        "Catalog": SessionCatalog,
+        "SparkSession": Session,
+        "Builder": SessionBuilder,
+        "UDFRegistration": UserFunctions,
+        "RuntimeConfig": Settings,
+        "Row": Row,
+        "RDD": Items,
+        "functions": functions,
+        "types": types,
+    }
+
+
+def _has(holder: Any, name: str, makes: str) -> bool:
+    if isinstance(holder, ModuleType):
+        return hasattr(holder, name)
+    folded = name.replace("_", "").lower()
+    known = {each.replace("_", "").lower() for each in dir(holder)}
+    return folded in known or f"self.{name} =" in makes
+
+
+def _noted(notes: dict[str, dict[str, str]], kind: str) -> dict[str, str]:
+    """A note for each name or pattern of names."""
+    found = notes.get(kind, {})
+    return {name: text for names, text in found.items() for name in names.split()}
+
+
+def _note(notes: dict[str, str], name: str) -> str | None:
+    return next((text for each, text in notes.items() if fnmatch.fnmatchcase(name, each)), None)
+
+
+def coverage() -> Iterator[str]:
+    """Which of PySpark's names there are, class by class."""
+    names = json.loads(PYSPARK_NAMES.read_text())
+    notes = tomllib.loads(PYSPARK_NOTES.read_text())
+    yield f"Of PySpark {names.pop('version')}:\n"
+    yield "| | there | of those that make sense without a JVM or streaming | of all |"
+    yield "|---|---|---|---|"
+    details: list[str] = []
+    for kind, holder in _pyspark_kinds().items():
+        senseless = _noted(notes["senseless"], kind)
+        missing, differs = _noted(notes["missing"], kind), _noted(notes["differs"], kind)
+        makes = "" if isinstance(holder, ModuleType) else inspect.getsource(holder)
+        absent = [name for name in names[kind] if not _has(holder, name, makes)]
+        there = len(names[kind]) - len(absent)
+        out = [name for name in absent if _note(senseless, name) is not None]
+        apply = len(names[kind]) - len(out)
+        yield f"| {kind} | {there} | {there / apply:.0%} of {apply} | {len(names[kind])} |"
+        unexplained = [name for name in absent if name not in out and _note(missing, name) is None]
+        if unexplained:
+            raise LookupError(f"{PYSPARK_NOTES.name} has no reason for {kind}: {unexplained}")
+        present = set(names[kind]) - set(absent)
+        for title, found in (
+            ("differ", {n: t for n, t in differs.items() if n in present}),
+            ("are missing", {n: _note(missing, n) for n in absent if n not in out}),
+            ("make no sense here", {n: _note(senseless, n) for n in out}),
+        ):
+            if found:
+                details += [f"\n**{kind}**: these {title}.\n", *_by_reason(found)]
+    yield from details
+
+
+def _by_reason(found: Mapping[str, str | None]) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for name, text in found.items():
+        reasons.setdefault(text or "", []).append(f"`{name}`")
+    for text, listed in reasons.items():
+        yield f"- {', '.join(listed)}: {text}"
+
+
+def pyspark_functions() -> Iterator[str]:
+    """The functions that are data."""
+    yield "| function | | in what it differs |"
+    yield "|---|---|---|"
+    for template in sorted({**TEMPLATES, **PYTHON}.values(), key=lambda each: each.name):
+        signature = template.signature.replace(": value", "").replace("|", "\\|")
+        yield f"| `{signature}` | {template.doc} | {template.note} |"
+
+
+def generate_pyspark(text: str) -> str:
+    """docs/pyspark.md with current tables."""
+    for name, section in (("coverage", coverage), ("functions", pyspark_functions)):
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = before + begin + "\n\n" + "\n".join(section()).strip() + "\n\n" + end + after
+    return text
+
+
 def main() -> int:
     """Write, or check."""
     status = 0
-    for page, make in ((PAGE, generate), (PERFORMANCE_PAGE, generate_performance)):
+    pages = (
+        (PAGE, generate),
+        (PERFORMANCE_PAGE, generate_performance),
+        (PYSPARK_PAGE, generate_pyspark),
+    )
+    for page, make in pages:
         text = page.read_text()
         current = make(text)
         if "--check" in sys.argv:

@@ -16,7 +16,7 @@ from minishark.session.lazy import imported
 
 if TYPE_CHECKING:
     from minishark import functions
-    from minishark.dataframe import Column, DataFrame, Row, Window
+    from minishark.dataframe import Column, DataFrame, Row, Window, types
     from minishark.session.connect import connect
     from minishark.session.session import Session
 
@@ -31,6 +31,7 @@ __all__ = [
     "connect",
     "errors",
     "functions",
+    "types",
 ]
 
 
@@ -54,6 +55,6 @@ def __getattr__(name: str) -> Any:
         return imported("minishark.session.session").Session
     if name in ("Column", "DataFrame", "Row", "Window"):
         return getattr(imported("minishark.dataframe"), name)
-    if name == "functions":
-        return imported("minishark.dataframe.functions")
+    if name in ("functions", "types"):
+        return imported(f"minishark.dataframe.{name}")
     raise AttributeError(f"module 'minishark' has no attribute {name!r}")

@@ -449,7 +449,8 @@ class Column(CamelCase):
         """`length` characters from the one at `start`, counted from 1."""
         if isinstance(start, Column):
             start = case(start == 0, 1).otherwise(start)
-        return call("substring", self, start or 1, length)
+        start = 1 if isinstance(start, int) and not start else start
+        return call("substring", self, start, length)
 
     # Parts of nested values
 

@@ -36,7 +36,7 @@ from minishark.dataframe.column import (
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join
 from minishark.dataframe.lazy_query import LazyQuery, query_of, wide_integers
-from minishark.dataframe.local import SchemaLike, declared_columns
+from minishark.dataframe.local import SchemaLike, declared_columns, local_table
 from minishark.dataframe.names import (
     CamelCase,
     camel_keywords,
@@ -52,7 +52,7 @@ from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
-from minishark.dataframe.writer import DataFrameWriter
+from minishark.dataframe.writer import DataFrameWriter, TableWriter
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
@@ -433,6 +433,32 @@ class DataFrame(CamelCase):
 
     melt = unpivot
 
+    @camel_keywords
+    def transpose(self, index_column: Any = None) -> DataFrame:
+        """A row for each column, and a column for each row, called by the first column's values.
+
+        Runs the query now; for few rows.
+
+        Args:
+            index_column: the column whose values are the new names; None for the first.
+
+        Raises:
+            OptionError: the other columns have no common type.
+        """
+        wanted = self.columns[0] if index_column is None else index_column
+        names = [self.select(wanted).columns[0]]
+        rest = [name for name in self.columns if name != names[0]]
+        if not rest:
+            raise OptionError("transpose() needs a column besides the index.")
+        found = self.unpivot(names, rest, "key", "value").collect()
+        rows: dict[Any, dict[str, Any]] = {name: {"key": name} for name in sorted(rest)}
+        for index, key, item in found:
+            rows[key][str(index)] = item
+        called = sorted({str(row[0]) for row in found})
+        data = [tuple(row.get(name) for name in ("key", *called)) for row in rows.values()]
+        table = local_table(data, ["key", *called])
+        return cached_frame(self._query.runtime, self._query.runtime.store_rows(table))
+
     def to(self, schema: SchemaLike) -> DataFrame:
         """The columns of a schema, in its order and of its types; others are left out."""
         return self.select(*(self[name].cast(type_) for name, type_ in declared_columns(schema)))
@@ -797,6 +823,19 @@ class DataFrame(CamelCase):
             CatalogError: there is a table or view of that name.
         """
         self._query.runtime.create_view(name, self, replace=False)
+
+    create_global_temp_view = create_temp_view
+    create_or_replace_global_temp_view = create_or_replace_temp_view
+    register_temp_table = create_or_replace_temp_view
+
+    def write_to(self, table: str) -> TableWriter:
+        """The rows as a table: `df.write_to("name").create_or_replace()`."""
+        return TableWriter(self, table)
+
+    @property
+    def spark_session(self) -> Any:
+        """The session that it belongs to."""
+        return self._query.runtime.session
 
     @property
     def write(self) -> DataFrameWriter:

@@ -43,6 +43,10 @@ class Cancellation:
 class Runtime(Protocol):
     """Plans and runs queries, and stores tables; every method is safe to call from any thread."""
 
+    @property
+    def session(self) -> Any:
+        """The session that it belongs to; None when that is gone."""
+
     # Queries
 
     def bind(self, sql: str) -> Schema:

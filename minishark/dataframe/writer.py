@@ -10,7 +10,7 @@ from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.select import parenthesized
-from minishark.errors import DataError, OptionError, UnsupportedError
+from minishark.errors import CatalogError, DataError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
 
 if TYPE_CHECKING:
@@ -166,3 +166,48 @@ class DataFrameWriter(CamelCase):
     def insert_into(self, name: str) -> None:
         """Add the rows to a table; columns are matched by position."""
         query_of(self._frame).runtime.insert(name, self._frame.sql())
+
+
+class TableWriter(CamelCase):
+    """`df.write_to(name)`: runs the DataFrame, and stores its rows as a table."""
+
+    def __init__(self, frame: DataFrame, name: str, keys: tuple[str, ...] = ()) -> None:
+        self._frame = frame
+        self._name = name
+        self._keys = keys
+
+    def partitioned_by(self, *columns: Any) -> TableWriter:
+        """Hash partitions by these columns."""
+        names = tuple(self._frame[name].references[0].name for name in flat(columns))
+        return changed(self, _keys=names)
+
+    def create(self) -> None:
+        """Make the table.
+
+        Raises:
+            CatalogError: there is one of that name.
+        """
+        self._writer("error").save_as_table(self._name)
+
+    def create_or_replace(self) -> None:
+        """Make the table, or replace one of that name."""
+        self._writer("overwrite").save_as_table(self._name)
+
+    def replace(self) -> None:
+        """Replace the table.
+
+        Raises:
+            CatalogError: there is none of that name.
+        """
+        runtime = query_of(self._frame).runtime
+        if self._name.lower() not in map(str.lower, runtime.table_names):
+            near = nearest(self._name, runtime.table_names)
+            raise CatalogError(f"There is no table {self._name!r}.{near}")
+        self.create_or_replace()
+
+    def append(self) -> None:
+        """Add the rows to the table; columns are matched by position."""
+        self._writer("append").insert_into(self._name)
+
+    def _writer(self, mode: str) -> DataFrameWriter:
+        return self._frame.write.mode(mode).partition_by(*self._keys)

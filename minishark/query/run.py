@@ -233,7 +233,14 @@ class QueryRun:
         done = stage.tasks if self._graph.done(stage.index) else len(outcomes)
         started = stage.index in self._records
         running = self._running(stage) if started and done < stage.tasks else 0.0
-        return StageProgress(stage.index, stage.tasks, done, rows, started, running)
+        return StageProgress(
+            index=stage.index,
+            tasks=stage.tasks,
+            done=done,
+            rows=rows,
+            started=started,
+            running=running,
+        )
 
     def _running(self, stage: Stage) -> float:
         """How much of the tasks that run is done, as far as this host knows."""

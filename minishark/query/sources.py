@@ -581,6 +581,7 @@ class SourcesOfStatement:
         self._tables = tables
         self._opened: dict[str, SourceTable] = {}  # by name in lower case
         self._begun: list[Snapshot] = []  # to be closed
+        self._scans: list[Scans] = []  # that have begun to read
         self._lock = threading.Lock()
         self.failed: MinisharkError | None = None
 
@@ -628,11 +629,18 @@ class SourcesOfStatement:
     def scans(self, table: SourceTable) -> Scans:
         """Reads all rows of an opened table, as the input `rows`."""
         found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
-        return Scans(
+        scans = Scans(
             reads={"rows": tuple(partition.read for partition in found.partitions)},
             hold=self._tables.host_files.held,
             access=self._tables.storage.access(),
         )
+        self._scans.append(scans)
+        return scans
+
+    def cancel(self) -> None:
+        """Nobody needs the statement's answer; may be called from another thread."""
+        for scans in [*self._scans]:
+            scans.cancel()
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:

@@ -266,6 +266,9 @@ class Engine:
         self.check_open()
         with self.loading:
             self.cached.sweep()
+            for name in self.scratch.renamed():
+                if name in self.tables.catalog:
+                    self.tables.drop(name)
             for table in self.scratch.changed():
                 if table.rows is not None:
                     self.tables.create(table.name, table.rows, Layout(replicas=2), replace=True)
@@ -357,7 +360,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _reading(self, sql: str) -> Iterator[ReadTable]:
-        with self.sources.reading(sql) as sources:
+        with self.sources.reading(sql) as sources, stopped_by(sources.cancel):
             yield lambda name: sources.rows(name) if name in self.sources else self._rows(name)
 
     def _rows(self, name: str) -> pa.Table:
@@ -374,6 +377,7 @@ class Engine:
         explained: bool = False,
         handlers: tuple[ProgressHandler, ...] = (),
         keep: Callable[[AnyEvent], None] | None = None,
+        told: str = "",
     ) -> tuple[Result, QueryMetrics]:
         """Run a query to its end.
 
@@ -384,8 +388,9 @@ class Engine:
                 did.
             handlers: hear of its progress; what they raise ends it.
             keep: takes its events, besides the session's stream.
+            told: the statement that events tell, if the query is a part of one.
         """
-        with self.open_queries.counted(), self.observed(sql, keep) as observer:
+        with self.open_queries.counted(), self.observed(told or sql, keep) as observer:
             result, metrics = climb(
                 _Query(
                     engine=self,

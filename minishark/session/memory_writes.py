@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from minishark.catalog import ROW_NUMBER, CatalogView, Table
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.errors import QueryError, UnsupportedError
+from minishark.errors import PartitionsLostError, QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
@@ -30,6 +30,7 @@ from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import AddedRows, measured, with_rows
 from minishark.session.scratch_database import ROWS, Shell
 from minishark.tables.deltas import without_rows
+from minishark.tables.tables import NUMBERED
 from minishark.tables.warehouse import dml
 
 _NONE = np.empty(0, np.int64)
@@ -43,16 +44,25 @@ class MemoryWrites:
 
     def run(self, sql: str, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
-        table = self._table(target.name)
-        if table is None:
-            return None
-        match dml.verb_of(sql):
-            case "INSERT":
-                return self._insert(sql, table)
-            case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
-                return self._changed(sql, table)
-            case _:
+        for is_last in (False, True):
+            table = self._table(target.name)
+            if table is None:
                 return None
+            try:
+                match dml.verb_of(sql):
+                    case "INSERT":
+                        return self._insert(sql, table)
+                    case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
+                        return self._changed(sql, table)
+                    case _:
+                        return None
+            except PartitionsLostError as lost:
+                if is_last or not lost.table.startswith((NUMBERED, table.name)):
+                    raise
+                # The version that was searched: there is another one when it is restored.
+                self.engine.restore(PartitionsLostError(table.name, lost.partitions, lost.files))
+        message = "the last attempt returns or raises"
+        raise AssertionError(message)
 
     def _table(self, name: str) -> Table | None:
         """The table that a statement changes; None if its rows are not in the cluster alone."""
@@ -67,7 +77,7 @@ class MemoryWrites:
 
     def _insert(self, sql: str, table: Table) -> pa.Table | None:
         engine = self.engine
-        if engine.planning.reads_nothing(sql):
+        if engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
             made = engine.scratch.insert(sql, _shell(table))
             self._publish(table, _NONE, made.rows)
             return made.answer
@@ -76,7 +86,8 @@ class MemoryWrites:
             assert isinstance(change, dml.Insert), "it begins like an INSERT"
             if not change.query:  # DEFAULT VALUES
                 return None
-            given, _ = engine.run(f"{change.ctes}{change.query}", CollectRows(lossless=True))
+            query = f"{change.ctes}{change.query}"
+            given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
         except (UnsupportedError, QueryError):
             return None  # DuckDB says what is wrong, or knows what minishark does not
         how = "BY NAME " if change.by_name else ""
@@ -97,12 +108,12 @@ class MemoryWrites:
         if dml.mentions(sql, table.name) > 1 or self.engine.planning.names_definition(sql):
             return None  # it may read the table besides, of which not all rows would be there
         if isinstance(change, dml.Delete) and not change.returning:
-            return self._deleted(change, table)
+            return self._deleted(sql, change, table)
         if isinstance(change, dml.Merge) and change.changes_alone:
             return None  # any row may change
         if self.engine.planning.varies(dml.search_of(change)):
             return None  # another search would find other rows
-        found = self._found(change, table, "*")
+        found = self._found(sql, change, table, "*")
         if found is None:
             return None
         last = found.num_columns - 1
@@ -112,24 +123,24 @@ class MemoryWrites:
         self._publish(table, numbers, made.rows)
         return made.answer
 
-    def _deleted(self, change: dml.Delete, table: Table) -> pa.Table | None:
+    def _deleted(self, sql: str, change: dml.Delete, table: Table) -> pa.Table | None:
         if not change.condition and not change.using:
             self._next(table, self.engine.tables.deltas.emptied(table), None)
             return counted(table.rows)
-        found = self._found(change, table, quote(ROW_NUMBER))
+        found = self._found(sql, change, table, quote(ROW_NUMBER))
         if found is None:
             return None
         self._publish(table, found.column(0).to_numpy(), None)
         return counted(found.num_rows)
 
-    def _found(self, change: dml.Change, table: Table, columns: str) -> pa.Table | None:
+    def _found(self, sql: str, change: dml.Change, table: Table, columns: str) -> pa.Table | None:
         """The rows that a statement may change, with their numbers; None if it does not plan."""
         engine = self.engine
         numbered = engine.tables.numbered(table)
         view = engine.seeing(CatalogView(engine.planner.catalog, [numbered]))
-        sql = dml.concerned(change, quote(numbered.name), columns)
+        search = dml.concerned(change, quote(numbered.name), columns)
         try:
-            return view.run(sql, CollectRows(lossless=True))[0]
+            return view.run(search, CollectRows(lossless=True), told=sql)[0]
         except (UnsupportedError, QueryError):
             return None
 

@@ -79,8 +79,14 @@ class Runtime:
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
         self.calls = calls or self._calls(cluster)
+        self.owner: Callable[[], Any] = lambda: None  # weak, as the session holds the runtime
         self.progress: bool | None = None  # whether to show it; None in an interactive Python
         self.warehouse: Warehouse | None = None
+
+    @property
+    def session(self) -> Any:
+        """The session that it belongs to; None when that is gone."""
+        return self.owner()
 
     def child(self) -> Runtime:
         """One for a session of its own over the same cluster, tables and warehouse."""

@@ -113,6 +113,7 @@ class _Changes:
     # The last definition of each view, by name in lower case.
     views: dict[str, str] = field(default_factory=dict)
     own: dict[str, None] = field(default_factory=dict)  # tables that only this database can hold
+    gone: set[str] = field(default_factory=set)  # tables that were renamed
     numbered: set[str] = field(default_factory=set)  # tables whose row ids statements know
     # How tables of the cluster are created that have defaults or constraints, by name in lower
     # case.
@@ -211,9 +212,11 @@ class ScratchDatabase:
             before = self._tables()
             with self._temporary_noted() if self.temporary else contextlib.nullcontext():
                 answer = self._answer(sql)
-            for table in self._tables():
+            after = self._tables()
+            for table in after:
                 if name is None or table not in before or table == name.lower():
                     self._shared.changed[table] = next(self._shared.numbers)
+            self._shared.gone.update(set(before).difference(after))
             return answer
 
     def insert(self, sql: str, shell: Shell, given: pa.Table | None = None) -> MadeRows:
@@ -414,6 +417,13 @@ class ScratchDatabase:
             self._replay()
             with self._registered(table):
                 return self._answer(f"COPY {quote(ROWS)} TO {target}")
+
+    def renamed(self) -> list[str]:
+        """The tables that are gone since this was asked before, as ALTER TABLE renamed them."""
+        gone: list[str] = []
+        while self._shared.gone:
+            gone.append(self._shared.gone.pop())
+        return gone
 
     def changed(self) -> list[ChangedTable]:
         """The changed tables that the cluster has not loaded yet."""

@@ -102,6 +102,7 @@ class Session(CamelCase):
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
+        self._runtime.owner = weakref.ref(self)
         self._runtime.progress = progress
         self._runtime.engine.prints.are_shown = prints
         self._statements = Statements(self._runtime)
@@ -143,6 +144,7 @@ class Session(CamelCase):
         runtime, name = self._runtime.child(), secrets.token_hex(8)
         own = {"_runtime": runtime, "_statements": Statements(runtime), "_name": name}
         child.__dict__.update(own)
+        runtime.owner = weakref.ref(child)
         self._children.add(child)
         is_here(name, child)
         return child

@@ -92,7 +92,10 @@ class Server:
             text = "in the password of the connection string, write @ as %40 and / as %2F"
         hint = ""
         if "snapshot" in text and ("invalid" in text or "does not exist" in text):
-            hint = " The query took longer than the source's option `hold` allows; raise it."
+            hint = (
+                " The transaction that keeps the rows has ended: somebody terminated it, or the "
+                "query took longer than the source's option `hold` allows."
+            )
         if "lock timeout" in text:
             hint = " Somebody changes the table's columns, truncates it or writes it anew."
         return DataError(f"Can't read {self.name}: {text}.{hint}")

@@ -14,8 +14,9 @@ many statements added to it, and a row is copied a few times. Text is encoded wi
 of the partition's own file, longer ones where there are new values: codes keep their meaning.
 
 **Rows that are deleted** are noted by their places in the file, and readers leave them out
-(`worker/visible_rows.py`). Where there are more than `DELETED_MAX` in a file, or deltas have grown
-to a share of their partition, its rows are stored again as one file, by a task near them.
+(`worker/visible_rows.py`). Where they leave small pieces of a file only (`_PIECE_ROWS_MIN`), a task
+near the partition stores it again as one file, before anybody reads it. The same is done in the
+background where deltas have grown to a share of their partition, or half of a file is deleted.
 
 Everything here is done for one writer at a time; what is published, and when, `Tables` decides.
 """
@@ -35,17 +36,17 @@ from numpy.typing import NDArray
 from minishark.catalog import FILE_SHIFT, Delta, Partition, Table, row_place
 from minishark.cluster.backend import Cluster
 from minishark.errors import ResourceError
-from minishark.query.inputs import partition_slices
+from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.locality import replica_locations
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
-from minishark.worker.store import Store
-from minishark.worker.visible_rows import packed, row_numbers
+from minishark.worker.store import InputMissingError, Store
+from minishark.worker.visible_rows import packed, row_numbers, run_count
 from minishark.worker.writing import FULL, disk_full
 
-DELETED_MAX = 1_024
-"""Most deleted rows of a file: their numbers travel with every task that reads it."""
+_PIECES_FEW, _PIECE_ROWS_MIN = 1_024, 512
+"""A file has at most so many pieces between deleted rows, or pieces of so many rows on average."""
 
 versions = itertools.count(1)
 """Numbers for versions of tables: no two of a process have the same."""
@@ -61,13 +62,17 @@ _MERGED_ROWS_MIN = 100_000
 def must_merge(partition: Partition) -> bool:
     """Whether a partition has to be stored again, as one file, before it is read."""
     deleted = (partition.deleted, *(delta.deleted for delta in partition.deltas))
-    return any(len(row_numbers(each)) > DELETED_MAX for each in deleted)
+    most = max(_PIECES_FEW, partition.rows // _PIECE_ROWS_MIN)
+    return any(run_count(each) > most for each in deleted)
 
 
 def should_merge(partition: Partition) -> bool:
     """Whether it is time to store a partition again, as one file."""
     added = sum(delta.rows for delta in settled(partition).deltas)
-    return added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows
+    if added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows:
+        return True
+    gone = len(row_numbers(partition.deleted)) if partition.deleted else 0
+    return gone >= _MERGED_ROWS_MIN and gone >= partition.rows
 
 
 def settled(partition: Partition) -> Partition:
@@ -165,6 +170,7 @@ class DeltaWriter:
 
         Raises:
             ResourceError: neither memory nor disk has room for them.
+            PartitionsLostError: no node has the partitions to which they belong.
         """
         partitions = list(table.partitions)
         store = self.cluster.store()
@@ -174,6 +180,8 @@ class DeltaWriter:
                     partitions[index] = self._with_delta(table, partitions[index], some, store)
                 else:
                     partitions.append(self._new_partition(table, index, some, store))
+        except InputMissingError as error:
+            raise lost_partitions(table, error.files) or error from error
         except OSError as error:
             if error.errno in FULL:
                 raise ResourceError(disk_full(error)) from error
@@ -209,7 +217,7 @@ class DeltaWriter:
         """A partition with more rows, in a delta that replaces the last ones if they are small."""
         kept = len(partition.deltas)
         count = len(rows)
-        while kept and partition.deltas[kept - 1].rows < _GROWTH * count < _DELTA_ROWS:
+        while kept and partition.deltas[kept - 1].rows < min(_GROWTH * count, _DELTA_ROWS):
             kept -= 1
             count += partition.deltas[kept].rows
         slices = partition_slices(partition)
@@ -227,6 +235,20 @@ class DeltaWriter:
             rows=partition.rows + delta.rows - sum(d.rows for d in partition.deltas[kept:]),
             bytes=partition.bytes + delta.bytes - sum(d.bytes for d in partition.deltas[kept:]),
         )
+
+    def with_same(self, table: Table, new: Partition, old: Partition) -> Partition:
+        """A partition on other nodes with the deltas of an old one.
+
+        Raises:
+            InputMissingError: one is lost.
+        """
+        store, deltas, nodes = self.cluster.store(), [], new.locations
+        for delta, item in zip(old.deltas, partition_slices(old)[1:], strict=True):
+            stored = FileSlice(item.file, item.locations)
+            rows = self._encoded(table.folder, store.read((stored,)), _first(new), store)
+            copy, nodes = self._written(table, nodes, rows, store)
+            deltas.append(dataclasses.replace(copy, rows=delta.rows, deleted=delta.deleted))
+        return dataclasses.replace(new, deltas=tuple(deltas), locations=nodes)
 
     def _new_partition(self, table: Table, index: int, rows: pa.Table, store: Store) -> Partition:
         slices = partition_slices(table.partitions[-1])
@@ -281,6 +303,10 @@ class DeltaWriter:
                 known[position] = encoded.dictionary
             schema = schema.set(position, wanted.with_type(columns[position].type))
         return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _first(partition: Partition) -> FileSlice:
+    return FileSlice(partition.file, partition.locations)
 
 
 def _plain(rows: pa.Table) -> pa.Table:

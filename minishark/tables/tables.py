@@ -49,6 +49,7 @@ from minishark.tables.sources import (
 )
 from minishark.worker.statistics import merge_statistics
 from minishark.worker.store import InputMissingError
+from minishark.worker.visible_rows import row_numbers
 
 NUMBERED = "_minishark_numbered_"  # how the names of tables with numbered rows start
 _SMALL_TABLE_ROWS = 20_000
@@ -56,6 +57,16 @@ _SMALL_TABLE_BYTES = 1 << 20
 _READS_MAX = 5
 
 Observed: TypeAlias = Callable[[str], AbstractContextManager[QueryObserver]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """How a table was loaded from a source."""
+
+    origin: Origin
+    layout: Layout
+    pieces: int  # in how many pieces it was read
+    files: tuple[str, ...]  # of its partitions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,9 +85,9 @@ class Tables:
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    # By the folder of a load: where its rows are from, and its layout; the first load with the same
-    # rows; nodes' storage folders.
-    _origins: dict[str, tuple[Origin, Layout]] = field(default_factory=dict)
+    # By the folder of a load: where its rows are from; the first load with the same rows; nodes'
+    # storage folders.
+    _origins: dict[str, _Loaded] = field(default_factory=dict)
     _same_as: dict[str, str] = field(default_factory=dict)
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
@@ -101,9 +112,20 @@ class Tables:
         layout: Layout,
         *,
         on_progress: Callable[[int, int], None] | None = None,
+        pieces: int | None = None,
     ) -> Table:
+        """Load data into a folder, as a table that is not published yet.
+
+        Args:
+            name: the table's.
+            folder: where its files go.
+            data: what `Session.create_table` takes.
+            layout: how its rows are partitioned.
+            on_progress: called with the number of tasks done and of all tasks.
+            pieces: in how many pieces a source is read; by default about as many as partitions.
+        """
         with self.temporary_folders(folder) as (rows_folder, _), self.loading(name) as observer:
-            pieces = layout.partitions or self.partitions
+            pieces = pieces or layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
             columns = [column.name for column in source.schema]
             keys = named_columns(name, layout.partition_by, columns)
@@ -113,7 +135,8 @@ class Tables:
                 again = Layout(
                     partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
                 )
-                self._origins[folder] = (source.origin, again)
+                files = tuple(partition.file for partition in table.partitions)
+                self._origins[folder] = _Loaded(source.origin, again, pieces, files)
             return table
 
     def check_new(self, name: str, *, replace: bool) -> None:
@@ -301,24 +324,69 @@ class Tables:
     def restore(self, lost: PartitionsLostError) -> None:
         """Load a table again whose partitions are lost, if its source has not changed."""
         with self._restoring:  # several queries may find the same table lost
-            table = self.catalog.get(lost.table)
+            table = self.catalog.find(lost.table)
+            if table is None:
+                raise lost
             if not any(file in lost.files for part in table.partitions for file in part.files):
                 return  # another thread was faster
             known = self._origins.get(table.folder)
             if known is None:
                 raise lost
-            if table.version:
-                why = ", and statements have changed it since it was loaded"
-                raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
-            origin, layout = known
+            origin = known.origin
             if not _is_unchanged(origin):
                 why = f", and {origin.source.name} has changed since"
                 raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
             self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
+            source, layout, pieces = origin.source, known.layout, known.pieces
+            if table.version:
+                self._restore_changed(table, known, lost)
+                return
             with self.folder() as folder:
-                loaded = self.build(table.name, folder, origin.source, layout)
+                loaded = self.build(table.name, folder, source, layout, pieces=pieces)
                 self.repeats(loaded, self.content(table))
                 self.publish(loaded, replace=True)
+
+    def _restore_changed(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
+        """Load lost files of a table again that statements have changed since.
+
+        The same pieces of the same source give the same rows in the same order: what was deleted is
+        known by its place. Rows that were added are on other nodes or in the session's own store.
+        """
+        loaded = self.build(
+            table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
+        )
+        files = [partition.file for partition in loaded.partitions]
+        partitions, unused = list(table.partitions), {*files}
+        for i, old in enumerate(table.partitions):
+            is_dead = set(old.locations).isdisjoint(self.cluster.nodes)
+            if not is_dead and not any(file in lost.files for file in old.files):
+                continue
+            own = old.rows - sum(delta.rows for delta in old.deltas) + len(row_numbers(old.deleted))
+            is_first = i < len(known.files) and known.files[i] == old.file
+            if not is_first or loaded.partitions[i].rows != own:
+                why = ", and a task has stored it again since it was loaded"
+                raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
+            new = replace_fields(
+                old, file=files[i], locations=loaded.partitions[i].locations, deltas=()
+            )
+            try:
+                partitions[i] = self.deltas.with_same(table, new, old)
+            except InputMissingError as error:
+                raise lost from error
+            unused.discard(files[i])
+        now = {part.file for part in partitions}
+        first = tuple(
+            file if file in now or i >= len(files) else files[i]
+            for i, file in enumerate(known.files)
+        )
+        self.changed(
+            (table, replace_fields(table, partitions=tuple(partitions), version=next(versions)))
+        )
+        self._origins[table.folder] = replace_fields(known, files=first)
+        for partition in loaded.partitions:
+            if partition.file in unused:
+                self.retire({partition.file: partition.locations})
+        self.sweep()
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):

@@ -78,7 +78,7 @@ class TaskRunner:
         self._duckdb = DuckDBSlot(memory, store.meter, spill_folder)
         self._spill_folder = Path(spill_folder)
         self._interrupted = threading.Event()  # the task that runs
-        self._scanned: Scans | None = None  # of the task that runs
+        self._scanning: Scans | None = None  # what the task reads of sources
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
         self._working_folder = ""
@@ -293,7 +293,7 @@ class TaskRunner:
         """
         self._interrupted.set()
         self._duckdb.interrupt()
-        scans = self._scanned
+        scans = self._scanning
         if scans is not None:
             scans.cancel()
         return self._user_code.stop()
@@ -336,13 +336,13 @@ class TaskRunner:
 
     @contextlib.contextmanager
     def _scans(self, stage: StageTask, task: TaskPayload) -> Iterator[Scans]:
-        scanned = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
-        self._scanned = scanned
+        scans = Scans(reads=task.reads, hold=self._host_files.held, access=stage.access)
+        self._scanning = scans
         try:
-            with scanned.open() as scans:
+            with scans.open():
                 yield scans
         finally:
-            self._scanned = None
+            self._scanning = None
 
     def _stored_splits(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Store the rows of splits in the types of the columns.

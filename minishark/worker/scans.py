@@ -11,7 +11,7 @@ import cloudpickle
 import duckdb
 import pyarrow as pa
 
-from minishark.errors import DataError, MinisharkError
+from minishark.errors import DataError, MinisharkError, QueryCancelledError
 from minishark.expressions import Schema, quote
 from minishark.sources.contract import FileSplit, Pushed, Split
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, StoredFile
@@ -42,19 +42,27 @@ class SplitStream:
         self._split, self._pushed = split, pushed
         self._schema: pa.Schema | None = None
         self.failed: BaseException | None = None
+        self._is_cancelled = False
 
     def cancel(self) -> None:
+        """Nobody needs the rows; may be called from another thread."""
+        self._is_cancelled = True
         self._split.cancel()
+
+    def _read(self) -> pa.RecordBatchReader:
+        if self._is_cancelled:
+            raise QueryCancelledError("The statement was cancelled.")
+        return self._split.read(self._pushed)
 
     def __arrow_c_schema__(self) -> object:
         if self._schema is None:
-            with self._noting(), self._split.read(self._pushed) as reader:
+            with self._noting(), self._read() as reader:
                 self._schema = reader.schema
         return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         with self._noting():
-            reader = self._split.read(self._pushed)
+            reader = self._read()
             self._schema = reader.schema
         batches = pa.RecordBatchReader.from_batches(reader.schema, self._batches(reader))
         return batches.__arrow_c_stream__(requested_schema)
@@ -111,16 +119,16 @@ class Scans:
                 raise
             self._check()
 
+    def cancel(self) -> None:
+        """Nobody needs the rows; may be called from another thread."""
+        for stream in [*self.streams.values()]:
+            stream.cancel()
+
     def streams_of(self, name: str) -> list[SplitStream] | None:
         """The streams that are an input together, in order; None if it has other parts."""
         parts = self._parts.get(name, [])
         streams = [part for part in parts if part is not None]
         return streams if streams and len(streams) == len(parts) else None
-
-    def cancel(self) -> None:
-        """Nobody needs the rows; may be called from another thread."""
-        for stream in [*self.streams.values()]:
-            stream.cancel()
 
     def _check(self) -> None:
         for file in self._files:

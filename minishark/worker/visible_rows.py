@@ -18,7 +18,7 @@ from minishark.catalog import ROW_NUMBER, RowNumbers
 
 _FAST = 1  # zlib's level
 _SLICE_ROWS_MIN = 128
-"""Above that many rows for each deleted one, slices without a copy are cheaper than a copy."""
+"""If slices have that many rows on average, they are cheaper than a copy."""
 
 
 def row_numbers(deleted: RowNumbers) -> NDArray[np.int64]:
@@ -49,16 +49,30 @@ def _left(table: pa.Table, gone: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         low, high = np.searchsorted(gone, (first, first + len(batch)))
         here = gone[low:high] - first
         first += len(batch)
-        if len(here) * _SLICE_ROWS_MIN > len(batch):
+        if not len(here):
+            yield batch
+            continue
+        starts, ends = _runs(here)
+        if len(starts) * _SLICE_ROWS_MIN > len(batch) - len(here):
             stays = np.ones(len(batch), np.bool_)
             stays[here] = False
             yield batch.take(pa.array(np.flatnonzero(stays)))
             continue
-        start = 0
-        for end in (*here.tolist(), len(batch)):
+        for start, end in zip([0, *ends.tolist()], [*starts.tolist(), len(batch)], strict=True):
             if end > start:
                 yield batch.slice(start, end - start)
-            start = end + 1
+
+
+def _runs(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where runs of consecutive numbers begin, and where they have ended."""
+    breaks = np.flatnonzero(np.diff(numbers) > 1)
+    return numbers[np.concatenate(([0], breaks + 1))], numbers[np.append(breaks, -1)] + 1
+
+
+def run_count(deleted: RowNumbers) -> int:
+    """How many runs of consecutive rows are noted."""
+    numbers = row_numbers(deleted)
+    return int(np.count_nonzero(np.diff(numbers) > 1)) + bool(len(numbers))
 
 
 def with_numbers(table: pa.Table, first: int) -> pa.Table:

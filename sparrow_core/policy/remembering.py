@@ -313,8 +313,8 @@ class KnownIdle(Remembering):
 
     HEADROOM: Final = 1.02
     # Reservations a task where too few nodes are idle, also if other schedulers tell nothing: what
-    # has four messages a task.
-    CROWDED: Final = 1.3
+    # has four messages a task at 95 % load.
+    CROWDED: Final = 1.2
     CROWDED_ALONE: Final = 1.35
 
     def __init__(self) -> None:

@@ -196,7 +196,13 @@ def test_bad_usage_ends_with_one_sentence_and_status_2(
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("SELEC 1", 'Error: Parser Error: syntax error at or near "SELEC"\nLINE 1: SELEC 1\n'),
+        (
+            "SELEC 1",
+            (
+                'Error: Parser Error: syntax error at or near "SELEC"\n'
+                "Did you mean SELECT instead of SELEC?\nLINE 1: SELEC 1\n"
+            ),
+        ),
         ("SELECT * FROM natoin", 'natoin does not exist!\nDid you mean "nation"?'),
         ("SELECT x FROM nation", 'Referenced column "x" not found'),
     ],

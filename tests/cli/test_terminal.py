@@ -89,6 +89,7 @@ def test_stdin_that_is_no_terminal_is_run() -> None:
     assert [
         "Loading region",
         'Error: Parser Error: syntax error at or near "SELEC"',
+        "Did you mean SELECT instead of SELEC?",
         "LINE 1: SELEC",
         "        ^^^^^",
         "(stdin, line 4)",

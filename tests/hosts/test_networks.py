@@ -1,8 +1,12 @@
-"""Clusters over real networks: long ones that lose packets, narrow ones, and such that are cut."""
+"""Clusters over real networks: long ones that lose packets, narrow ones, and such that are cut.
+
+Few hosts are cut off by default; MINISHARK_HOST_CUTS=100 cuts more.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -15,9 +19,11 @@ from bed import Bed, hosts
 
 from minishark.tpch.generate import generate
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
+_CUTS = int(os.environ.get("MINISHARK_HOST_CUTS", "3"))
 _MEMORY = "--memory-limit=1GiB"
+_WHOLE_S = 15.0  # until replicas are whole again
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 15 * _CUTS)]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +120,7 @@ def test_everyday_work(bed: Bed, tmp_path: Path) -> None:
 
 # Asks until a file is there; then once more, and waits for all replicas to be whole.
 _UNTIL_TOLD = """
-import json, sys, time, minishark, pyarrow as pa
+import json, sys, threading, time, minishark, pyarrow as pa
 from pathlib import Path
 from minishark.errors import MinisharkError
 
@@ -125,8 +131,17 @@ queries = {
     f"SELECT sum(s)::BIGINT AS n FROM ({group})": sum(range(rows)),
     "SELECT count(*) AS n FROM t a JOIN t b ON a.x = b.x + 1": rows - 1,
 }
-right, wrong, failed = 0, [], []
+right, wrong, failed, longest, over = 0, [], [], 0.0, threading.Event()
 with minishark.connect(address, single_task_rows=0) as session:
+
+    def watch():
+        # The longest time for which a partition has lacked a replica.
+        global longest
+        whole = time.monotonic()
+        while not over.wait(0.1):
+            if not session.catalog.list_tables()[0].healing:
+                whole = time.monotonic()
+            longest = max(longest, time.monotonic() - whole)
 
     def ask():
         global right
@@ -142,6 +157,8 @@ with minishark.connect(address, single_task_rows=0) as session:
 
     table = pa.table({"k": [i % 8 for i in range(rows)], "x": range(rows)})
     session.create_table("t", table, partition_by="k", partitions=6, replicas=2)
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
     print("ready", flush=True)
     while not told.exists():
         ask()
@@ -151,7 +168,9 @@ with minishark.connect(address, single_task_rows=0) as session:
     while session.catalog.list_tables()[0].healing and time.monotonic() < began + 15:
         time.sleep(0.1)
     healing = session.catalog.list_tables()[0].healing
-    after = {"failed_after": len(failed) - before, "healing": healing}
+    over.set()
+    watching.join()
+    after = {"failed_after": len(failed) - before, "healing": healing, "longest": longest}
     print(json.dumps({"right": right, "wrong": wrong, "failed": failed} | after), flush=True)
 """
 
@@ -197,6 +216,26 @@ def test_a_cut_network_heals(tmp_path: Path, cut: tuple[int, int | None]) -> Non
         found = asking.figures()
     assert ([], 0, 0) == (found["wrong"], found["failed_after"], found["healing"]), found
     assert found["right"] > 10
+
+
+def test_hosts_are_cut_off_one_after_the_other(tmp_path: Path) -> None:
+    """No answer is wrong or lost, and what they store is copied before they come back."""
+    chance = random.Random(19)
+    with hosts(4) as bed:
+        for host in range(3):
+            bed.start_node(host, _MEMORY)
+        asking = _Asking(bed, 3, tmp_path / "told")
+        for _ in range(_CUTS):
+            time.sleep(2)
+            host = chance.randrange(3)
+            bed.cut(host)
+            time.sleep(chance.uniform(4, 6))  # longer than nodes may be silent
+            bed.heal(host)
+        time.sleep(2)
+        found = asking.figures()
+    assert ([], [], 0) == (found["wrong"], found["failed"], found["healing"]), found
+    assert found["right"] > 3 * _CUTS
+    assert 0 < found["longest"] < _WHOLE_S
 
 
 def test_all_nodes_are_started_again(tmp_path: Path) -> None:

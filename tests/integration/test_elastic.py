@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +13,7 @@ from processes import free_port, program, until
 
 import minishark
 from minishark.cluster.launch import StartOptions, make_keys, node_name, start_cluster, stop_cluster
-from minishark.compiler.physical.options import PlannerOptions
-from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
 from minishark.errors import ClusterError, OptionError
-from minishark.query.sinks import CollectRows
 from minishark.session.session import Session
 
 _ROWS = 100_000
@@ -130,28 +126,6 @@ def test_a_node_without_executors_runs_the_scheduler_only(keys: Path) -> None:
             assert time.monotonic() - began_s < 20
     finally:
         stop_cluster("e")
-
-
-def test_known_queries_use_nodes_that_have_joined() -> None:
-    """A plan is used again until there are more cores, or the tables lie on several hosts."""
-    options = PlannerOptions(partitions=8, slots=1).in_stages()
-    # As if a task were worth its overhead for few rows.
-    options = replace(options, rules={"coalesced_tasks": CoalescedTasks(least_s=1e-6, most_s=1e9)})
-    with minishark.connect(in_process=True, nodes=1, executors_per_node=1) as session:
-        rows = pa.table({"k": range(_ROWS), "x": range(_ROWS)})
-        session.create_table("t", rows, partitions=8)
-        cores = 1
-        planner = replace(session._runtime.planner, options=options, cores=lambda: cores)
-
-        def tasks(*, on_hosts: bool = False) -> int:
-            plan = planner.plan("SELECT k, x + 1 FROM t", CollectRows(), on_hosts=on_hosts)
-            assert plan is planner.plan(plan.bound.sql, CollectRows(), on_hosts=on_hosts)
-            return plan.stages[0].tasks
-
-        assert 1 == tasks()
-        cores = 4
-        assert 4 == tasks()
-        assert 8 == tasks(on_hosts=True)
 
 
 @pytest.mark.slow

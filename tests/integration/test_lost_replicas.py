@@ -96,6 +96,41 @@ def test_tables_survive_their_nodes(cluster: ClusterRecord, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_changed_tables_survive_their_nodes(cluster: ClusterRecord, tmp_path: Path) -> None:
+    """Replicas of deltas heal, too; a table of files is loaded again, and changed as it was."""
+    file = tmp_path / "rows.parquet"
+    pq.write_table(_rows(), file)
+    with minishark.connect(cluster.address, single_task_rows=0) as session:
+        session.create_table("t", _rows(), partition_by="k", partitions=6, replicas=2)
+        session.create_table("from_file", str(file), partition_by="k", partitions=6, replicas=1)
+        tables = ("t", "from_file")
+
+        def change(number: int) -> None:
+            for table in tables:
+                session.sql(f"INSERT INTO {table} SELECT i, {number} FROM range(8) r(i)")
+                session.sql(f"UPDATE {table} SET x = x + 1 WHERE x = 3 AND k = 3")
+                session.sql(
+                    f"DELETE FROM {table} WHERE x BETWEEN {10 * number} AND {10 * number} + 4"
+                )
+
+        change(100)
+        expected = [{"n": _ROWS + 3, "s": sum(range(_ROWS)) + 801 - sum(range(1000, 1005))}]
+        assert [expected, expected] == [_total(session, table) for table in tables]
+        for victim in (2, 1):
+            _kill(cluster, victim)
+            change(victim * 1000)
+            after = [_total(session, table) for table in tables]
+            assert after[0] == after[1]
+            assert 3 == after[0][0]["n"] - expected[0]["n"]  # type: ignore[operator]
+            expected = after[0]
+            wanted = min(2, 3 - (victim == 2) - 2 * (victim == 1))
+            until(
+                lambda wanted=wanted: (wanted, wanted, 0) == _replicas(session, "t"),
+                "replicas of all partitions",
+            )
+
+
+@pytest.mark.slow
 def test_a_changed_file_is_not_loaded_again(cluster: ClusterRecord, tmp_path: Path) -> None:
     """Its rows would be others than those that the table had."""
     file = tmp_path / "rows.parquet"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import random
+import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import duckdb
@@ -97,7 +103,11 @@ changes = st.tuples(
 
 
 def compare(
-    session: Session, layout: str, statements: list[tuple[str, int, int, str]], queries: int
+    session: Session,
+    layout: str,
+    statements: list[tuple[str, int, int, str]],
+    queries: int,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
     """Run statements, and after each some queries, in minishark and in DuckDB."""
     name = f"t{next(names)}"
@@ -106,6 +116,7 @@ def compare(
         plain.execute(f"CREATE TABLE {name} AS FROM ROWS")
         for i, (template, n, m, text) in enumerate(statements):
             sql = template.format(t=name, n=n, m=m, text=text)
+            meanwhile()
             assert counted(plain.execute(sql).fetchall()) == ask(session, sql), sql
             for j in range(queries):
                 asked = QUERIES[(i + j) % len(QUERIES)].format(t=name)
@@ -121,7 +132,7 @@ def test_changes_are_those_that_duckdb_makes(session: Session) -> None:
 
 @pytest.mark.slow
 @settings(
-    max_examples=40,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.generate],  # it would shrink for minutes
@@ -134,7 +145,7 @@ def test_any_changes_are_those_that_duckdb_makes(
     session: Session, layout: str, statements: list[tuple[str, int, int, str]]
 ) -> None:
     """Whatever was changed before, and however the table is partitioned."""
-    compare(session, layout, statements, queries=len(QUERIES))
+    compare(session, layout, statements, queries=2)
 
 
 def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> None:
@@ -199,3 +210,58 @@ def test_the_rows_of_keyed_tables_are_checked(session: Session) -> None:
         session.sql("INSERT INTO p VALUES (2), (1)")
     assert Counter({(1,): 1}) == ask(session, "FROM p")
     session.drop_table("p")
+
+
+def test_readers_see_whole_statements_of_several_writers(session: Session) -> None:
+    """Each moves an amount between two rows; nobody ever sees one half."""
+    session.create_table("v", ROWS.select(["k", "g"]), partition_by="k", partitions=2)
+    total = ask(session, "SELECT count(*), sum(g) FROM v")
+    seen, ended = [], threading.Event()
+
+    def move(number: int) -> None:
+        with session.new_session() as other:
+            for i in range(6):
+                rows = (number, 500 * number + 7 * i + 50)
+                other.sql(
+                    f"UPDATE v SET g = CASE k WHEN {rows[0]} THEN g - 1 ELSE g + 1 END "
+                    f"WHERE k IN {rows}"
+                )
+
+    def look() -> None:
+        with session.new_session() as other:
+            while not ended.is_set():
+                seen.append(ask(other, "SELECT count(*), sum(g) FROM v"))
+
+    with ThreadPoolExecutor(4) as pool:
+        reader = pool.submit(look)
+        for writer in [pool.submit(move, number) for number in (1, 2, 3)]:
+            writer.result()
+        ended.set()
+        reader.result()
+    assert seen
+    assert all(each == total for each in seen)
+    assert total == ask(session, "SELECT count(*), sum(g) FROM v")
+    moved = Counter({(1, -6): 1, (2, -6): 1, (3, -5): 1})
+    assert moved == ask(session, "FROM v WHERE k IN (1, 2, 3)")
+    session.drop_table("v")
+
+
+@pytest.mark.slow
+def test_changes_while_executors_die() -> None:
+    """A statement is done or it is not, and the next ones see which."""
+    choices = random.Random(7)
+    with minishark.connect(nodes=2, executors_per_node=2, single_task_rows=0) as session:
+
+        def kill() -> None:
+            time.sleep(choices.random() / 20)
+            pids = [each.pid for node in session.nodes() for each in node.executors if each.pid]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(choices.choice(pids), signal.SIGKILL)
+
+        with ThreadPoolExecutor(1) as pool:
+            for layout in ("keyed", "one"):
+                changes = [
+                    (sql, choices.randrange(COUNT), choices.randrange(100), "new")
+                    for sql in STATEMENTS
+                ]
+                compare(session, layout, changes, queries=1, meanwhile=lambda: pool.submit(kill))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import minishark
+from minishark.compiler.physical.options import PlannerOptions
+from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
 from minishark.errors import OptionError
 from minishark.query.run import QueryRun
+from minishark.query.sinks import CollectRows
 from minishark.session.session import Session
 
 _ROWS = 400_000
@@ -154,3 +158,21 @@ def test_unknown_optimizations_are_refused(names: Any) -> None:
     ) as told:
         minishark.connect(disabled_optimizations=names)
     assert ("'one_tusk'" in str(told.value)) == ("one_tusk" in names)
+
+
+def test_known_queries_are_planned_anew_for_more_cores(session: Session) -> None:
+    """As nodes join, or when some of them are on other hosts; else a plan is used again."""
+    # As if a task were worth its overhead for few rows.
+    cheap = {"coalesced_tasks": CoalescedTasks(least_s=1e-6, most_s=1e9)}
+    options = replace(PlannerOptions(partitions=2, slots=1).in_stages(), rules=cheap)
+    cores = 1
+    planner = replace(session._runtime.planner, options=options, cores=lambda: cores)
+
+    def tasks(*, on_hosts: bool = False) -> int:
+        plan = planner.plan("SELECT x, y + 1 FROM t", CollectRows(), on_hosts=on_hosts)
+        assert plan is planner.plan(plan.bound.sql, CollectRows(), on_hosts=on_hosts)
+        return plan.stages[0].tasks
+
+    assert (1, 2) == (tasks(), tasks(on_hosts=True))
+    cores = 2
+    assert 2 == tasks()

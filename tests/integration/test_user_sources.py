@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,10 +17,18 @@ from processes import until
 import minishark
 import minishark.query.sources as query_sources
 from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.errors import CatalogError, DataError, OptionError, QueryError, UnsupportedError
+from minishark.errors import (
+    CatalogError,
+    DataError,
+    OptionError,
+    QueryCancelledError,
+    QueryError,
+    UnsupportedError,
+)
 from minishark.events.kinds import AnyEvent, QueryPlanned, QueryStarted
 from minishark.expressions import Column, Schema
 from minishark.query.sinks import CollectRows
+from minishark.session.interruption import Interruption, running
 from minishark.session.session import Session
 from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split
 from minishark.sources.files import named_files
@@ -351,6 +360,12 @@ def test_a_cancelled_query_does_not_wait_for_rows(
 
     asyncio.run(cancelled())
     until(lambda: log.read_text().startswith("cancelled"), "the task is told", 10)
+    log.unlink()
+    interruption = Interruption()
+    with ThreadPoolExecutor(1) as pool, running(interruption):
+        pool.submit(lambda: (until(log.exists, "it reads"), interruption.cancel()))
+        with pytest.raises(QueryCancelledError):
+            session._runtime.engine.query_in_front_end(frame.sql())
 
 
 def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:

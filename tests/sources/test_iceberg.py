@@ -19,7 +19,7 @@ from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.iceberg import IcebergSource
 from minishark.sources.mapped_parquet import MappedColumn, MappedFile, MappedParquet
 
-_SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 3 else []) for seed in range(200)]
+_SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed else []) for seed in range(200)]
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match")

@@ -18,6 +18,13 @@ def test_the_documented_protocol_is_current() -> None:
     assert generate(page.read_text()) == page.read_text(), "run: python docs/generate.py"
 
 
+def test_the_page_of_pysparks_names_is_current() -> None:
+    """Every name of PySpark's is there, or the page has a reason why not."""
+    page = ROOT / "docs" / "pyspark.md"
+    generate = runpy.run_path(str(ROOT / "docs" / "generate.py"))["generate_pyspark"]
+    assert generate(page.read_text()) == page.read_text(), "run: python docs/generate.py"
+
+
 def test_every_message_has_a_sender_and_a_receiver() -> None:
     """But for timers' first messages, which drivers make, nothing is sent by nobody."""
     generator = runpy.run_path(str(ROOT / "docs" / "generate.py"))

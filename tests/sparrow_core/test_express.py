@@ -191,6 +191,7 @@ def test_random_configurations_are_those_of_the_machines() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_thousand_random_configurations_are_those_of_the_machines() -> None:
     """Job by job, as above."""
     assert [] == differing(range(1000, 2000))

@@ -168,9 +168,9 @@ def test_what_a_query_waits_for(nodes: list[NodeState], expected: str) -> None:
 def test_progress_has_a_line_for_each_stage_that_runs() -> None:
     """Stages that are over or wait are only counted."""
     stages = [
-        StageProgress(0, 2, 2, 10, started=True),
-        StageProgress(1, 4, 1, 1234, started=True),
-        StageProgress(2, 4, 0, 0, started=False),
+        StageProgress(index=0, tasks=2, done=2, rows=10, started=True),
+        StageProgress(index=1, tasks=4, done=1, rows=1234, started=True),
+        StageProgress(index=2, tasks=4, done=0, rows=0, started=False),
     ]
     console = Console(width=100, record=True, quiet=False, force_terminal=False)
     with console.capture() as captured:

@@ -69,7 +69,7 @@ def test_statements_give_what_duckdb_gives(session: Session) -> None:
     plain.execute("CREATE TABLE s.t (id INTEGER NOT NULL, v VARCHAR, t TIMESTAMP)")
     for sql in (
         (
-            "INSERT INTO s.t SELECT i, 'v' || i % 5, TIMESTAMP '2024-01-01' + to_hours(i * 5) "
+            "INSERT INTO s.t SELECT i, 'v' || i % 5, TIMESTAMP '2024-01-01' + to_hours(i * 2) "
             "FROM (SELECT i::INTEGER AS i FROM range(50) t(i))"
         ),
         "INSERT INTO s.t (id, v) VALUES (100, NULL), (101, 'x')",

@@ -248,10 +248,10 @@ class PlanningDatabase:
         with self._lock:
             return self._tables_in(sql, self._relations_in(sql))
 
-    def reads_nothing(self, sql: str) -> bool:
-        """Whether an INSERT surely reads no relation."""
+    def reads_nothing(self, sql: str, *, surely: bool) -> bool:
+        """Whether an INSERT reads no relation; `surely` if none but through a macro."""
         with self._lock:
-            return not self._known.has_macros and self._relations_in(sql) == set()
+            return not self._known.has_macros and (surely or self._relations_in(sql) == set())
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`."""

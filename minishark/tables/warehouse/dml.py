@@ -36,6 +36,9 @@ _TIMES = {
 _NO_ARGUMENTS = re.compile(r"\s*\(\s*\)")
 _OPERATOR = duckdb.token_type.operator
 _INTO = ("INSERT", "MERGE")
+_READS = frozenset(
+    ("SELECT", "FROM", "TABLE", "WITH", "PIVOT", "UNPIVOT", "DESCRIBE", "SHOW", "SUMMARIZE")
+)
 _VERBS = ("INSERT", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
 
 
@@ -221,6 +224,11 @@ def verb_of(sql: str) -> str:
     if text.next() == "WITH":
         text.until(*_VERBS)
     return text.next() if text.next() in _VERBS else ""
+
+
+def may_read(sql: str) -> bool:
+    """Whether a statement may read a table, besides through macros."""
+    return any(word in _READS for _, word, _ in Text(sql).tokens)
 
 
 def mentions(sql: str, name: str) -> int:

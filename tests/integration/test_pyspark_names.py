@@ -1,0 +1,218 @@
+"""PySpark's names besides functions: what programs that move here call."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from minishark import DataFrame, Row, Window
+from minishark import functions as F
+from minishark import types as T  # noqa: N812 - as PySpark's users call it
+from minishark.errors import CatalogError, OptionError
+from minishark.session.session import Session
+
+ROWS = [("a", 1, 1.5), ("b", 2, 2.5), ("a", 3, None), (None, 3, 4.0)]
+
+
+@pytest.fixture(scope="module")
+def frame(toy_session: Session) -> DataFrame:
+    """A few rows of text, integers and doubles."""
+    return toy_session.create_dataframe(ROWS, "k string, v int, x double")
+
+
+def values(found: DataFrame) -> list[tuple[Any, ...]]:
+    """The rows in an order, whatever their types."""
+    return sorted(map(tuple, found.collect()), key=str)
+
+
+def test_types_and_rows(toy_session: Session) -> None:
+    """Types by class and by name, and Rows by names."""
+    schema = T.StructType([T.StructField("a", T.LongType())]).add("b", "array<string>")
+    made = toy_session.create_dataframe([(1, ["x"])], schema)
+    assert [("a", "BIGINT"), ("b", "VARCHAR[]")] == made.dtypes
+    assert "struct<a:bigint,b:array<string>>" == schema.simpleString()
+    assert "MAP(VARCHAR, DECIMAL(10, 2))" == T.MapType(T.StringType(), T.DecimalType(10, 2)).sql()
+    assert 'STRUCT("a" INT, "b" VARCHAR[])' == T.duckdb_type("struct<a:INT,b:array<string>>")
+    person = Row("name", "age")
+    assert [Row(name="Ada", age=36)] == toy_session.create_dataframe([person("Ada", 36)]).collect()
+    assert {"name": "Ada", "age": 36} == person("Ada", 36).asDict()
+    for wrong in ("array<int", "map<int>"):
+        with pytest.raises(OptionError, match="no type"):
+            T.duckdb_type(wrong)
+
+
+def test_sql_takes_values_and_frames(toy_session: Session, frame: DataFrame) -> None:
+    """`:name` and `?` are parameters, `{name}` is a DataFrame or a value; literals stay."""
+    text = "SELECT v::BIGINT AS v FROM {d} WHERE v >= :least AND ':least' <> k"
+    named = text.replace("{d}", "(SELECT 'a' AS k, 5 AS v)")
+    assert [(5,)] == values(toy_session.sql(named, args={"least": 5}))
+    made = toy_session.sql("SELECT count(*) FROM {d} WHERE v > {n}", d=frame, n=1)
+    assert [(3,)] == values(made)
+    with pytest.raises(OptionError, match=r"no value for \{x\}"):
+        toy_session.sql("SELECT {x}", y=1)
+
+
+def test_generators(toy_session: Session) -> None:
+    """A list or map becomes rows: with positions, as several columns, outer or not."""
+    one = "xs array<int>, m map<string,int>, e array<int>, ps array<struct<a:int,b:string>>"
+    frame = toy_session.create_dataframe([([5, 6], {"q": 1}, [], [(1, "x")])], one)
+    assert ["pos", "col"] == frame.select(F.posexplode("xs")).columns
+    assert [(0, 5), (1, 6)] == values(frame.select(F.posexplode("xs")))
+    assert [("q", 1)] == values(frame.select(F.explode("m")))
+    assert [(1, "v")] == values(frame.select(F.explode(F.create_map(F.lit(1), F.lit("v")))))
+    assert ["i", "k", "v"] == frame.select(F.posexplode_outer("m").alias("i", "k", "v")).columns
+    assert [] == values(frame.select(F.explode("e")))
+    assert [(None,)] == values(frame.select(F.explode_outer("e")))
+    assert [(1, "x")] == values(frame.select(F.inline("ps")))
+    assert [(1, 2), (3, None)] == values(frame.select(F.stack(2, F.lit(1), F.lit(2), F.lit(3))))
+    found = frame.select(F.json_tuple(F.lit('{"a": 1}'), "a", "b"))
+    assert [("1", None)] == values(found)
+    with pytest.raises(OptionError, match="takes 2 names"):
+        F.posexplode("xs").alias("one")
+
+
+def test_python_functions_of_columns(toy_session: Session, frame: DataFrame) -> None:
+    """Functions of values, of pandas Series, and of the values of a group, without registration."""
+
+    @F.udf("int")
+    def next_one(x: int | None) -> int | None:
+        return None if x is None else x + 1
+
+    @F.pandas_udf("double")
+    def twice(x: pd.Series) -> pd.Series:
+        return 2 * x
+
+    @F.pandas_udf("double")
+    def middle(x: pd.Series) -> float:
+        return float(x.median())
+
+    assert [(2,), (3,), (4,), (4,)] == values(frame.select(next_one("v")))
+    assert [(3.0,), (5.0,), (8.0,), (None,)] == values(frame.select(twice("x")))
+    grouped = frame.groupBy("k").agg(middle("v").alias("m"))
+    assert [("a", 2.0), ("b", 2.0), (None, 3.0)] == values(grouped)
+    toy_session.udf.register("next_one_in_sql", next_one)
+    assert [(8,)] == values(toy_session.sql("SELECT next_one_in_sql(7)"))
+    toy_session.udf.remove("next_one_in_sql")
+
+
+def test_types_decide(toy_session: Session) -> None:
+    """A cast to a whole number cuts fractions off; `reverse`, `year` and fields go by the type."""
+    made = toy_session.sql(
+        "SELECT 2.7::DOUBLE AS x, -2.7::DECIMAL(38, 1) AS d, '2024-05-06' AS t, [1, 2] AS xs, "
+        "{'a': 1, 'b': 2} AS p, TIMESTAMP '1970-01-01 00:00:01.9' AS ts, '8' AS n"
+    )
+    columns = [F.col(name).cast("int") for name in ("x", "d", "n")]
+    found = made.select(*columns, F.col("ts").cast("long"), F.year("t"), F.reverse("xs"))
+    assert [(2, -2, 8, 1, 2024, [2, 1])] == values(found)
+    assert 5 == made.select((F.col("x") * 2).cast("int")).first()[0]
+    whole = made.agg(F.sum("x").cast("bigint").alias("s"))
+    assert [(2,)] == values(whole)
+    over = F.sum("x").cast("int").over(Window.partitionBy("t"))
+    assert [(2,)] == values(made.select(over))
+    fields = made.select(F.col("p").b, F.col("p").dropFields("a"), F.col("p").withField("c", 3))
+    assert [(2, (2,), (1, 2, 3))] == values(fields)
+    with pytest.raises(AttributeError, match="startswith"):
+        F.col("t").startwith  # noqa: B018 - a misspelt method, not a field
+
+
+def test_frames(toy_session: Session, frame: DataFrame) -> None:
+    """Statistics, reshaping, and what belongs to a DataFrame."""
+    assert 1.25 == frame.stat.cov("v", "x") == frame.cov("v", "x")
+    assert [1.0, 2.0, 3.0] == frame.approxQuantile("v", [0.0, 0.5, 1.0], 0.1)
+    assert [("a", 1, 0, 1), ("b", 0, 1, 0), ("null", 0, 0, 1)] == values(frame.crosstab("k", "v"))
+    assert 2 == frame.sampleBy("k", {"a": 1.0}).count()
+    tall = frame.dropna().unpivot("k", ["v", "x"], "name", "value")
+    assert [("a", "v", 1.0), ("a", "x", 1.5), ("b", "v", 2.0), ("b", "x", 2.5)] == values(tall)
+    assert [(1, "a"), (2, "b"), (3, "a"), (3, None)] == values(frame.to("v BIGINT, k STRING"))
+    assert ["k", "v"] == frame.select(frame.colRegex("`[kv]`")).columns
+    assert [3, 3] == [row.v for row in frame.orderBy("v").tail(2)]
+    sets = frame.groupingSets([("k",), ()], "k").agg(F.sum("v").cast("int").alias("s"))
+    assert [("a", 4), ("b", 2), (None, 3), (None, 9)] == values(sets)
+    wide = toy_session.create_dataframe([("p", 1, 2), ("q", 3, 4)], ["i", "a", "b"]).transpose()
+    assert [("a", 1, 3), ("b", 2, 4)] == values(wide)
+    within = frame.repartition(2, "v").sortWithinPartitions(F.desc("x"))
+    assert 4 == within.count()
+    assert frame.sparkSession is toy_session
+    assert not frame.isStreaming
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert 4 == F.broadcast(frame).count()
+    assert "takes no hints" in str(caught[0].message)
+
+
+def test_cogroup(toy_session: Session) -> None:
+    """A function of the rows of two DataFrames with equal keys, one of which may have none."""
+    left = toy_session.create_dataframe([(1, "x"), (2, "y")], ["id", "l"])
+    right = toy_session.create_dataframe([(1, 10), (1, 20), (3, 5)], ["id", "r"])
+
+    def sizes(key: tuple[int], mine: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"k": [key[0]], "n": [len(mine)], "m": [len(theirs)]})
+
+    both = left.groupBy("id").cogroup(right.groupBy("id"))
+    found = both.applyInPandas(sizes, "k bigint, n bigint, m bigint")
+    assert [(1, 1, 2), (2, 1, 0), (3, 0, 1)] == values(found)
+
+
+def test_catalog_and_files(toy_session: Session, frame: DataFrame, tmp_path: Path) -> None:
+    """The Catalog's names, tables by write_to, and text files."""
+    catalog = toy_session.catalog
+    assert "main" == catalog.currentDatabase()
+    assert catalog.databaseExists("main")
+    assert catalog.functionExists("levenshtein")
+    frame.writeTo("written").create()
+    with pytest.raises(CatalogError):
+        frame.writeTo("written").create()
+    frame.writeTo("written").append()
+    assert 8 == toy_session.table("written").count()
+    assert catalog.isCached("written")
+    assert "CREATE TABLE written (k VARCHAR, v INTEGER, x DOUBLE)" == (
+        catalog.getCreateTableString("written")
+    )
+    catalog.truncateTable("written")
+    assert 0 == toy_session.table("written").count()
+    catalog.dropTable("written")
+    (tmp_path / "lines.txt").write_text('a,"b\n\nlast\n')
+    lines = toy_session.read.text(tmp_path / "lines.txt")
+    assert ['a,"b', "", "last"] == [row.value for row in lines.collect()]
+    lines.write.text(tmp_path / "copy.csv")
+    assert 'a,"b\n\nlast\n' == (tmp_path / "copy.csv").read_text()
+
+
+def test_algebra_of_items(toy_session: Session, frame: DataFrame) -> None:
+    """By key, joins, sorts and figures; rows of DataFrames are items, too."""
+    pairs = toy_session.parallelize([("a", 1), ("b", 2), ("a", 3)], 2)
+    other = toy_session.parallelize([("a", "x"), ("d", "y")], 2)
+    assert {"a": 4, "b": 2} == pairs.reduceByKey(lambda a, b: a + b).collectAsMap()
+    assert {"a": [1, 3], "b": [2]} == pairs.groupByKey().collectAsMap()
+    assert [("a", (1, "x")), ("a", (3, "x"))] == sorted(pairs.join(other).collect())
+    outer = [("a", (1, "x")), ("a", (3, "x")), ("b", (2, None)), ("d", (None, "y"))]
+    assert outer == sorted(pairs.fullOuterJoin(other).collect(), key=str)
+    numbers = toy_session.parallelize(range(20), 3)
+    assert [19, 18] == numbers.sortBy(lambda x: -x).take(2) == numbers.top(2)
+    assert (20, 9.5, 0, 19) == tuple(
+        getattr(numbers.stats(), name)() for name in ("count", "mean", "min", "max")
+    )
+    assert list(enumerate("abc")) == [
+        pair[::-1] for pair in toy_session.parallelize("abc", 2).zipWithIndex().collect()
+    ]
+    assert ([0.0, 9.5, 19], [10, 10]) == numbers.histogram(2)
+    doubled = numbers.union(numbers)
+    assert 20 == doubled.distinct().count()
+    assert list(range(6)) == doubled.mapPartitionsWithIndex(lambda i, _: [i]).collect()
+    assert {"a": 2, "b": 1, None: 1} == frame.rdd.map(lambda row: row.k).countByValue()
+    assert [("a", 1), ("b", 2)] == values(pairs.filter(lambda p: p[1] < 3).toDF(["k", "v"]))
+    with pytest.raises(Exception, match="can't be a key"):
+        toy_session.parallelize([(object(), 1)]).groupByKey().collect()
+
+
+def test_accumulators(toy_session: Session) -> None:
+    """Calls add, the front end reads; elsewhere an error says so."""
+    total = toy_session.accumulator(0)
+    toy_session.sparkContext.parallelize(range(10), 3).foreach(total.add)
+    assert 45 == total.value
+    with pytest.raises(Exception, match="only the front end reads"):
+        toy_session.parallelize([1]).map(lambda _: total.value).collect()

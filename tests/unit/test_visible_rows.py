@@ -1,0 +1,53 @@
+"""Rows of stored files without those that were deleted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minishark.catalog import ROW_NUMBER
+from minishark.worker.visible_rows import (
+    packed,
+    row_numbers,
+    run_count,
+    with_numbers,
+    without_deleted,
+)
+
+TABLE = pa.table(
+    {
+        "n": range(3000),
+        "s": pa.array([f"s{i % 5}" for i in range(3000)]).dictionary_encode(),
+        "b": [i % 3 == 0 for i in range(3000)],
+        "l": [[i, None] for i in range(3000)],
+    }
+)
+BATCHES = pa.Table.from_batches(TABLE.combine_chunks().to_batches(1000))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2999), st.integers(1, 400)), max_size=6))
+def test_deleted_rows_are_left_out(runs: list[tuple[int, int]]) -> None:
+    """Single ones and runs, over batches, with the numbers of those that stay."""
+    gone = {i for start, count in runs for i in range(start, min(3000, start + count))}
+    deleted = packed(np.array(sorted(gone), np.int64))
+    assert sorted(gone) == row_numbers(deleted).tolist()
+    assert run_count(deleted) == len(gone - {i + 1 for i in gone})
+    left = [i for i in range(3000) if i not in gone]
+    found = without_deleted(with_numbers(BATCHES, 50), deleted)
+    assert [50 + i for i in left] == found.column(ROW_NUMBER).to_pylist()
+    assert (
+        BATCHES.take(pa.array(left, pa.int64())).to_pylist() == found.drop(ROW_NUMBER).to_pylist()
+    )
+
+
+@pytest.mark.parametrize(("deleted", "copied"), [([5, 2500], 0), (range(0, 1000, 2), 1)])
+def test_only_batches_with_dense_gaps_are_copied(deleted: list[int], copied: int) -> None:
+    """Slices keep the memory of the file."""
+    numbers = BATCHES.column("n")
+    found = without_deleted(BATCHES, packed(np.array(deleted, np.int64))).column("n")
+    stored = {chunk.buffers()[1].address for chunk in numbers.chunks}
+    other = {chunk.buffers()[1].address for chunk in found.chunks} - stored
+    assert copied == len(other)
