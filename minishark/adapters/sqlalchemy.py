@@ -727,7 +727,6 @@ class FlightDialect(MinisharkDialect):
 
     driver = "flight"
     supports_statement_cache = True
-    supports_sane_multi_rowcount = False
 
     @classmethod
     def import_dbapi(cls) -> ModuleType:
