@@ -83,7 +83,7 @@ WHOLE: dict[str, Made] = {
     "text of one call": (F.expr("sum(v)"), "sum(v)"),
     "text in an expression": (F.expr("SUM( v )") * F.expr("2 + 1"), "sum(v) * 3"),
     "text with DISTINCT": (F.expr("count(DISTINCT s)") + 1, "count(DISTINCT s) + 1"),
-    "greatest": (F.max_by("s", "id"), "arg_max(s, id)"),
+    "greatest": (F.max_by("s", "id"), "arg_max_null(s, id)"),
     "any": (F.bool_or("b"), "bool_or(b)"),
     "decimal": (F.sum("m") - F.max("m"), "sum(m) - max(m)"),
     "date": (F.datediff(F.max("d"), F.min("d")), "max(d) - min(d)"),

@@ -146,7 +146,7 @@ def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> 
     with file.open(encoding="utf-8") as lines:
         found = list(csv.DictReader(lines))
     messages = [row for row in found if row["panel"] == MESSAGES]
-    assert all(1 <= float(row["y"]) < 6 and not row["p50_ms"] for row in messages)
+    assert all(1 <= float(row["y"]) < 8 and not row["p50_ms"] for row in messages)
     assert all(float(row["p50_ms"]) > 1 and not row["y"] for row in found if row not in messages)
 
 
