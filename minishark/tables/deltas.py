@@ -42,7 +42,7 @@ from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
-from minishark.worker.visible_rows import packed, row_numbers, run_count
+from minishark.worker.visible_rows import packed, row_counts, row_numbers
 from minishark.worker.writing import FULL, disk_full
 
 _PIECES_FEW, _PIECE_ROWS_MIN = 1_024, 512
@@ -63,7 +63,7 @@ def must_merge(partition: Partition) -> bool:
     """Whether a partition has to be stored again, as one file, before it is read."""
     deleted = (partition.deleted, *(delta.deleted for delta in partition.deltas))
     most = max(_PIECES_FEW, partition.rows // _PIECE_ROWS_MIN)
-    return any(run_count(each) > most for each in deleted)
+    return any(row_counts(each)[1] > most for each in deleted)
 
 
 def should_merge(partition: Partition) -> bool:
@@ -71,7 +71,7 @@ def should_merge(partition: Partition) -> bool:
     added = sum(delta.rows for delta in settled(partition).deltas)
     if added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows:
         return True
-    gone = len(row_numbers(partition.deleted)) if partition.deleted else 0
+    gone, _ = row_counts(partition.deleted)
     return gone >= _MERGED_ROWS_MIN and gone >= partition.rows
 
 

@@ -6,6 +6,7 @@ of the mapped file; only where deleted rows are dense, those that stay are copie
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from minishark.catalog import ROW_NUMBER, RowNumbers
 
 _FAST = 1  # zlib's level
+_COUNTS_MAX = 256  # that are remembered: each write asks for those of all files of its table
 _SLICE_ROWS_MIN = 128
 """If slices have that many rows on average, they are cheaper than a copy."""
 
@@ -69,10 +71,11 @@ def _runs(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return numbers[np.concatenate(([0], breaks + 1))], numbers[np.append(breaks, -1)] + 1
 
 
-def run_count(deleted: RowNumbers) -> int:
-    """How many runs of consecutive rows are noted."""
+@functools.lru_cache(_COUNTS_MAX)
+def row_counts(deleted: RowNumbers) -> tuple[int, int]:
+    """How many rows are noted, and how many runs of consecutive ones."""
     numbers = row_numbers(deleted)
-    return int(np.count_nonzero(np.diff(numbers) > 1)) + bool(len(numbers))
+    return len(numbers), int(np.count_nonzero(np.diff(numbers) > 1)) + bool(len(numbers))
 
 
 def with_numbers(table: pa.Table, first: int) -> pa.Table:

@@ -12,7 +12,7 @@ from minishark.catalog import ROW_NUMBER
 from minishark.worker.visible_rows import (
     packed,
     row_numbers,
-    run_count,
+    row_counts,
     with_numbers,
     without_deleted,
 )
@@ -34,7 +34,7 @@ def test_deleted_rows_are_left_out(runs: list[tuple[int, int]]) -> None:
     gone = {i for start, count in runs for i in range(start, min(3000, start + count))}
     deleted = packed(np.array(sorted(gone), np.int64))
     assert sorted(gone) == row_numbers(deleted).tolist()
-    assert run_count(deleted) == len(gone - {i + 1 for i in gone})
+    assert row_counts(deleted) == (len(gone), len(gone - {i + 1 for i in gone}))
     left = [i for i in range(3000) if i not in gone]
     found = without_deleted(with_numbers(BATCHES, 50), deleted)
     assert [50 + i for i in left] == found.column(ROW_NUMBER).to_pylist()
