@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from minishark.catalog import ROW_NUMBER
 from minishark.worker.visible_rows import (
     packed,
-    row_numbers,
     row_counts,
+    row_numbers,
     with_numbers,
     without_deleted,
 )
