@@ -78,6 +78,7 @@ def _stored(records: tuple[ClusterRecord, ...]) -> list[Path]:
     return [path for folder in folders for path in folder.glob("s-*/tasks/*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_large_values_travel_between_hosts(
     session: Session, records: tuple[ClusterRecord, ...]
 ) -> None:
