@@ -41,7 +41,7 @@ def logs_dir(
 @pytest.fixture(scope="module")
 def test_data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Where the suite writes a large seed; its own fixture takes a folder beside the tests."""
-    return str(tmp_path_factory.mktemp("data"))
+    return str(tmp_path_factory.mktemp("seeds") / "data")
 
 
 @pytest.fixture(scope="class")
