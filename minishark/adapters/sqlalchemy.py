@@ -12,10 +12,11 @@ undoes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Rows
 from decimal import Decimal
 from pathlib import Path
@@ -681,6 +682,25 @@ class MinisharkDialect(default.DefaultDialect):
         return str(found)
 
 
+@contextlib.contextmanager
+def _integrity_told() -> Iterator[None]:
+    """Flight has no code for violated constraints; DB-API has a class of errors."""
+    import adbc_driver_manager.dbapi as adbc  # noqa: PLC0415 - an optional package
+
+    try:
+        yield
+    except adbc.DatabaseError as error:
+        if "Constraint Error" not in str(error) or isinstance(error, adbc.IntegrityError):
+            raise
+        told = adbc.IntegrityError(
+            str(error),
+            status_code=error.status_code,
+            sqlstate=error.sqlstate,
+            details=error.details,
+        )
+        raise told from error
+
+
 class _FlightCursor:
     """A cursor of ADBC; of what is no query, it has the number of rows in place of rows."""
 
@@ -694,7 +714,8 @@ class _FlightCursor:
 
     def execute(self, operation: str, parameters: Any = None) -> None:
         """Run a statement."""
-        self._cursor.execute(operation, parameters or None)
+        with _integrity_told():
+            self._cursor.execute(operation, parameters or None)
         self.description, self.rowcount = self._cursor.description, self._cursor.rowcount
         if _WITHOUT_ROWS.match(operation):
             counted = [column[0] for column in self.description or ()] == ["Count"]
@@ -704,7 +725,8 @@ class _FlightCursor:
 
     def executemany(self, operation: str, parameters: Any) -> None:
         """Run a statement with each set of parameters."""
-        self._cursor.executemany(operation, parameters)
+        with _integrity_told():
+            self._cursor.executemany(operation, parameters)
         self.description, self.rowcount = None, self._cursor.rowcount
 
 

@@ -213,6 +213,11 @@ def test_constraints(engine: sa.Engine) -> None:
     ]
     assert [{"name": None, "column_names": ["b"]}] == inspector.get_unique_constraints("children")
     assert [{"name": None, "sqltext": "b > 1"}] == inspector.get_check_constraints("children")
+    parent = sa.text("INSERT INTO parents VALUES (:a)")
+    for sets in ({"a": 1}, [{"a": 1}, {"a": 2}]):
+        with pytest.raises(sa.exc.IntegrityError), engine.begin() as connection:  # noqa: PT012
+            connection.execute(parent, {"a": 1})
+            connection.execute(parent, sets)
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE children; DROP TABLE parents"))
 
