@@ -332,7 +332,7 @@ class Engine:
         """The Python functions that statements of all sessions may call from now on."""
         root = self.root
         root.planner.python.by_name = functions
-        root.planning.volatile = frozenset(n for n, f in functions.items() if f.volatile)
+        root.planning.set_functions(functions, (n for n, f in functions.items() if f.volatile))
         with self._lock:
             root.own_environment = replace(
                 root.own_environment, functions=tuple(functions.values())

@@ -140,6 +140,18 @@ def test_functions_are_not_called_while_planning(session: Session) -> None:
     assert [(1,)] == [tuple(row) for row in frame.collect()]
 
 
+def test_try_sees_errors_of_functions_only(session: Session) -> None:
+    """Constants are no exception: they would be folded while planning, without the function."""
+    session.udf.register("tenth", lambda x: 10 // x, "BIGINT", ["BIGINT"])
+    try:
+        sql = "SELECT try(tenth(5)), TRY ( TENTH(0)), tenth(2), try(1)"
+        assert [(2, None, 5, 1)] == [tuple(row) for row in session.sql(sql).collect()]
+        rows = session.sql("SELECT try(tenth(range)) FROM range(3) ORDER BY range").collect()
+        assert [None, 10, 5] == [value for (value,) in rows]
+    finally:
+        session.udf.remove("tenth")
+
+
 def test_functions_that_are_not_deterministic(session: Session) -> None:
     """They run once for each row, wherever they stand."""
     numbers = random.Random(1)

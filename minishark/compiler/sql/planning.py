@@ -12,7 +12,7 @@ import copy
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -35,7 +35,7 @@ from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
-from minishark.compiler.sql.tokens import without_comments_around
+from minishark.compiler.sql.tokens import find_calls, without_comments_around
 from minishark.errors import QueryError
 from minishark.expressions import Column, Schema, quote_text
 
@@ -122,7 +122,8 @@ class BoundStatement:
 class _Known:
     """What is known of all definitions in a database."""
 
-    volatile: frozenset[str] = frozenset()  # Python functions whose results may differ
+    python: frozenset[str] = frozenset()  # Python functions
+    volatile: frozenset[str] = frozenset()  # those whose results may differ
     has_macros: bool = False
     has_views: bool = False
     defines_time: bool = False  # whether one may tell the time
@@ -189,9 +190,10 @@ class PlanningDatabase:
         """The Python functions whose results may differ from call to call."""
         return self._known.volatile
 
-    @volatile.setter
-    def volatile(self, names: frozenset[str]) -> None:
-        self._known.volatile = names
+    def set_functions(self, python: Iterable[str], volatile: Iterable[str]) -> None:
+        """Note the names of Python functions, and those whose results may differ."""
+        self._known.python = frozenset(name.lower() for name in python)
+        self._known.volatile = frozenset(volatile)
 
     @property
     def version(self) -> int:
@@ -448,6 +450,8 @@ class PlanningDatabase:
             return plan
 
     def _plan(self, bound: BoundStatement) -> LogicalPlan:
+        if self._tries_python(bound.sql):
+            return self.whole(bound, "TRY of a Python function has no distributed form")
         try:
             plan = rewrite(lower_plan(self._serialized(bound.sql), bound.schema))
         except PlanNotLowered as reason:
@@ -460,6 +464,16 @@ class PlanningDatabase:
         if volatile is not None:
             return self.whole(bound, f"{volatile} has no distributed form here")
         return plan
+
+    def _tries_python(self, sql: str) -> bool:
+        """Whether TRY is about a Python function: DuckDB would call it here for constants.
+
+        It is not called while planning, and TRY would take that for an error of the function.
+        """
+        if not self._known.python or "try" not in sql.lower():
+            return False
+        tried = " ".join(inside.lower() for *_, inside in find_calls(sql, {"try"}))
+        return any(name in tried for name in self._known.python)
 
     def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
         """The plan of a statement as a whole, in one task over all rows of its tables."""
