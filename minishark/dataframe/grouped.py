@@ -151,7 +151,7 @@ class GroupedData(CamelCase):
 
         Args:
             column_: the column.
-            values: which values; None runs a query for all distinct ones, sorted.
+            values: which values; None runs a query for all distinct ones, sorted, NULL first.
 
         Raises:
             OptionError: there is a pivot already.
@@ -161,7 +161,7 @@ class GroupedData(CamelCase):
         on = column(column_) if isinstance(column_, str) else column_
         if values is None:
             found = self.frame.select(on.alias("value")).distinct().order_by("value").collect()
-            values = [row[0] for row in found]
+            values = sorted((row[0] for row in found), key=lambda value: value is not None)
         return replace(self, pivot_on=on, pivot_values=tuple(values))
 
     def _each(self, function: str, names: Sequence[str]) -> DataFrame:
@@ -178,7 +178,8 @@ class GroupedData(CamelCase):
         for item in self.pivot_values:
             condition = self.pivot_on.eq_null_safe(item)
             for aggregate in aggregates:
-                called = "NULL" if item is None else str(item)
+                called = "null" if item is None else str(item)
+                called = called.lower() if isinstance(item, bool) else called
                 name = called if len(aggregates) == 1 else f"{called}_{_label(aggregate)}"
                 out.append(aggregate.filter(condition).alias(name))
         return out
