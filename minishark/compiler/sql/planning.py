@@ -118,7 +118,7 @@ class BoundStatement:
     tables: tuple[str, ...]  # of the catalog: those that it reads, and perhaps more
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Known:
     """What is known of all definitions in a database."""
 
