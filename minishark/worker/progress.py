@@ -7,6 +7,7 @@ second. Those of other hosts see whole tasks only.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,8 +58,10 @@ def parts_done(folder: Path, prefix: str) -> dict[int, float]:
     """How far the tasks of a stage are that run, or ran, on a node: 0 to 1, by their index."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):  # another host's
-        for file in folder.glob(f"{prefix}*{_ENDING}"):
+        for name in os.listdir(folder):  # noqa: PTH208 - not an iterator that Ctrl-C leaves open
+            if not (name.startswith(prefix) and name.endswith(_ENDING)):
+                continue
             with contextlib.suppress(OSError, ValueError):  # it is being written
-                index = int(file.name.removeprefix(prefix).removesuffix(_ENDING))
-                found[index] = float(file.read_text(encoding="ascii"))
+                index = int(name.removeprefix(prefix).removesuffix(_ENDING))
+                found[index] = float((folder / name).read_text(encoding="ascii"))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,12 @@ def test_a_session_writes_audit_logs_that_the_command_reads(
         ) as session:
             session.sql("CREATE TABLE t AS SELECT i FROM range(1000) AS r(i)")
             assert 499_500 == session.sql("SELECT sum(i) FROM t").collect()[0][0]
+            # Answers come before nodes hear that tasks have ended; then they would be stopped.
+            deadline = time.monotonic() + 10
+            while not _all_ended(folder) and time.monotonic() < deadline:
+                time.sleep(0.02)
     events = list(read_events(sorted(folder.iterdir())))
-    began, ended = (
-        {(each.job, each.task) for each in events if each.event == name}
-        for name in ("scheduler_assigned_task", "task_completed")
-    )
+    began, ended = _runs(folder, "scheduler_assigned_task"), _runs(folder, "task_completed")
     assert began
     assert began == ended
     assert {"node-0", "node-1"} >= {each.node for each in events if each.event == "task_completed"}
@@ -39,6 +41,17 @@ def test_a_session_writes_audit_logs_that_the_command_reads(
     report = json.loads(found.stdout)
     jobs = {job for job, _ in began}
     assert (len(jobs), {}, 0) == (report["jobs"], report["failed"], report["lost"])
+
+
+def _runs(folder: Path, event: str) -> set[tuple[str, int | None]]:
+    """The tasks of which an event tells."""
+    events = read_events(sorted(folder.iterdir()))
+    return {(each.job, each.task) for each in events if each.event == event}
+
+
+def _all_ended(folder: Path) -> bool:
+    began = _runs(folder, "scheduler_assigned_task")
+    return bool(began) and began == _runs(folder, "task_completed")
 
 
 def test_audit_logs_that_can_not_be_written_are_refused_before_the_cluster_starts(
