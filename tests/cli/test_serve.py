@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -175,13 +176,12 @@ def test_tls(
         session.serve(port=0, certificate=("nowhere.pem", "nowhere.key"))
 
 
-@pytest.mark.slow
-def test_serve_until_it_is_interrupted(tmp_path: Path) -> None:
-    """The command says where it serves, serves what it has loaded, and ends at Ctrl-C."""
-    (tmp_path / "few.csv").write_text("a\n1\n2\n")
+@contextlib.contextmanager
+def _serving(*options: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command while it serves, and its address."""
     command = [sys.executable, "-m", "minishark.cli", "serve", "--flight", "127.0.0.1:0"]
     with subprocess.Popen(
-        [*command, "--nodes", "1", "--data", tmp_path / "few.csv"],
+        [*command, "--nodes", "1", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -192,13 +192,22 @@ def test_serve_until_it_is_interrupted(tmp_path: Path) -> None:
             deadline, line = time.monotonic() + _START_S, ""
             while not line.startswith("Serving") and time.monotonic() < deadline:
                 line = process.stdout.readline()
-            with RemoteSession(line.split()[1]) as remote:
-                assert 3 == remote.sql("SELECT sum(a) FROM few").to_arrow().column(0)[0].as_py()
-                process.send_signal(signal.SIGINT)
-                assert 130 == process.wait(_START_S)
-            assert "Traceback" not in process.stdout.read()
+            yield process, line.split()[1]
         finally:
             process.kill()
+
+
+@pytest.mark.slow
+def test_serve_until_it_is_interrupted(tmp_path: Path) -> None:
+    """The command says where it serves, serves what it has loaded, and ends at Ctrl-C."""
+    (tmp_path / "few.csv").write_text("a\n1\n2\n")
+    with _serving("--data", tmp_path / "few.csv") as (process, address):
+        with RemoteSession(address) as remote:
+            assert 3 == remote.sql("SELECT sum(a) FROM few").to_arrow().column(0)[0].as_py()
+            process.send_signal(signal.SIGINT)
+            assert 130 == process.wait(_START_S)
+        assert process.stdout is not None
+        assert "Traceback" not in process.stdout.read()
 
 
 @pytest.mark.slow
@@ -206,28 +215,14 @@ def test_serve_a_warehouse(tmp_path: Path) -> None:
     """Tables of the warehouse that clients make are there when the server is not."""
     pytest.importorskip("pyiceberg")
     folder = str(tmp_path / "warehouse")
-    command = [sys.executable, "-m", "minishark.cli", "serve", "--flight", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, "--nodes", "1", "--warehouse", folder],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as process:
-        try:
-            assert process.stdout is not None
-            deadline, line = time.monotonic() + _START_S, ""
-            while not line.startswith("Serving") and time.monotonic() < deadline:
-                line = process.stdout.readline()
-            with RemoteSession(line.split()[1]) as remote, RemoteSession(line.split()[1]) as other:
-                remote.sql("CREATE TABLE warehouse.kept AS SELECT range AS i FROM range(3)")
-                other.sql("BEGIN; INSERT INTO warehouse.kept VALUES (10); COMMIT")
-                rows = remote.sql("SELECT sum(i)::INTEGER FROM warehouse.kept").to_arrow()
-                assert 13 == rows.column(0)[0].as_py()
-            process.send_signal(signal.SIGINT)
-            assert 130 == process.wait(_START_S)
-        finally:
-            process.kill()
+    with _serving("--warehouse", folder) as (process, address):
+        with RemoteSession(address) as remote, RemoteSession(address) as other:
+            remote.sql("CREATE TABLE warehouse.kept AS SELECT range AS i FROM range(3)")
+            other.sql("BEGIN; INSERT INTO warehouse.kept VALUES (10); COMMIT")
+            rows = remote.sql("SELECT sum(i)::INTEGER FROM warehouse.kept").to_arrow()
+            assert 13 == rows.column(0)[0].as_py()
+        process.send_signal(signal.SIGINT)
+        assert 130 == process.wait(_START_S)
     with minishark.connect(in_process=True, nodes=1, warehouse=folder) as session:
         assert 4 == session.sql("FROM warehouse.kept").count()
 
