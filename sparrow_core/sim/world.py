@@ -9,6 +9,7 @@ exactly.
 from __future__ import annotations
 
 import heapq
+import functools
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from random import Random
@@ -16,10 +17,13 @@ from typing import Any, get_args
 
 import msgspec
 
-from sparrow_core.protocol.ids import Address, endpoint_of
+from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.ids import endpoint_of as read_endpoint
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import Message, Tick
 from sparrow_core.sim.network import Network, host_of, is_local
+
+endpoint_of = functools.lru_cache(4096)(read_endpoint)  # each message asks several times
 
 Trace = Callable[[float, Address, Message], None]
 Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
@@ -151,12 +155,16 @@ class World:
     def is_cut(self, sender: str, receiver: str) -> bool:
         """Whether a message from one process does not reach the other now."""
         here, there = host_of(sender), host_of(receiver)
-        if any(pair == {here, there} and self.now < until_s for pair, until_s in self._links):
+        if here == there:
+            return False
+        self._cuts = [cut for cut in self._cuts if self.now < cut[1]]
+        self._links = [link for link in self._links if self.now < link[1]]
+        if any(pair == {here, there} for pair, _ in self._links):
             return True
         return any(
-            self.now < until_s and ((here in inside) > (there in inside) if one_way
-                                    else (here in inside) != (there in inside))
-            for inside, until_s, one_way in self._cuts
+            (here in inside) > (there in inside) if one_way
+            else (here in inside) != (there in inside)
+            for inside, _, one_way in self._cuts
         )  # fmt: skip
 
     def _over_the_wire(self, envelope: Envelope) -> Message:

@@ -104,7 +104,7 @@ class _User:
             return
         self.outcome.writes += 1
         done = None
-        self.model.begin()
+        self.model.writing = statement
         try:
             self._change(statement)
             done = statement
@@ -132,13 +132,8 @@ class _User:
     def _failed(
         self, statement: Statement, error: MinisharkError, first: int, *, was_calm: bool
     ) -> None:
-        absent = isinstance(error, CatalogError) and statement.kind == "query"
-        if absent and any(
-            name not in tables
-            for tables in self.model.versions[first:]
-            for name in statement.query.tables
-        ):
-            return  # it was dropped
+        if isinstance(error, CatalogError) and self.model.may_lack(statement.query.tables, first):
+            return
         self.outcome.failures[type(error).__name__] += 1
         if isinstance(error, CatalogError):
             self.outcome.wrong.append(f"{statement}: {error}")

@@ -6,7 +6,7 @@ write that failed has changed nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from minishark.bench.simulation.queries import Query
@@ -32,7 +32,7 @@ class Model:
 
     versions: list[_Tables] = field(default_factory=lambda: [{}])
     answers: list[Seen] = field(default_factory=list)
-    writing: bool = False
+    writing: Statement | None = None  # one that runs: its version may be seen already
 
     @property
     def now(self) -> _Tables:
@@ -44,18 +44,21 @@ class Model:
         """Of the last version."""
         return len(self.versions) - 1
 
-    def begin(self) -> None:
-        """A write begins: its version may be seen from now on."""
-        self.writing = True
+    def may_lack(self, names: Collection[str], first: int) -> bool:
+        """Whether one of these tables may not have been there since version `first`."""
+        dropped = self.writing is not None and self.writing.kind == "drop"
+        if dropped and self.writing is not None and self.writing.table in names:
+            return True
+        return any(name not in tables for tables in self.versions[first:] for name in names)
 
     def end(self, statement: Statement | None) -> None:
         """A write has ended; None if it has changed nothing."""
-        self.writing = False
+        self.writing = None
         self.versions.append(self.now if statement is None else changed(self.now, statement))
 
     def seen(self, statement: Statement, first: int, rows: Rows) -> None:
         """A query that began at version `first` returned rows."""
-        self.answers.append(Seen(statement, first, self.number + self.writing, rows))
+        self.answers.append(Seen(statement, first, self.number + (self.writing is not None), rows))
 
     def wrong(self) -> list[str]:
         """Answers that no version gives; to be asked when all writes have ended."""
