@@ -154,6 +154,12 @@ class Replicator:
             for node in copy.leaves:
                 for file in partition.files:
                     self._farewells.give_up(file, node, self.cluster.open_folders)
+        elif any(table.folder == copy.table.folder for table in self.tables()):
+            # The partition has other files by now: what was copied is of no use.
+            for file in partition.files:
+                self._farewells.give_up(file, copy.target, self.cluster.open_folders)
+        else:
+            self.cluster.remove_folder(copy.table.folder)
 
 
 def _has(store: Store, file: str, node: str) -> bool:

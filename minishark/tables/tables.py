@@ -262,12 +262,25 @@ class Tables:
         source = TableSource(schema=table.schema, merged=tuple(worn))
         copies = self.copies(len(table.partitions), table.replicas)
         layout = TableLayout((), len(worn), copies)
-        with self.temporary_folders(table.folder), self.loading(table.name, "merge") as observer:
+        with (
+            self._into(table),
+            self.temporary_folders(table.folder),
+            self.loading(table.name, "merge") as observer,
+        ):
             loaded = self._loader(table.folder, source, layout, observer).load()
         return [
             replace_fields(new, index=old.index)
             for old, new in zip(worn, loaded.partitions, strict=True)
         ]
+
+    @contextlib.contextmanager
+    def _into(self, table: Table) -> Iterator[None]:
+        """Tasks store files in the folder of a table, which may be dropped meanwhile."""
+        try:
+            yield
+        finally:
+            if not self.is_current(table):
+                self.cluster.remove_folder(table.folder)
 
     def numbered(self, table: Table) -> Table:
         """The same rows with their numbers, as a table that only views of the catalog have."""
@@ -363,9 +376,10 @@ class Tables:
         The same pieces of the same source give the same rows in the same order: what was deleted is
         known by its place. Rows that were added are on other nodes or in the session's own store.
         """
-        loaded = self.build(
-            table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
-        )
+        with self._into(table):
+            loaded = self.build(
+                table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
+            )
         files = [partition.file for partition in loaded.partitions]
         partitions, unused = list(table.partitions), {*files}
         for i, old in enumerate(table.partitions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.script import Fault
@@ -22,6 +22,9 @@ class Faults:
     hosts: Hosts
     fronts: Sequence[str]  # the processes of sessions
     injected: int = 0
+    kinds: dict[str, None] = field(default_factory=dict)  # of those that were injected
+    lost: set[str] = field(default_factory=set)  # files that vanished from a disk
+    destroyed: set[str] = field(default_factory=set)  # files that vanished somewhere, in any way
     ends_s: float = 0.0  # when the last one has ended
     _joined: int = 0
 
@@ -35,6 +38,7 @@ class Faults:
         until_s = self.world.now + fault.for_s
         getattr(self, f"_{fault.kind}")(fault.target, until_s)
         self.injected += 1
+        self.kinds[fault.kind] = None
 
     def _node(self, target: int) -> NodeName | None:
         alive = self.hosts.alive
@@ -46,6 +50,7 @@ class Faults:
 
     def _kill_node(self, target: int, until_s: float) -> None:
         if (node := self._node(target)) is not None:
+            self.destroyed.update(self.hosts.services[node].disk.files)
             self.hosts.kill_node(node)
             self.world.call(until_s, lambda: self._start(node))
 
@@ -110,7 +115,10 @@ class Faults:
         if (node := self._node(target)) is not None:
             files = self.hosts.services[node].disk.files
             if files:
-                del files[[*files][target % len(files)]]
+                file = [*files][target % len(files)]
+                self.lost.add(file)
+                self.destroyed.add(file)
+                del files[file]
 
     def _drain(self, target: int, until_s: float) -> None:
         if len(self.hosts.alive) > 1 and (node := self._node(target)) is not None:
