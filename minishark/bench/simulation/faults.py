@@ -10,7 +10,6 @@ from minishark.bench.simulation.script import Fault
 from sparrow_core.protocol.ids import NodeName, endpoint_of
 from sparrow_core.sim.world import World
 
-
 _NODES_MAX = 7
 
 

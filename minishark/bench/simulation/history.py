@@ -1,7 +1,7 @@
 """Runs one history, and says what was wrong with it.
 
-    faults ──────────────────────┐ mended
-    statements ──────────────────┴──► every table is read ──► all is dropped and closed ──► left?
+Sessions run statements while faults happen. When the last fault is mended, every table is read, the
+catalogs are compared with the disks, all is dropped and closed, and nothing may be left.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Outcome:
     writes: int = 0
     faults: int = 0
     events: int = 0
+    took_s: list[float] = field(default_factory=list)  # simulated time of each statement
     failures: Counter[str] = field(default_factory=Counter)  # by type, of those that may fail
     wrong: list[str] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
@@ -92,6 +93,8 @@ class _User:
         """Run one statement, and note what it returns or changes."""
         self.doing[thread] = str(statement)
         was_calm, first = self.is_calm(), self.model.number
+        world = self.session.hosts.world
+        began_s = world.now
         try:
             if statement.kind == "query":
                 self._query(statement)
@@ -101,6 +104,7 @@ class _User:
             self._failed(statement, error, first, was_calm=was_calm)
         except Exception:  # noqa: BLE001 - to be told
             self.outcome.broken.append(f"{statement}: {traceback.format_exc(limit=-4)}")
+        self.outcome.took_s.append(world.now - began_s)
 
     def _query(self, statement: Statement) -> None:
         first = self.model.number
@@ -177,9 +181,7 @@ class _User:
 
 def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     """Run a history to its end."""
-    network = Network(
-        jitter_s=script.jitter_s, loss=script.loss, duplication=script.duplication
-    )
+    network = Network(jitter_s=script.jitter_s, loss=script.loss, duplication=script.duplication)
     world = World(script.seed, network, trace=trace)
     outcome = Outcome(script=script)
     fibers, disks = Fibers(world), Disks(world)
@@ -218,9 +220,7 @@ class _Run:
         world.call(mended_s, lambda: self.faults.mend(nodes))
         calm_s = mended_s + _CALM_S if script.faults else 0.0
         workers = []
-        for user, statements, reads in zip(
-            self.users, script.writers, script.readers, strict=True
-        ):
+        for user, statements, reads in zip(self.users, script.writers, script.readers, strict=True):
             user.session.start()
             user.is_calm = lambda: world.now > calm_s
             workers += [self._worker(user, statements, reads)]
