@@ -133,7 +133,11 @@ class Replicator:
             for partition in table.partitions:
                 # Restarted before or after this partition was copied there? Only the node knows.
                 asked = [node for node in partition.locations if node in restarted]
-                gone = [node for node in asked if not _has(store, partition.file, node)]
+                gone = [
+                    node
+                    for node in asked
+                    if not all(_has(store, file, node) for file in partition.files)
+                ]
                 if gone:
                     self.moved(table, partition.index, (), gone)
             before.update(now)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from minishark.bench.simulation.disks import File
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.script import Fault
 from sparrow_core.protocol.ids import NodeName, endpoint_of
 from sparrow_core.sim.world import World
 
 _NODES_MAX = 7
+_LOOK_S = 0.001
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,10 +116,23 @@ class Faults:
         if (node := self._node(target)) is not None:
             files = self.hosts.services[node].disk.files
             if files:
-                file = [*files][target % len(files)]
-                self.lost.add(file)
-                self.destroyed.add(file)
-                del files[file]
+                self._lose(files, [*files][target % len(files)])
+
+    def _lose(self, files: dict[str, File], name: str) -> None:
+        self.lost.add(name)
+        self.destroyed.add(name)
+        del files[name]
+
+    def _lost_output(self, target: int, until_s: float) -> None:
+        """As soon as a query has stored an output, that vanishes."""
+        for service in self.hosts.services.values():
+            outputs = [name for name in service.disk.files if "/queries/" in name]
+            if outputs:
+                self._lose(service.disk.files, outputs[target % len(outputs)])
+                return
+        if self.world.now < until_s:
+            later = self.world.now + _LOOK_S
+            self.world.call(later, lambda: self._lost_output(target, until_s))
 
     def _drain(self, target: int, until_s: float) -> None:
         if len(self.hosts.alive) > 1 and (node := self._node(target)) is not None:

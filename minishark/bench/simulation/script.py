@@ -31,6 +31,8 @@ FAULTS = (
     "separate",
     "full_disk",
     "lost_file",
+    "lost_output",
+    "lost_output",
     "drain",
     "join",
     "drift",
