@@ -207,10 +207,14 @@ def test_misuse_is_an_error(session: Session) -> None:
 def test_a_driver_that_guesses_is_found_out(own: Session) -> None:
     """Its copies call different functions: an error names the stage and both calls."""
 
+    def slowly(value: int) -> int:
+        time.sleep(0.01)
+        return value
+
     def guessing(run: Run) -> Any:
         value = run.load(int)
-        for _ in range(50):
-            value = run.map(operator.neg if secrets.randbits(1) else abs, value)
+        for _ in range(1_000):  # so long that a second worker has come on a busy machine, too
+            value = run.map(operator.neg if secrets.randbits(1) else slowly, value)
             run.signal(bool, run.reduce(operator.add, value))
         return value
 
@@ -289,7 +293,11 @@ def _one_death(session: Session, running: Program, killed: set[int]) -> float | 
     """Kill a worker once there is a new snapshot; None if the program ended before."""
 
     def comes(what: str, holds: Callable[[ProgramProgress], bool]) -> bool:
-        until(lambda: running.done() or holds(running.progress), what)
+        try:
+            until(lambda: running.done() or holds(running.progress), what)
+        except AssertionError as error:
+            error.add_note(f"{running.progress}\n{session.nodes()}\nkilled: {killed}")
+            raise
         return not running.done()
 
     if not comes("both workers", lambda now: now.workers == 2):
