@@ -120,8 +120,8 @@ def connect(
         audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
             each process: when each task was placed, started and ended. `sparrow audit FOLDER`
             reports times and shares, and says why a task ran where it did. None for none.
-        progress: whether queries that take a while show their progress on stderr, if that is a
-            terminal; None for an interactive Python only.
+        progress: whether queries and programs that take a while show their progress on stderr, if
+            that is a terminal; None for an interactive Python only.
         prints: whether what user code prints in tasks is shown on stderr, with the executor's name
             before each line, when the task has ended; at most 16,384 characters of a task.
 

@@ -47,6 +47,7 @@ from minishark.session.connect import check_placement
 from minishark.session.engine import Engine
 from minishark.session.lazy import imported
 from minishark.session.page import serve_session, share, show
+from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
 from minishark.session.served import Served
 from minishark.session.shown import session_html
@@ -659,12 +660,12 @@ class Session(CamelCase):
             balancer=balancer,
         )
         runtime = self._runtime
+        shown, table = partial(line_for_people, wanted=runtime.progress), None
         with runtime.engine.up_to_date():
-            if into is None:
-                return runtime.engine.programs.start(driver, options)
-            runtime.tables.check_new(into, replace=replace)
-            table = IntoTable(into, Layout(), replace, partial(self.table, into))
-            return runtime.engine.programs.start(driver, options, table)
+            if into is not None:
+                runtime.tables.check_new(into, replace=replace)
+                table = IntoTable(into, Layout(), replace, partial(self.table, into))
+            return runtime.engine.programs.start(driver, options, table, shown)
 
     # The cluster
 
