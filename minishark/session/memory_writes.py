@@ -8,32 +8,43 @@ The others run on a table that has only the rows which they may change: a query 
 cluster, with their numbers. They are deleted, and what is left of them becomes a delta, with rows
 that a MERGE adds.
 
+A key (PRIMARY KEY, UNIQUE) is that of one row only: a query on the cluster looks for stored rows
+with the keys that a statement has made. If there are some, the statement runs again on a table that
+has these rows, too, where DuckDB says what is wrong, or does what ON CONFLICT says. That is
+repeated while there are others, as what it computes may vary.
+
 What can't be done so is left to the scratch database with all rows of the table.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import ROW_NUMBER, CatalogView, Table
+from minishark.catalog import ROW_NUMBER, CatalogView, ColumnStatistics, Table
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.stages.fragment import bucket_column
+from minishark.dataframe.literals import literal
 from minishark.errors import PartitionsLostError, QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import AddedRows, measured, with_rows
-from minishark.session.scratch_database import ROWS, Shell
+from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
 from minishark.tables.deltas import without_rows
 from minishark.tables.tables import NUMBERED
 from minishark.tables.warehouse import dml
 
 _NONE = np.empty(0, np.int64)
+_RUNS_MAX = 8  # of a statement whose rows have keys that stored rows have
+_VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
+_INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +88,83 @@ class MemoryWrites:
 
     def _insert(self, sql: str, table: Table) -> pa.Table | None:
         engine = self.engine
-        if engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
-            made = engine.scratch.insert(sql, _shell(table))
-            self._publish(table, _NONE, made.rows)
-            return made.answer
-        try:
-            change = dml.parse_change(sql)
-            assert isinstance(change, dml.Insert), "it begins like an INSERT"
-            if not change.query:  # DEFAULT VALUES
-                return None
-            query = f"{change.ctes}{change.query}"
-            given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
-        except (UnsupportedError, QueryError):
-            return None  # DuckDB says what is wrong, or knows what minishark does not
-        how = "BY NAME " if change.by_name else ""
-        if change.columns is not None:
-            how = f"({', '.join(map(quote, change.columns))}) "
-        insert = f"INSERT INTO {quote(table.name)} {how}FROM {quote(ROWS)}"
-        made = engine.scratch.insert(insert, _shell(table), given)
-        self._publish(table, _NONE, made.rows)
-        return made.answer
+        insert, given = sql, None
+        if not engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
+            try:
+                change = dml.parse_change(sql, returning=True, on_conflict=True)
+                assert isinstance(change, dml.Insert), "it begins like an INSERT"
+                if not change.query:  # DEFAULT VALUES
+                    return None
+                query = f"{change.ctes}{change.query}"
+                given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
+            except (UnsupportedError, QueryError):
+                return None  # DuckDB says what is wrong, or knows what minishark does not
+            insert = dml.of_rows(change, quote(ROWS))
+        shell = _shell(table)
+        return self._published(
+            table, lambda stored: engine.scratch.insert(insert, shell, given, stored), None
+        )
+
+    def _published(
+        self, table: Table, run: Callable[[pa.Table | None], MadeRows], found: pa.Table | None
+    ) -> pa.Table | None:
+        """Run a statement on some of a table's rows, and publish what it makes of them.
+
+        Args:
+            table: the table.
+            run: runs it on stored rows, which come with their numbers.
+            found: the rows that it may change.
+
+        Returns:
+            Its answer; None if no run was the last.
+        """
+        for _ in range(_RUNS_MAX):
+            made = run(found)
+            others = [rows for keys in made.keys if (rows := self._holders(table, keys)).num_rows]
+            if not others:
+                self._publish(table, made.replaced.column(0).to_numpy(), made.rows)
+                return made.answer
+            both = pa.concat_tables([*([] if found is None else [found]), *others])
+            _, first = np.unique(both.column(both.num_columns - 1).to_numpy(), return_index=True)
+            found = both.take(np.sort(first))  # a row may hold several of the keys
+        return None
+
+    def _holders(self, table: Table, keys: NewKeys) -> pa.Table:
+        """The stored rows that have one of some keys, with their numbers."""
+        by_name = {column.name.lower(): column for column in table.schema}
+        columns = [by_name[name.lower()] for name in keys.columns]
+        names = [f"c{i}" for i in range(len(columns))]
+        values = keys.values.rename_columns(names)
+        if len(columns) == 1 and _INTEGER.fullmatch(columns[0].type):
+            values = _within(values, table.column_statistics(columns[0].name))
+        if not values.num_rows:
+            return values
+        held = None
+        if values.num_rows <= _VALUES_MAX:
+            rows = zip(*(column.to_pylist() for column in values.columns), strict=True)
+            texts = (f"({', '.join(map(literal, row))})" for row in rows)
+            given = f"(VALUES {', '.join(texts)}) AS v({', '.join(names)})"
+        else:
+            held = self.engine.cached.load(values)
+            given = quote(held.name)
+        typed = ", ".join(
+            f"CAST({name} AS {column.type}) AS {name}"
+            for name, column in zip(names, columns, strict=True)
+        )
+        equal = " AND ".join(
+            f"t.{quote(column.name)} = k.{name}"
+            for name, column in zip(names, columns, strict=True)
+        )
+        numbered = self.engine.tables.numbered(table)
+        view = self.engine.seeing(CatalogView(self.engine.planner.catalog, [numbered]))
+        search = f"FROM {quote(numbered.name)} AS t SEMI JOIN (SELECT {typed} FROM {given}) AS k"
+        # Mostly there is none: the other columns need not be read.
+        for wanted in (quote(ROW_NUMBER), "*"):
+            sql = f"SELECT t.{wanted} {search} ON {equal}"
+            rows = view.run(sql, CollectRows(lossless=True), told=f"keys of {table.name}")[0]
+            if not rows.num_rows:
+                break
+        return rows
 
     # DELETE, UPDATE, MERGE
 
@@ -116,12 +184,13 @@ class MemoryWrites:
         found = self._found(sql, change, table, "*")
         if found is None:
             return None
-        last = found.num_columns - 1
-        is_alone = not dml.reads_others(change)
-        rows, numbers = found.remove_column(last), found.column(last).to_numpy()
-        made = self.engine.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
-        self._publish(table, numbers, made.rows)
-        return made.answer
+        is_alone, shell = not dml.reads_others(change), _shell(table)
+
+        def run(rows: pa.Table | None) -> MadeRows:
+            assert rows is not None, "there are some, or none, but that is known"
+            return self.engine.scratch.change_some(sql, shell, rows, is_alone=is_alone)
+
+        return self._published(table, run, found)
 
     def _deleted(self, sql: str, change: dml.Delete, table: Table) -> pa.Table | None:
         if not change.condition and not change.using:
@@ -159,7 +228,9 @@ class MemoryWrites:
             rows = AddedRows(added.remove_column(last), added.column(last).combine_chunks())
             new = with_rows(self.engine, new, rows)
         if new is not table:
-            self._next(table, new, None if len(deleted) else rows)
+            # Another transaction may add rows with the same keys: both can't be committed.
+            is_alone = len(deleted) > 0 or bool(self.engine.scratch.keys_of(table.name))
+            self._next(table, new, None if is_alone else rows)
 
     def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
         """Let the next statements see a version; `added` if it only has more rows."""
@@ -192,3 +263,12 @@ def _bucket(table: Table) -> str:
     keys = [positions[name.lower()] for name in table.partition_by]
     columns = [ColumnRef(i, table.schema[i].type) for i in keys]
     return bucket_column(columns, names, len(table.partitions))
+
+
+def _within(values: pa.Table, known: ColumnStatistics | None) -> pa.Table:
+    """The keys of a column of integers, as text, that are within its bounds."""
+    if known is None or known.minimum is None or known.maximum is None:
+        return values
+    low, high = int(known.minimum), int(known.maximum)
+    within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
+    return values.filter(pa.array(within, pa.bool_()))
