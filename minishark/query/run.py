@@ -29,6 +29,7 @@ from minishark.cluster.backend import (
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.metrics import StageMetrics
@@ -55,6 +56,7 @@ class Site:
     placement: Callable[[], Placement]
     # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
+    clock: Clock = SYSTEM_CLOCK
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +107,11 @@ class QueryRun:
             profiled=self.explained,
         )
         self._jobs = StageJobs(
-            graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
+            graph=self._graph,
+            backend=self.site.backend,
+            work=self,
+            lost_nodes=self.site.lost_nodes,
+            clock=self.site.clock,
         )
 
     @property

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ import zmq
 from minishark.catalog import Table
 from minishark.cluster.backend import CALLS_FOLDER, Cluster
 from minishark.errors import MinisharkError
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.locality import replica_locations
 from minishark.tables.rebalancing import Copy, Farewells, moves
 from minishark.worker.protocol import FileSlice
@@ -80,6 +80,7 @@ class Replicator:
     # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
     # whether they did: not if the table has changed meanwhile.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
+    clock: Clock = SYSTEM_CLOCK
     _farewells: Farewells = field(default_factory=Farewells)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -109,8 +110,7 @@ class Replicator:
         if not needed:  # what is lost comes first
             needed = [copy for table in self.tables() for copy in moves(table, nodes)]
         if needed:
-            with ThreadPoolExecutor(COPIES_AT_ONCE, "minishark-copy") as pool:
-                list(pool.map(self._copy, needed))
+            self.clock.each(self._copy, needed, COPIES_AT_ONCE)
         self._say_farewell()
 
     def _say_farewell(self) -> None:

@@ -16,7 +16,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.catalog import ROW_NUMBER, Catalog, ColumnStatistics, Partition, Table
+from minishark.catalog import (
+    ROW_NUMBER,
+    Catalog,
+    ColumnStatistics,
+    Partition,
+    Table,
+    TableStatistics,
+)
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -29,6 +36,7 @@ from minishark.errors import (
     PartitionsLostError,
 )
 from minishark.expressions import Column, Schema
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
@@ -83,6 +91,7 @@ class Tables:
     files: Callable[[str | Path], Source]
     storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
+    clock: Clock = SYSTEM_CLOCK
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: where its rows are from; the first load with the same rows; nodes'
@@ -93,10 +102,11 @@ class Tables:
     deltas: DeltaWriter = field(init=False)
     _numbered: set[str] = field(default_factory=set)  # folders of tables whose rows were numbered
     _retired: Farewells = field(default_factory=Farewells)  # files of former versions
-    _restoring: threading.Lock = field(default_factory=threading.Lock)
+    _restoring: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.deltas = DeltaWriter(self.cluster)
+        self._restoring = self.clock.lock()
 
     def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
         self.check_new(name, replace=replace)
@@ -293,6 +303,7 @@ class Tables:
             tables=lambda: tuple(self.catalog),
             homes=lambda table: self._homes.get(table.folder, {}),
             moved=self._moved,
+            clock=self.clock,
         )
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> bool:
@@ -450,7 +461,12 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> TableLoader:
         return TableLoader(
-            site=Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes),
+            site=Site(
+                self.cluster.backend,
+                lambda: self._place(folder),
+                self.cluster.lost_nodes,
+                self.clock,
+            ),
             folder=folder,
             source=source,
             layout=layout,
@@ -478,18 +494,20 @@ class Tables:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
             )
-        columns = [(column.name, column.type) for column in schema]
-        size = sum(partition.bytes for partition in loaded.partitions)
-        with contextlib.closing(self.planning.connection()) as connection:
-            statistics = merge_statistics(connection, loaded.measured, columns, size)
         return Table(
             name=name,
             schema=schema,
             partitions=loaded.partitions,
             partition_by=keys,
-            statistics=statistics,
+            statistics=self.statistics_of(loaded, schema),
             replicas=replicas,
         )
+
+    def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
+        columns = [(column.name, column.type) for column in schema]
+        size = sum(partition.bytes for partition in loaded.partitions)
+        with contextlib.closing(self.planning.connection()) as connection:
+            return merge_statistics(connection, loaded.measured, columns, size)
 
     def publish(self, table: Table, *, replace: bool) -> None:
         with self._lock:
