@@ -144,9 +144,10 @@ class NodeService(Service):
     def answer(self, request: wire.Request) -> wire.Reply:
         match request:
             case wire.Hello(versions):
-                problem = wire.versions_differ(versions, self._versions)
-                return wire.Failure(problem) if problem else self._welcome
-            case wire.KeepSession(session=session):
+                return self._refusal(versions) or self._welcome
+            case wire.KeepSession(session=session, versions=versions):
+                if refusal := self._refusal(versions):
+                    return refusal
                 self.path(session)
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
@@ -181,6 +182,10 @@ class NodeService(Service):
                 return wire.Done()
             case _:
                 return super().answer(request)
+
+    def _refusal(self, versions: dict[str, str]) -> wire.Failure | None:
+        problem = wire.versions_differ(versions, self._versions)
+        return wire.Failure(problem, refused=True) if problem else None
 
     def _remove_copies(self, files: Sequence[PurePosixPath]) -> None:
         # Folders are listed once: there may be thousands of files in each, and as many unwanted.

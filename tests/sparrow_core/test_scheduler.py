@@ -468,6 +468,14 @@ def test_a_node_that_is_coming_up_gets_what_the_last_one_had() -> None:
         )
 
 
+def test_a_job_that_any_node_suits_waits_while_no_node_has_its_executors() -> None:
+    """A node that was started again tells of one executor after the other."""
+    scheduler = Driven(settle_s=0.0)
+    scheduler(node_with("a", framework="f"), 1.0)
+    assert not aborted(scheduler(optioned(task(0)), 2.0))
+    assert {monitor("a"): 2} == reserved(scheduler(node_with("a"), 3.0))
+
+
 def test_losing_the_only_preferred_node_fails_the_job() -> None:
     """A constraint that can no longer be satisfied is an error, not a wait."""
     scheduler = Driven("a", "b")
@@ -1025,7 +1033,7 @@ def test_jobs_end_when_no_executor_comes_back() -> None:
     quiet = [sent(at) for at in (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, limit_s)]
     assert [[]] * 8 == quiet
     text = "no executor has come up for 15 s; a-e0: killed by SIGKILL; b-e0: exit status 1"
-    assert [JobAborted(JOB, "no_nodes", text)] == sent(limit_s + 1.0)
+    assert [JobAborted(JOB, "no_executors", text)] == sent(limit_s + 1.0)
 
 
 def test_jobs_end_whose_tasks_wait_at_a_node_without_executors() -> None:
