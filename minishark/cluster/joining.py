@@ -24,7 +24,7 @@ from sparrow_core.machines.client import ClientConfig
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.runtime.transport.keys import Keys
 
-HELLO_S = 5.0
+_HELLO_S = 5.0
 _NODES_S = 20.0
 _POLL_S = 0.02
 _numbers = itertools.count()  # of connections that tasks of this process have opened
@@ -35,10 +35,10 @@ class RefusedError(ClusterError):
     """The cluster has other versions: no wait helps."""
 
 
-def greet(connections: Connections, service: str, timeout_s: float = HELLO_S) -> Welcome:
+def greet(connections: Connections, service: str, timeout_s: float | None = None) -> Welcome:
     """Handshake with a node: exchange versions, which must be equal; learn its schedulers."""
     try:
-        reply = connections.call(service, Hello(own_versions()), timeout_s)
+        reply = connections.call(service, Hello(own_versions()), timeout_s or _HELLO_S)
     except NoAnswerError as error:
         raise ClusterError(
             f"No cluster answers at {service}: wrong address, not running, or it does not "

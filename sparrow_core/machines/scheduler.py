@@ -70,7 +70,7 @@ from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer, Reservations
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, PlacementFailed, Unsatisfiable
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
+from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId, endpoint_of
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
@@ -94,6 +94,7 @@ from sparrow_core.protocol.messages import (
     NodeLost,
     NodeRefused,
     Notes,
+    PeerGone,
     Ping,
     PingJob,
     Pong,
@@ -322,6 +323,8 @@ class Scheduler:
                 return [*reported, *self._node_lost(msg.name, "it has drained", now)]
             case NodeLost():
                 return self._node_lost(msg.node, msg.reason, now)
+            case PeerGone():
+                return self._on_peer_gone(msg, now)
             case Tick():
                 return self._on_tick(msg, now)
             case _:
@@ -1131,6 +1134,15 @@ class Scheduler:
         for placement in self._watching:
             placement.on_node_lost(name, now)
         return out
+
+    def _on_peer_gone(self, msg: PeerGone, now: float) -> list[Envelope]:
+        """Do not wait for its silence, if it was a node."""
+        gone = [
+            name
+            for name, node in self._ledger.nodes.items()
+            if endpoint_of(node.address) == msg.endpoint
+        ]
+        return [out for name in gone for out in self._node_lost(name, "its process ended", now)]
 
     def _move_reservations(self, job: Job, name: NodeName, now: float) -> list[Envelope]:
         job.shared_on.pop(name, None)

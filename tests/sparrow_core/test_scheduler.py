@@ -8,7 +8,7 @@ from msgspec import structs
 
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.policy.remembering import Levels
-from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.ids import Address, JobId, NodeName, endpoint_of
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
@@ -32,6 +32,7 @@ from sparrow_core.protocol.messages import (
     NodeLost,
     NodeRefused,
     Notes,
+    PeerGone,
     Ping,
     PingJob,
     Pong,
@@ -474,6 +475,16 @@ def test_a_job_that_any_node_suits_waits_while_no_node_has_its_executors() -> No
     scheduler(node_with("a", framework="f"), 1.0)
     assert not aborted(scheduler(optioned(task(0)), 2.0))
     assert {monitor("a"): 2} == reserved(scheduler(node_with("a"), 3.0))
+
+
+def test_a_node_whose_process_has_ended_is_lost_at_once() -> None:
+    """Other peers may have been anything."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    assert [] == scheduler(PeerGone("elsewhere"))
+    out = scheduler(PeerGone(endpoint_of(monitor("a"))))
+    assert {monitor("b")} == {each.to for each in out if isinstance(each.msg, Reserve)}
 
 
 def test_losing_the_only_preferred_node_fails_the_job() -> None:
