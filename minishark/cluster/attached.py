@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import getpass
+import math
 import operator
 import os
 import secrets
@@ -97,7 +98,8 @@ class AttachedCluster:
         self._known: list[str] = []  # services of the nodes that there were at last
         self._find = find or (lambda: address)
         self._recovery_s = recovery_timeout_s
-        self._refused = ""  # why the cluster, started again, does not take this session
+        # When and why the cluster, started again, did not take this session.
+        self._refused = (-math.inf, "")
         self._released: frozenset[str] = frozenset()  # draining nodes that it needs no more
         self._needed: Callable[[], frozenset[str]] = frozenset
         with contextlib.ExitStack() as undo:
@@ -223,10 +225,12 @@ class AttachedCluster:
 
     def _awaited_nodes(self) -> tuple[StoreLocation, ...]:
         """The live nodes: some, unless none answers for a while."""
-        deadline = time.monotonic() + self._recovery_s
+        began_s = time.monotonic()
+        deadline = began_s + self._recovery_s
         while not (nodes := self._nodes()):
-            if self._refused:
-                raise ClusterError(self._refused)
+            refused_s, refusal = self._refused
+            if refused_s > began_s:
+                raise ClusterError(refusal)
             if time.monotonic() > deadline or self._stop.is_set():
                 raise ClusterError(
                     f"No node of the cluster has answered for {self._recovery_s:g} s. Check the "
@@ -359,9 +363,8 @@ class AttachedCluster:
                 address = service_address(self._find(), self._keys)
                 found = [greet(self._connections, address, _CALL_S).schedulers]
         except RefusedError as error:
-            self._refused = str(error)
-        else:
-            self._refused = ""
+            self._refused = (time.monotonic(), str(error))
+            self._sparrow.fail_all(str(error))  # they would wait in vain
         return found
 
     def _learn(self, told: Iterable[tuple[str, ...]]) -> None:
