@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minishark.cluster.local import ClusterOptions, OwnCluster
+from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
@@ -54,6 +54,7 @@ def connect(
     storage_options: StorageOptions | None = None,
     warehouse: str | Path | Mapping[str, str] | None = None,
     audit: str | Path | None = None,
+    recovery_timeout_s: float = RECOVERY_S,
     progress: bool | None = None,
     prints: bool = True,
 ) -> Session:
@@ -120,6 +121,9 @@ def connect(
         audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
             each process: when each task was placed, started and ended. `sparrow audit FOLDER`
             reports times and shares, and says why a task ran where it did. None for none.
+        recovery_timeout_s: how long statements and calls wait for a node and a scheduler that
+            answer, in seconds, while those that died are being started again (see
+            docs/reliability.md). Ctrl-C ends the wait.
         progress: whether queries and programs that take a while show their progress on stderr, if
             that is a terminal; None for an interactive Python only.
         prints: whether what user code prints in tasks is shown on stderr, with the executor's name
@@ -165,6 +169,8 @@ def connect(
             prints=prints,
         )
 
+    if not recovery_timeout_s > 0:
+        raise OptionError("recovery_timeout_s must be a number of seconds above 0.")
     storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
     if audit is not None and cluster is not None:
@@ -183,7 +189,7 @@ def connect(
             memory_limit_bytes=limit,
             most_nodes=max_nodes,
         )
-        return begin(_deployed(cluster, shape, scaling))
+        return begin(_deployed(cluster, shape, scaling, recovery_timeout_s))
     if cpus_per_node is not None:
         raise OptionError("cpus_per_node is for clusters on Ray or Dask; use executors_per_node.")
     if cluster is not None:
@@ -193,7 +199,7 @@ def connect(
             raise OptionError("A running cluster has its nodes; connect without them.")
         if memory_limit is not None:
             raise OptionError("A running cluster has its memory limit.")
-        return begin(_attached(cluster, keys))
+        return begin(_attached(cluster, keys, recovery_timeout_s))
     if keys is not None:
         raise OptionError("keys go with the address of a cluster.")
     _check_import(placement)
@@ -212,6 +218,7 @@ def connect(
         memory_limit_bytes=limit,
         scaling=scaling,
         audit=None if audit is None else Path(audit).absolute(),
+        recovery_timeout_s=recovery_timeout_s,
     )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)
@@ -233,7 +240,9 @@ def _scaling(min_nodes: int | None, max_nodes: int | None, idle_s: float) -> Sca
     )
 
 
-def _deployed(cluster: Any, shape: Shape, scaling: ScalingOptions | None) -> Cluster:
+def _deployed(
+    cluster: Any, shape: Shape, scaling: ScalingOptions | None, recovery_timeout_s: float
+) -> Cluster:
     deployment = deploy(cluster, shape)
     with contextlib.ExitStack() as undo:
         undo.callback(deployment.close)
@@ -241,16 +250,23 @@ def _deployed(cluster: Any, shape: Shape, scaling: ScalingOptions | None) -> Clu
         from minishark.deploy.cluster import DeployedCluster  # noqa: PLC0415 - slow to import
 
         deployment.await_start()
-        found = DeployedCluster(deployment, scaling)
+        found = DeployedCluster(deployment, scaling, recovery_timeout_s)
         undo.pop_all()
     return found
 
 
-def _attached(cluster: str, keys: str | Path | None) -> Cluster:
+def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) -> Cluster:
     imported("minishark.session.session")
     from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
 
-    return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
+    folder = None if keys is None else str(keys)
+    address, found = resolve(cluster, folder)
+    return AttachedCluster(
+        address,
+        found,
+        find=lambda: resolve(cluster, folder)[0],
+        recovery_timeout_s=recovery_timeout_s,
+    )
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:
