@@ -177,7 +177,7 @@ class Levels(Memory):
 
     # News of so many nodes, for each of the other schedulers, are told: a message in so many. So
     # are those that are that old.
-    NEWS: Final = 16
+    NEWS: Final = 10
     NEWS_S: Final = 0.05
     # Nothing is told where that would be more than this share of the nodes: so late, all schedulers
     # would choose the same nodes, and each does better on its own.
@@ -326,7 +326,7 @@ class KnownIdle(Remembering):
     HEADROOM: Final = 1.02
     # Reservations a task where too few nodes are idle, also if other schedulers tell nothing: what
     # has four messages a task at 95 % load.
-    CROWDED: Final = 1.1
+    CROWDED: Final = 1.15
     CROWDED_ALONE: Final = 1.35
 
     def __init__(self) -> None:
