@@ -64,6 +64,13 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class InputFile:
+    """The name of the file that a row is from, which only what reads files has."""
+
+    name: str = "input_file_name()"
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """An expression in the user's SQL, which may contain anything."""
 
@@ -153,20 +160,21 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ByType:
-    """An expression whose SQL depends on its argument's type, such as a cast to a whole number.
+    """An expression whose SQL depends on a type, such as a cast to a whole number.
 
     The type is known where a SELECT writes the expression; elsewhere, as in names, it is empty.
     """
 
     argument: Column
-    make: Callable[[Column, str], Column]  # of the argument and its DuckDB type
+    make: Callable[[Column, str], Column]  # of the argument and a DuckDB type
+    decides: Column | None = None  # whose type it is; None for the argument's
 
     def column(self) -> Column:
         return Column((self,), level=Level.ATOM, kind=self.argument.kind)
 
 
-Piece: TypeAlias = str | Reference | Text | Call | ByType
-Resolve: TypeAlias = Callable[[Reference], str]
+Piece: TypeAlias = str | Reference | InputFile | Text | Call | ByType
+Resolve: TypeAlias = Callable[[Any], str]  # of a Reference, or an InputFile
 TypeOf: TypeAlias = Callable[["Column"], str]
 
 
@@ -610,6 +618,19 @@ class Generator(Column):
         return replace(self, **{field: _called(parts, names)})  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class SessionWindow(Column):
+    """`functions.session_window`: in a SELECT the window of a row alone; groups join them.
+
+    Attributes:
+        start: the timestamp.
+        end: the timestamp and the gap after it.
+    """
+
+    start: Column
+    end: Column
+
+
 def _called(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
     return tuple(replace(each, name=name) for each, name in zip(columns, names, strict=True))
 
@@ -628,14 +649,17 @@ def generator(
     )
 
 
-def _written(pieces: Iterable[Piece], type_of: TypeOf = _unknown) -> Iterator[str | Reference]:
+def _written(
+    pieces: Iterable[Piece], type_of: TypeOf = _unknown
+) -> Iterator[str | Reference | InputFile]:
     """The pieces with calls and the user's text as SQL."""
     for piece in pieces:
         match piece:
             case Call():
                 yield from _written(piece.written().pieces, type_of)
             case ByType():
-                made = piece.make(piece.argument, type_of(piece.argument))
+                decides = piece.argument if piece.decides is None else piece.decides
+                made = piece.make(piece.argument, type_of(decides))
                 yield from _written(made.pieces, type_of)
             case Text():
                 yield piece.sql
@@ -665,6 +689,11 @@ def _calls(pieces: Iterable[Piece]) -> Iterator[Call]:
                 yield piece
             case ByType(argument=argument):
                 yield from _calls(argument.pieces)
+
+
+def has_windows(column: Column) -> bool:
+    """Whether it contains a function over a window, as far as that is known."""
+    return any(call.window is not None for call in _calls(column.pieces))
 
 
 def is_grouped(pieces: Iterable[Piece]) -> bool:
@@ -848,6 +877,28 @@ def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
         return Call(function=function, arguments=only).column(max(listed.kind, kind))
     made = combine(f"{function}(", listed, ")", bare=True)
     return replace(made, level=Level.ATOM, kind=max(made.kind, kind))
+
+
+_SUMMED = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+
+
+def sum_of(item: Column, *, modifier: str = "", cast: str = "CAST") -> Column:
+    """A sum; of whole numbers a BIGINT, as in PySpark, where SQL's has 128 bits.
+
+    Args:
+        item: the values.
+        modifier: what stands before them, such as "DISTINCT ".
+        cast: what becomes of a sum that is no BIGINT: CAST for an error, TRY_CAST for NULL.
+    """
+    listed = combine(modifier, item, bare=True) if modifier else item
+    added = Call(function="sum", arguments=listed).column(max(item.kind, Kind.GROUP))
+
+    def make(found: Column, type_: str) -> Column:
+        if type_ not in _SUMMED:
+            return found
+        return combine(f"{cast}(", found, " AS BIGINT)", bare=True)
+
+    return ByType(argument=added, make=make, decides=item).column()
 
 
 def count_of_rows() -> Column:

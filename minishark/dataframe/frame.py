@@ -53,7 +53,7 @@ from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
 from minishark.dataframe.writer import DataFrameWriter, TableWriter
-from minishark.errors import ColumnError, OptionError, UnsupportedError
+from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
@@ -274,10 +274,11 @@ class DataFrame(CamelCase):
         fraction: float | None = None,
         seed: int | None = None,
     ) -> DataFrame:
-        """Each row with a probability of `fraction`; runs in one task.
+        """Each row with a probability of `fraction`.
 
         `with_replacement` may be left out: `sample(0.1)`, `sample(0.1, 42)`. A `seed` repeats the
-        choice only for rows in the same order: sort them first.
+        choice for the same rows in the same order, as tables and files have them; that runs in one
+        task.
 
         Raises:
             OptionError: the fraction is not from 0 to 1.
@@ -398,12 +399,9 @@ class DataFrame(CamelCase):
     ) -> DataFrame:
         """Each row with the probability that `fractions` has for its value of a column.
 
-        Raises:
-            UnsupportedError: a seed was passed; tasks have random generators of their own.
+        A seed is as in `sample`.
         """
-        if seed is not None:
-            raise UnsupportedError("sample_by() takes no seed; see sample().")
-        return self._derived(statistics.sampled_by(self._select, col, fractions))
+        return self._derived(statistics.sampled_by(self._select, col, fractions, seed))
 
     # Rows to columns, columns to rows
 
@@ -1028,8 +1026,9 @@ class DataFrame(CamelCase):
     def to_json(self) -> Any:
         """The rows as texts of JSON, as `rdd` has them."""
         packed = conversions.struct(*(self._column(name) for name in self.columns))
-        text = call("json_merge_patch", "{}", call("to_json", packed)).cast("VARCHAR")
-        return self.select(text.alias("value")).rdd.map(operator.itemgetter(0))
+        return self.select(conversions.to_json(packed).alias("value")).rdd.map(
+            operator.itemgetter(0)
+        )
 
     def foreach_partition(self, fn: Callable[[Iterator[Row]], Any]) -> None:
         """Call a function with an iterator over each partition's Rows now, for its side effects.

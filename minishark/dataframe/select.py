@@ -22,9 +22,17 @@ from typing import Any
 
 import duckdb
 
-from minishark.dataframe.column import Column, Kind, Reference, Resolve, only_reference
+from minishark.dataframe.column import (
+    Column,
+    InputFile,
+    Kind,
+    Reference,
+    Resolve,
+    only_reference,
+)
+from minishark.dataframe.made_functions import declare
 from minishark.dataframe.names import ident, nearest, readable
-from minishark.errors import ColumnError, OptionError
+from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.expressions import Schema, numbered, quote_text
 
 _LINE_MAX = 88
@@ -33,6 +41,7 @@ _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
 # Operators that bind less tightly than AND.
 _LOOSE = re.compile(r"\bOR\b", re.IGNORECASE)
+_READERS = ("read_parquet(", "read_csv(", "read_json(")
 _numbers = itertools.count()
 
 
@@ -86,6 +95,19 @@ class Source:
 
         return tuple(map(text, self.columns))
 
+    def file_name(self) -> str:
+        """The SQL of the name of the file that a row is from.
+
+        Raises:
+            UnsupportedError: it is not a function that reads files, whose rows know that.
+        """
+        if not self.sql.startswith(_READERS):
+            raise UnsupportedError(
+                "input_file_name() is known of rows right after session.read.parquet(), csv() and "
+                "json(): add it as a column there, before other verbs."
+            )
+        return "filename"
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -119,7 +141,6 @@ class Select:
     order_by: tuple[str, ...] = ()
     limit: int | None = None  # rows at most; None for all
     offset: int = 0  # rows to skip
-    sample: str = ""  # the text after USING SAMPLE
 
     # Properties
 
@@ -135,7 +156,7 @@ class Select:
     @property
     def is_open(self) -> bool:
         """Whether it has no clause that SQL evaluates after FROM, WHERE and the select list."""
-        return not (self.group_by or self.distinct or self.order_by or self.is_cut or self.sample)
+        return not (self.group_by or self.distinct or self.order_by or self.is_cut)
 
     @property
     def is_whole(self) -> bool:
@@ -213,7 +234,7 @@ class Select:
         # LIMIT and DISTINCT ON depend on an earlier order; nothing else does.
         again = bool(self.order_by) and not self.is_cut and not self.distinct
         inner = replace(self, order_by=()) if again else self
-        inner = inner.nested() if inner.is_cut or inner.sample or inner.order_by else inner
+        inner = inner.nested() if inner.is_cut or inner.order_by else inner
         texts = [inner.sort_text(key) for key in keys]
         if not all(texts):
             inner = inner.nested()
@@ -300,8 +321,6 @@ class Select:
             lines += [f"LIMIT {self.limit}"]
         if self.offset:
             lines += [f"OFFSET {self.offset}"]
-        if self.sample:
-            lines += [f"USING SAMPLE {self.sample}"]
         return "\n".join(lines)
 
     def _items_sql(self) -> str:
@@ -336,7 +355,9 @@ class _Resolver:
 
     select: Select
 
-    def __call__(self, reference: Reference) -> str:
+    def __call__(self, reference: Reference | InputFile) -> str:
+        if isinstance(reference, InputFile):
+            return self.select.source.file_name()
         index, fields = self.select.find(reference)
         return self.select.items[index].sql + "".join(f"[{quote_text(each)}]" for each in fields)
 
@@ -357,7 +378,9 @@ class _Positions:
 
     inner: _Resolver
 
-    def __call__(self, reference: Reference) -> str:
+    def __call__(self, reference: Reference | InputFile) -> str:
+        if isinstance(reference, InputFile):
+            return "''"
         index, fields = self.inner.select.find(reference)
         return f"c{index}" + "".join(f"[{quote_text(each)}]" for each in fields)
 
@@ -370,6 +393,7 @@ def _bound_type(sql: str, types: tuple[str, ...]) -> str:
     columns = ", ".join(f"NULL::{type_} AS c{index}" for index, type_ in enumerate(types))
     with duckdb.connect() as connection:
         try:
+            declare(connection, sql)
             found = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")
             return str(found.types[0])
         except duckdb.Error:

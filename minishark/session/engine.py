@@ -332,7 +332,9 @@ class Engine:
         """The Python functions that statements of all sessions may call from now on."""
         root = self.root
         root.planner.python.by_name = functions
-        root.planning.set_functions(functions, (n for n, f in functions.items() if f.volatile))
+        # A task's index is the same however often the task runs, so that it may be distributed.
+        varying = (n for n, f in functions.items() if f.volatile and not f.takes_task)
+        root.planning.set_functions(functions, varying)
         with self._lock:
             root.own_environment = replace(
                 root.own_environment, functions=tuple(functions.values())
