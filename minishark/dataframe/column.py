@@ -71,6 +71,29 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Outer:
+    """In a subquery, a column of the query around it."""
+
+    reference: Reference
+
+    @property
+    def name(self) -> str:
+        return self.reference.name
+
+
+@dataclass(frozen=True, slots=True)
+class Subquery:
+    """A query as a part of an expression, with its handles.
+
+    Its text has marks where it needs columns of the query around it (`subqueries`).
+    """
+
+    before: str  # what stands before the query, such as "EXISTS "
+    parts: tuple[str | Outer, ...]
+    held: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """An expression in the user's SQL, which may contain anything."""
 
@@ -173,8 +196,8 @@ class ByType:
         return Column((self,), level=Level.ATOM, kind=self.argument.kind)
 
 
-Piece: TypeAlias = str | Reference | InputFile | Text | Call | ByType
-Resolve: TypeAlias = Callable[[Any], str]  # of a Reference, or an InputFile
+Piece: TypeAlias = str | Reference | InputFile | Outer | Subquery | Text | Call | ByType
+Resolve: TypeAlias = Callable[[Any], str]  # of a Reference, and what else only a SELECT knows
 TypeOf: TypeAlias = Callable[["Column"], str]
 
 
@@ -237,7 +260,7 @@ class Column(CamelCase):
     level: Level = Level.OTHER
     kind: Kind = Kind.ROW
     order: str = ""
-    _hidden: ClassVar[tuple[str, ...]] = ("references", "sort_key", "sql")
+    _hidden: ClassVar[tuple[str, ...]] = ("is_correlated", "references", "sort_key", "sql")
 
     # SQL
 
@@ -254,7 +277,16 @@ class Column(CamelCase):
     @property
     def references(self) -> tuple[Reference, ...]:
         """All columns in it."""
-        return tuple(piece for piece in _written(self.pieces) if isinstance(piece, Reference))
+        found = (
+            piece.outer.reference if isinstance(piece, Correlated) else piece
+            for piece in _written(self.pieces)
+        )
+        return tuple(piece for piece in found if isinstance(piece, Reference))
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether a subquery in it reads columns of the query that it is in."""
+        return any(isinstance(piece, Correlated) for piece in _written(self.pieces))
 
     def __repr__(self) -> str:
         text = self.sort_key(lambda reference: reference.name)
@@ -504,6 +536,17 @@ class Column(CamelCase):
             return self.substr(key.start, key.stop)
         return self.get_item(key)
 
+    def outer(self) -> Column:
+        """In a subquery: this column of the query around it; see `DataFrame.exists`.
+
+        Raises:
+            OptionError: it is not a plain column.
+        """
+        reference = only_reference(self)
+        if reference is None:
+            raise OptionError("outer() goes with a column: col('a').outer() + 1.")
+        return Column((Outer(reference),), level=Level.ATOM)
+
     # Windows and cases
 
     def over(self, window: WindowSpec) -> Column:
@@ -649,9 +692,21 @@ def generator(
     )
 
 
-def _written(
-    pieces: Iterable[Piece], type_of: TypeOf = _unknown
-) -> Iterator[str | Reference | InputFile]:
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """A column that a subquery reads, where the query around it is written."""
+
+    outer: Outer
+
+    @property
+    def name(self) -> str:
+        return self.outer.name
+
+
+Written: TypeAlias = str | Reference | InputFile | Outer | Correlated
+
+
+def _written(pieces: Iterable[Piece], type_of: TypeOf = _unknown) -> Iterator[Written]:
     """The pieces with calls and the user's text as SQL."""
     for piece in pieces:
         match piece:
@@ -663,6 +718,10 @@ def _written(
                 yield from _written(made.pieces, type_of)
             case Text():
                 yield piece.sql
+            case Subquery():
+                yield f"{piece.before}("
+                yield from (p if isinstance(p, str) else Correlated(p) for p in piece.parts)
+                yield ")"
             case _:
                 yield piece
 

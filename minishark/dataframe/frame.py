@@ -34,7 +34,7 @@ from minishark.dataframe.column import (
     generator,
 )
 from minishark.dataframe.grouped import GroupedData
-from minishark.dataframe.join import join
+from minishark.dataframe.join import join, lateral_join
 from minishark.dataframe.lazy_query import LazyQuery, query_of, wide_integers
 from minishark.dataframe.local import SchemaLike, declared_columns, local_table
 from minishark.dataframe.names import (
@@ -52,6 +52,7 @@ from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
+from minishark.dataframe.subqueries import subquery
 from minishark.dataframe.writer import DataFrameWriter, TableWriter
 from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema
@@ -496,6 +497,55 @@ class DataFrame(CamelCase):
         """
         right = self._same_session(other)
         return self._derived(join(self._select, right.to_select(), on, how), right)
+
+    def lateral_join(
+        self, other: DataFrame, on: Column | None = None, how: str = "inner"
+    ) -> DataFrame:
+        """Each row with those of a DataFrame that is computed for it.
+
+        Args:
+            other: reads columns of this one with `Column.outer`.
+            on: a condition; None for all pairs.
+            how: "inner", "left" or "cross".
+
+        Raises:
+            OptionError: there is no such kind of lateral join.
+
+        Examples:
+            >>> from minishark import functions as F
+            >>> df = session.create_dataframe([(1, [5, 3]), (2, [])], ["id", "xs"])
+            >>> parts = session.range(1).select(F.explode(df.xs.outer()).alias("x"))
+            >>> df.lateral_join(parts).select("id", "x").order_by("x").collect()
+            [Row(id=1, x=3), Row(id=1, x=5)]
+        """
+        right = self._same_session(other)
+        return self._derived(lateral_join(self._select, right, on, how), right)
+
+    def scalar(self) -> Column:
+        """The value of this DataFrame's one column and row; NULL if there is no row.
+
+        What it reads of the query around it is named by `Column.outer`.
+
+        Examples:
+            >>> from minishark import functions as F
+            >>> df = session.create_dataframe([(1,), (2,), (6,)], ["n"])
+            >>> df.filter(df.n > df.agg(F.avg("n")).scalar()).collect()
+            [Row(n=6)]
+        """
+        return subquery(self._query, "", "scalarsubquery()")
+
+    def exists(self) -> Column:
+        """Whether this DataFrame has rows, as a condition.
+
+        Examples:
+            >>> from minishark import functions as F
+            >>> people = session.create_dataframe([("Ada", 1), ("Alan", 2)], ["name", "id"])
+            >>> orders = session.create_dataframe([(1, 9.5)], ["id", "price"])
+            >>> theirs = orders.filter(F.col("id") == people.id.outer())
+            >>> people.filter(theirs.exists()).collect()
+            [Row(name='Ada', id=1)]
+        """
+        return subquery(self._query, "EXISTS ", "exists()")
 
     def cross_join(self, other: DataFrame) -> DataFrame:
         """All pairs of rows."""

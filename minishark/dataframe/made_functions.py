@@ -17,6 +17,7 @@ import duckdb
 
 from minishark.dataframe.applied import pickled
 from minishark.dataframe.runtime import Runtime
+from minishark.dataframe.subqueries import unmarked
 from minishark.expressions import Schema
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import create_function, uncalled
@@ -79,7 +80,7 @@ def bind(runtime: Runtime, sql: str) -> Schema:
             for name in dict.fromkeys(_NAME.findall(sql)):
                 if name in _made:
                     runtime.offer_function(*_made[name])
-    return runtime.bind(sql)
+    return runtime.bind(unmarked(sql))
 
 
 def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:

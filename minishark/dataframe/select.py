@@ -24,14 +24,17 @@ import duckdb
 
 from minishark.dataframe.column import (
     Column,
+    Correlated,
     InputFile,
     Kind,
+    Outer,
     Reference,
     Resolve,
     only_reference,
 )
 from minishark.dataframe.made_functions import declare
 from minishark.dataframe.names import ident, nearest, readable
+from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.expressions import Schema, numbered, quote_text
 
@@ -176,14 +179,14 @@ class Select:
 
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
-        return self if self.is_bare else select_from(_subquery(self.sql(), self.attributes))
+        return self if self.is_bare else select_from(as_subquery(self.sql(), self.attributes))
 
     def as_relation(self, alias: str) -> Source:
         """This as a relation with an alias; a plain table needs no subquery for that."""
         source = self.source
         unnamed = not source.relations or source.sql == ident(source.relations[0])
         if not self.is_bare or source.query or len(source.relations) > 1 or not unnamed:
-            return _subquery(self.sql(), self.attributes, alias)
+            return as_subquery(self.sql(), self.attributes, alias)
         columns = tuple(replace(column, relation=alias) for column in source.columns)
         return Source(f"{source.sql} AS {ident(alias)}", columns, (alias,))
 
@@ -216,6 +219,8 @@ class Select:
         """This SELECT if expressions can be added to it, else one with it as a subquery."""
         # With `filtering` they go to WHERE, which is evaluated before the select list.
         columns = tuple(columns)
+        if any(column.is_correlated for column in columns):
+            return select_from(self.as_relation(new_alias()))
         # Beside an aggregate, a new expression would need GROUP BY; beside unnest, it would run on
         # other rows.
         fits = self.is_open and all(item.kind is Kind.ROW for item in self.items)
@@ -355,9 +360,17 @@ class _Resolver:
 
     select: Select
 
-    def __call__(self, reference: Reference | InputFile) -> str:
-        if isinstance(reference, InputFile):
-            return self.select.source.file_name()
+    def __call__(self, reference: Reference | InputFile | Outer | Correlated) -> str:
+        match reference:
+            case InputFile():
+                return self.select.source.file_name()
+            case Outer():
+                return mark(reference)
+            case Correlated(outer):
+                index, fields = self.select.find(outer.reference)
+                column = self.select.source.columns[index]
+                whole = f"{ident(column.relation)}.{ident(column.name)}"
+                return whole + "".join(f"[{quote_text(each)}]" for each in fields)
         index, fields = self.select.find(reference)
         return self.select.items[index].sql + "".join(f"[{quote_text(each)}]" for each in fields)
 
@@ -378,9 +391,14 @@ class _Positions:
 
     inner: _Resolver
 
-    def __call__(self, reference: Reference | InputFile) -> str:
-        if isinstance(reference, InputFile):
-            return "''"
+    def __call__(self, reference: Reference | InputFile | Outer | Correlated) -> str:
+        match reference:
+            case InputFile():
+                return "''"
+            case Outer():
+                return "NULL"
+            case Correlated(outer):
+                reference = outer.reference
         index, fields = self.inner.select.find(reference)
         return f"c{index}" + "".join(f"[{quote_text(each)}]" for each in fields)
 
@@ -438,7 +456,7 @@ def relation(sql: str, schema: Schema, alias: str = "") -> Select:
 
 
 def statement(sql: str, schema: Schema) -> Select:
-    return select_from(_subquery(sql, _new_attributes(schema)))
+    return select_from(as_subquery(sql, _new_attributes(schema)))
 
 
 def _new_attributes(schema: Schema) -> list[Attribute]:
@@ -451,7 +469,7 @@ def _scoped(attributes: Sequence[Attribute], alias: str) -> tuple[Scoped, ...]:
     return tuple(Scoped(each, alias, name) for each, name in zip(attributes, names, strict=True))
 
 
-def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
+def as_subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
     columns = _scoped(attributes, alias)
     if any(column.renamed for column in columns):
         names = ", ".join(ident(column.name) for column in columns)

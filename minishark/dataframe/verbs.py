@@ -189,7 +189,7 @@ def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
         simple = select.is_open and not select.source.query
         sides.append(select.sql() if simple else parenthesized(select.sql()))
     text = f"\n{operator}\n".join(sides)
-    return left.over(statement(text, left.runtime.bind(text)), right)
+    return left.over(statement(text, bind(left.runtime, text)), right)
 
 
 def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,13 @@ import pytest
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
 from minishark import types as T  # noqa: N812 - as PySpark's users call it
-from minishark.errors import CatalogError, ExecutionError, OptionError, UnsupportedError
+from minishark.errors import (
+    CatalogError,
+    ExecutionError,
+    OptionError,
+    QueryCancelledError,
+    UnsupportedError,
+)
 from minishark.session.session import Session
 
 ROWS = [("a", 1, 1.5), ("b", 2, 2.5), ("a", 3, None), (None, 3, 4.0)]
@@ -307,3 +315,78 @@ def test_where_rows_are(toy_session: Session, tmp_path: Path) -> None:
         assert [(path,)] * 3 == values(read.select(F.input_file_name()))
     with pytest.raises(UnsupportedError, match="right after"):
         spread.select(F.input_file_name())
+
+
+def test_subqueries(toy_session: Session, frame: DataFrame) -> None:
+    """DataFrames as values, conditions and sides of joins, with columns of what is around."""
+    keys = toy_session.create_dataframe([("a", 10), ("c", 20)], "k string, w int")
+    assert [("a", 3, None), (None, 3, 4.0)] == values(
+        frame.filter(frame.v > frame.agg(F.avg("v")).scalar())
+    )
+    theirs = frame.filter(F.col("k") == F.col("k").outer())  # both have a k
+    assert [("a", 10)] == values(keys.filter(theirs.exists()))
+    assert [("c", 20)] == values(keys.filter(~theirs.exists()))
+    total = theirs.agg(F.sum("v")).scalar()
+    assert [("a", 10, 4), ("c", 20, None)] == values(keys.withColumn("total", total))
+    largest = frame.filter(frame.k == keys.k.outer()).orderBy(F.desc("v")).limit(1).select("v")
+    assert [("a", 10, 3)] == values(keys.lateralJoin(largest))
+    assert [("a", 10, 3), ("c", 20, None)] == values(keys.lateralJoin(largest, how="left"))
+    assert [] == values(keys.lateralJoin(largest, F.col("v") > F.col("w")))
+    kept = keys.filter(keys.w > toy_session.create_dataframe([(15,)], "x int").scalar())
+    assert [("c", 20)] == values(kept)  # whose rows live as long as the query
+    with pytest.raises(OptionError, match="inner, left or cross"):
+        keys.lateralJoin(largest, how="full")
+    with pytest.raises(OptionError, match="goes with a column"):
+        (keys.w + 1).outer()
+
+
+def test_tags_interrupt_queries(toy_session: Session) -> None:
+    """A thread's queries have its tags, by which others cancel them; one session is active."""
+    with toy_session.new_session() as session:
+        began = threading.Event()
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            session.addTag("slow")
+            began.set()
+            try:
+                session.sql("SELECT count(*) FROM range(1000000) a, range(1000000) b").collect()
+            except QueryCancelledError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        began.wait(10)
+        assert set() == session.getTags()
+        assert [] == session.interruptTag("other")
+        deadline = time.monotonic() + 10
+        while not (found := session.interruptTag("slow")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        thread.join(10)
+        assert found
+        assert 1 == len(failures)
+        assert [] == session.interruptAll()
+        assert [] == session.interruptOperation("none")
+    assert toy_session.active().is_open
+    with pytest.raises(OptionError, match="comma"):
+        toy_session.addTag("a,b")
+
+
+def test_settings_and_caches(toy_session: Session, tmp_path: Path) -> None:
+    """All settings; rows in caches are freed, and computed again."""
+    assert "threads" in toy_session.conf.getAll
+    assert toy_session.conf.isModifiable("timezone")
+    assert not toy_session.conf.isModifiable("spark.sql.shuffle.partitions")
+    kept = toy_session.range(3).persist()
+    assert 3 == kept.count()
+    toy_session.catalog.clearCache()
+    assert 3 == kept.count()
+    toy_session.range(1).createGlobalTempView("for_a_while")
+    assert toy_session.catalog.dropGlobalTempView("for_a_while")
+    items = toy_session.parallelize(range(6), 2)
+    assert (6, 2.5, 15) == (items.countApprox(9), items.meanApprox(9), items.sumApprox(9))
+    assert ["1", "2", "3", "4", "5"] == items.pipe("grep -v 0").collect()
+    pairs = items.map(lambda n: (n % 2, n))
+    assert [0, 2, 4] == sorted(n for _, n in pairs.sampleByKey(False, {0: 1.0}).collect())
+    items.saveAsPickleFile(str(tmp_path / "pickles"))
+    assert 2 == len(list((tmp_path / "pickles").iterdir()))
