@@ -46,6 +46,7 @@ from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table
 from minishark.session.connect import check_placement
 from minishark.session.engine import Engine
 from minishark.session.lazy import imported
+from minishark.session.operations import Operations, made
 from minishark.session.page import serve_session, share, show
 from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
@@ -80,7 +81,7 @@ class _Builder:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
-class Session(CamelCase):
+class Session(Operations, CamelCase):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
     Safe to use from several threads. It is also a context manager.
@@ -121,6 +122,7 @@ class Session(CamelCase):
         if event_log is not None:
             self._watcher.write_to(event_log)
         is_here(self._name, self)
+        made(self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
