@@ -234,7 +234,7 @@ def test_keyed_tables_have_no_key_twice(session: Session) -> None:
     sides = {"minishark": session.sql, "duckdb": duckdb.connect().execute}
     for run in sides.values():
         run("CREATE TABLE p (k INT PRIMARY KEY, u VARCHAR UNIQUE, v INT, CHECK (v < 90000))")
-        run(f"INSERT INTO p SELECT i, 'u' || i, i FROM range(2000) AS r(i)")
+        run("INSERT INTO p SELECT i, 'u' || i, i FROM range(2000) AS r(i)")
     loaded = stored(session, "p").folder
 
     def answer(side: str, sql: str) -> object:
