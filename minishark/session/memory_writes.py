@@ -2,7 +2,8 @@
 
 DuckDB says what a statement means: an INSERT runs in the scratch database, on an empty table with
 the columns, defaults and constraints of the real one, and the rows that are in it afterwards become
-a delta. A query that gives these rows runs on the cluster before.
+a delta. A query that gives these rows runs on the cluster before; if they are many, tasks store
+them, and queries check that they meet the constraints: if they do not, DuckDB says so as above.
 
 The others run on a table that has only the rows which they may change: a query finds those on the
 cluster, with their numbers. They are deleted, and what is left of them becomes a delta, with rows
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,9 @@ from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import AddedRows, measured, with_rows
 from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
-from minishark.tables.deltas import without_rows
+from minishark.tables.changed_statistics import joined_statistics
+from minishark.tables.deltas import NEW_PARTITION_ROWS, without_rows
+from minishark.tables.store import StoreMany
 from minishark.tables.tables import NUMBERED
 from minishark.tables.warehouse import dml
 
@@ -89,21 +92,106 @@ class MemoryWrites:
     def _insert(self, sql: str, table: Table) -> pa.Table | None:
         engine = self.engine
         insert, given = sql, None
+        shell = _shell(table)
         if not engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
             try:
                 change = dml.parse_change(sql, returning=True, on_conflict=True)
                 assert isinstance(change, dml.Insert), "it begins like an INSERT"
                 if not change.query:  # DEFAULT VALUES
                     return None
-                query = f"{change.ctes}{change.query}"
-                given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
+                if not (change.otherwise or change.clauses):
+                    found = self._selected(sql, change, table, shell)
+                    if isinstance(found, pa.Table):
+                        change, given = dml.all_columns(change), found
+                    elif found is not None:
+                        answer = self._joined(table, shell, found, change)
+                        if answer is not None:
+                            return answer
+                if given is None:
+                    query = f"{change.ctes}{change.query}"
+                    given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
             except (UnsupportedError, QueryError):
                 return None  # DuckDB says what is wrong, or knows what minishark does not
             insert = dml.of_rows(change, quote(ROWS))
-        shell = _shell(table)
         return self._published(
             table, lambda stored: engine.scratch.insert(insert, shell, given, stored), None
         )
+
+    def _selected(
+        self, sql: str, change: dml.Insert, table: Table, shell: Shell
+    ) -> pa.Table | Table | None:
+        """The rows of an INSERT in the types of its table, as another one if they are many.
+
+        None if its columns are to be filled otherwise than by a query.
+        """
+        engine = self.engine
+        defaults = engine.scratch.constraints(shell).defaults
+        if any(map(engine.planning.varies, defaults.values())):
+            return None
+        bound = engine.planning.bind(f"{change.ctes}{change.query}").schema
+        names = [column.name for column in bound]
+        typed = f"{change.ctes}{change.query}"
+        if change.by_name or change.columns or [c.type for c in bound] != [*shell.types]:
+            target = dml.Target(table.name, table.schema)
+            typed = dml.inserted(change, target, names, defaults)
+        sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
+        return engine.run(typed, sink, told=sql)[0]
+
+    def _joined(
+        self, table: Table, shell: Shell, added: Table, change: dml.Insert
+    ) -> pa.Table | None:
+        """Publish a table with the rows of another one; None if they break a constraint.
+
+        What DuckDB raises for some of the rows that break one comes first.
+        """
+        engine = self.engine
+        files = {p.file: p.locations for p in added.partitions}
+        try:
+            wrong = self._wrong_rows(table, shell, added)
+            if wrong is not None:
+                insert = dml.of_rows(dml.all_columns(change), quote(ROWS))
+                made = engine.scratch.insert(insert, shell, wrong)
+                for keys in made.keys:
+                    stored = self._holders(table, keys)
+                    engine.scratch.insert(insert, shell, wrong, stored)
+                engine.tables.retire(files)
+                return None
+            new = engine.tables.deltas.with_partitions(table, added)
+        except BaseException:
+            engine.tables.retire(files)
+            raise
+        kept = {part.file for part in new.partitions}
+        engine.tables.retire({file: nodes for file, nodes in files.items() if file not in kept})
+        known = joined_statistics(table.statistics, table.schema, added.statistics)
+        self._next(table, replace(new, statistics=known), None)
+        return counted(added.rows)
+
+    def _wrong_rows(self, table: Table, shell: Shell, added: Table) -> pa.Table | None:
+        """Some rows that break a constraint, of those that tasks have stored to be added."""
+        engine = self.engine
+        said = engine.scratch.constraints(shell)
+        new = replace(added, name=f"{NUMBERED}new_{table.folder}")
+        rows = quote(new.name)
+        wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in said.checks]
+        for columns in said.keys:
+            names = ", ".join(map(quote, columns))
+            filled = " AND ".join(f"{quote(name)} IS NOT NULL" for name in columns)
+            twice = f"FROM {rows} WHERE {filled} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+            wrong += [
+                f"FROM {rows} SEMI JOIN (SELECT {names} {twice}) USING ({names}) LIMIT 2",
+                f"FROM {rows} SEMI JOIN {quote(table.name)} USING ({names}) LIMIT 1",
+            ]
+        view = engine.seeing(CatalogView(engine.planner.catalog, [new]))
+        engine.planning.put_table(new)
+        try:
+            for each in wrong:
+                told = f"constraints of {table.name}"
+                found, _ = view.run(each, CollectRows(lossless=True), told=told)
+                if found.num_rows:
+                    return found
+            return None
+        finally:
+            engine.planning.remove_table(new.name)
 
     def _published(
         self, table: Table, run: Callable[[pa.Table | None], MadeRows], found: pa.Table | None

@@ -99,6 +99,15 @@ class Shell:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraints:
+    """What is said of a table's rows, besides their types."""
+
+    defaults: Mapping[int, str]  # expressions, by the positions of columns
+    checks: tuple[str, ...]  # conditions that each row meets
+    keys: tuple[tuple[str, ...], ...]  # columns that no two rows have in common, unless one is NULL
+
+
+@dataclass(frozen=True, slots=True)
 class NewKeys:
     """Keys that no row had before a statement: of rows that it has added or changed."""
 
@@ -318,6 +327,34 @@ class ScratchDatabase:
         of_old = f" ANTI JOIN {quote(_STORED)} USING ({', '.join(names)})" if has_stored else ""
         values = self._executed(f"SELECT {texts} FROM {table}{of_old} WHERE {filled}")
         return NewKeys(columns, values)
+
+    def constraints(self, shell: Shell) -> Constraints:
+        """What a table in the cluster says of its rows."""
+        if shell.name.lower() not in self._shared.described:
+            return Constraints({}, (), ())
+        named = f"{_SHARED} AND lower(table_name) = {quote_text(shell.name.lower())}"
+        with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
+            self._replay()
+            undone.callback(self._run, "ROLLBACK")
+            self._run("BEGIN")
+            self._run(self._shared.described[shell.name.lower()])
+            defaults = self._run(
+                "SELECT column_index - 1, column_default FROM duckdb_columns() "
+                f"WHERE {named} AND column_default IS NOT NULL"
+            )
+            found = self._run(
+                "SELECT constraint_type, constraint_column_names, expression "
+                f"FROM duckdb_constraints() WHERE {named}"
+            )
+        filled = (quote(columns[0]) for kind, columns, _ in found if kind == "NOT NULL")
+        return Constraints(
+            defaults=dict(defaults),
+            checks=(
+                *(f"{column} IS NOT NULL" for column in filled),
+                *(f"({text}) IS NOT FALSE" for kind, _, text in found if kind == "CHECK"),
+            ),
+            keys=self.keys_of(shell.name),
+        )
 
     def must_keep(self, name: str) -> bool:
         """Whether a table is here, and not to be left to the cluster when that loads it."""

@@ -22,7 +22,7 @@ from minishark.session.progress import (
     shown_progress,
 )
 from minishark.worker import progress as worker_progress
-from minishark.worker.prints import Prints
+from minishark.worker.prints import PrintedFiles, Prints
 from minishark.worker.progress import TaskProgress, parts_done
 from minishark.worker.protocol import OutputKind, StageTask, TaskPayload
 
@@ -156,6 +156,33 @@ def test_prints_are_kept_up_to_a_bound() -> None:
     assert text.startswith("hello\nyyy")
     assert text.endswith("y\n... and 3,622 more characters")
     assert "" == prints.take()
+
+
+def test_lines_of_a_task_that_runs_are_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read once, there or in the outcome; both together are bounded."""
+    monkeypatch.setattr("minishark.worker.prints._AFTER_S", 0.0)
+    prints, files, folder = Prints(), PrintedFiles(), tmp_path / "prints"
+    assert [] == files.new([folder])
+    with prints.of_task(folder, "node-0-e0"):
+        for text, told in (("one\ntw", "one\n"), ("o\nthree\n", "two\nthree\n")):
+            prints.add(text)
+            prints.write()
+            assert [("node-0-e0", told)] == files.new([folder])
+        prints.add("x" * 20_000)
+        prints.write()
+    prints.add("late\n")
+    prints.write()  # no task runs
+    assert [] == files.new([folder])
+    assert prints.take().endswith("x\n... and 3,639 more characters")
+    files.remove()
+    assert not folder.exists()
+    for _ in range(20):
+        with prints.of_task(folder, "node-0-e0"):
+            prints.add("again\n")
+            prints.write()
+    assert 8 == len(list(folder.iterdir()))
 
 
 def test_prints_go_on_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

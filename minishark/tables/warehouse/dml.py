@@ -10,8 +10,8 @@ DuckDB has parsed the statement, so what is read from its tokens here has the ri
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -39,6 +39,7 @@ _INTO = ("INSERT", "MERGE")
 _READS = frozenset(
     ("SELECT", "FROM", "TABLE", "WITH", "PIVOT", "UNPIVOT", "DESCRIBE", "SHOW", "SUMMARIZE")
 )
+_NOTHING: Mapping[int, str] = {}
 _VERBS = ("INSERT", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
 
 
@@ -490,13 +491,16 @@ def at_moment(sql: str, moment: datetime) -> str:
     return text + sql[last:]
 
 
-def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:
+def inserted(
+    change: Insert, target: Target, names: Sequence[str], defaults: Mapping[int, str] = _NOTHING
+) -> str:
     """The rows to be added.
 
     Args:
         change: the statement.
         target: the table.
         names: the columns of `change.query`.
+        defaults: expressions for columns without values, by position; NULL for the others.
 
     Raises:
         QueryError: the columns are not the table's, or more or fewer than the values.
@@ -516,7 +520,7 @@ def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:
     positions = [target.position(column) for column in columns]
     if len({*positions}) != len(positions):
         raise QueryError("A column is named twice.")
-    values = {position: f"v{i}" for i, position in enumerate(positions)}
+    values = {**defaults, **{position: f"v{i}" for i, position in enumerate(positions)}}
     given = ", ".join(f"v{i}" for i in range(len(names)))
     return f"{change.ctes}SELECT {target.typed(values)} FROM ({change.query}) AS v({given})"
 
@@ -606,6 +610,11 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
         return f"{selected} WHERE {condition}"
     others = " CROSS JOIN ".join(Text(source).parts())
     return f"{selected} SEMI JOIN ({others}) ON ({condition})"
+
+
+def all_columns(change: Insert) -> Insert:
+    """The same INSERT of rows that have all columns of the table."""
+    return replace(change, columns=None, by_name=False)
 
 
 def of_rows(change: Insert, rows: str) -> str:
