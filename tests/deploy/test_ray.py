@@ -59,8 +59,8 @@ def _deployment(session: Session) -> Any:
 def test_tpch_on_two_ray_nodes(session: Session, tmp_path: Path) -> None:
     """22 of 22 answers equal DuckDB's, from tables of partitions on both nodes."""
     files = tpch_tables(generate(0.01, tmp_path, parts=2, on_progress=lambda done, total: None))
-    for table in TABLES:
-        session.create_table(table.name, files[table.name], partition_by=table.partition_by)
+    for name, key in TABLES.items():
+        session.create_table(name, files[name], partition_by=key)
     wrong = {}
     with duckdb.connect() as connection:
         create_views(connection, files)
