@@ -140,7 +140,11 @@ class Replicator:
             for partition in table.partitions:
                 # Restarted before or after this partition was copied there? Only the node knows.
                 asked = [node for node in partition.locations if node in restarted]
-                gone = [node for node in asked if not _has(store, partition.file, node)]
+                gone = [
+                    node
+                    for node in asked
+                    if not all(_has(store, file, node) for file in partition.files)
+                ]
                 if gone:
                     self.moved(table, partition.index, (), gone)
             before.update(now)
@@ -161,6 +165,12 @@ class Replicator:
             for node in copy.leaves:
                 for file in partition.files:
                     self._farewells.give_up(file, node, self.cluster.open_folders)
+        elif any(table.folder == copy.table.folder for table in self.tables()):
+            # The partition has other files by now: what was copied is of no use.
+            for file in partition.files:
+                self._farewells.give_up(file, copy.target, self.cluster.open_folders)
+        else:
+            self.cluster.remove_folder(copy.table.folder)
 
 
 def _has(store: Store, file: str, node: str) -> bool:

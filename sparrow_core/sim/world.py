@@ -8,8 +8,8 @@ exactly.
 
 from __future__ import annotations
 
-import heapq
 import functools
+import heapq
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from random import Random

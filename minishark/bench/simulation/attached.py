@@ -229,10 +229,12 @@ class SimulatedAttached:
         while self.is_open:
             self.clock.sleep(_KEEP_EVERY_S)
             self._silent.clear()
-            now = self._hosts.world.now
-            keep = (self.store_name, self._released, now)
-            self._ask(tuple(self.homes()), lambda service: service.keep(*keep))
+            released, now = self._released, self._hosts.world.now
+            self._ask(tuple(self.homes()), partial(self._keep, released, now))
             self._make_missing_folders()
+
+    def _keep(self, released: Sequence[str], now: float, service: Service) -> None:
+        service.keep(self.store_name, released, now)
 
     def _make_missing_folders(self) -> None:
         for name, home in self.homes().items():

@@ -202,7 +202,9 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         return False
 
     def _replicate(self, task: _Task) -> bool:
-        assert task.outcome is not None and task.outcome.file is not None and task.stored is not None
+        assert task.outcome is not None
+        assert task.outcome.file is not None
+        assert task.stored is not None
         held = self._store.replicate(task.stored, task.outcome.file, task.payload.replicas)
         task.outcome = structs.replace(task.outcome, locations=held, statistics=STATISTICS)
         return True

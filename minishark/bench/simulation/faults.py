@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from minishark.bench.simulation.disks import File
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.script import Fault
 from sparrow_core.protocol.ids import NodeName, endpoint_of
 from sparrow_core.sim.world import World
 
-
 _NODES_MAX = 7
+_LOOK_S = 0.001
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,6 +23,9 @@ class Faults:
     hosts: Hosts
     fronts: Sequence[str]  # the processes of sessions
     injected: int = 0
+    kinds: dict[str, None] = field(default_factory=dict)  # of those that were injected
+    lost: set[str] = field(default_factory=set)  # files that vanished from a disk
+    destroyed: set[str] = field(default_factory=set)  # files that vanished somewhere, in any way
     ends_s: float = 0.0  # when the last one has ended
     _joined: int = 0
 
@@ -35,6 +39,7 @@ class Faults:
         until_s = self.world.now + fault.for_s
         getattr(self, f"_{fault.kind}")(fault.target, until_s)
         self.injected += 1
+        self.kinds[fault.kind] = None
 
     def _node(self, target: int) -> NodeName | None:
         alive = self.hosts.alive
@@ -46,6 +51,7 @@ class Faults:
 
     def _kill_node(self, target: int, until_s: float) -> None:
         if (node := self._node(target)) is not None:
+            self.destroyed.update(self.hosts.services[node].disk.files)
             self.hosts.kill_node(node)
             self.world.call(until_s, lambda: self._start(node))
 
@@ -110,7 +116,23 @@ class Faults:
         if (node := self._node(target)) is not None:
             files = self.hosts.services[node].disk.files
             if files:
-                del files[[*files][target % len(files)]]
+                self._lose(files, [*files][target % len(files)])
+
+    def _lose(self, files: dict[str, File], name: str) -> None:
+        self.lost.add(name)
+        self.destroyed.add(name)
+        del files[name]
+
+    def _lost_output(self, target: int, until_s: float) -> None:
+        """As soon as a query has stored an output, that vanishes."""
+        for service in self.hosts.services.values():
+            outputs = [name for name in service.disk.files if "/queries/" in name]
+            if outputs:
+                self._lose(service.disk.files, outputs[target % len(outputs)])
+                return
+        if self.world.now < until_s:
+            later = self.world.now + _LOOK_S
+            self.world.call(later, lambda: self._lost_output(target, until_s))
 
     def _drain(self, target: int, until_s: float) -> None:
         if len(self.hosts.alive) > 1 and (node := self._node(target)) is not None:

@@ -1,7 +1,7 @@
 """Runs one history, and says what was wrong with it.
 
-    faults ──────────────────────┐ mended
-    statements ──────────────────┴──► every table is read ──► all is dropped and closed ──► left?
+Sessions run statements while faults happen. When the last fault is mended, every table is read, the
+catalogs are compared with the disks, all is dropped and closed, and nothing may be left.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from minishark.bench.simulation.checks import left_behind, misplaced, strays, unexcused
 from minishark.bench.simulation.disks import Disks
 from minishark.bench.simulation.faults import Faults
 from minishark.bench.simulation.fibers import Fiber, Fibers
@@ -41,24 +42,35 @@ class Outcome:
     writes: int = 0
     faults: int = 0
     events: int = 0
+    took_s: list[float] = field(default_factory=list)  # simulated time of each statement
     failures: Counter[str] = field(default_factory=Counter)  # by type, of those that may fail
     wrong: list[str] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
+    misplaced: list[str] = field(default_factory=list)  # where the catalog is wrong
     broken: list[str] = field(default_factory=list)  # errors that nobody may see
 
     @property
     def complaints(self) -> list[str]:
         """All that is wrong with it."""
-        named = {"wrong": self.wrong, "hang": self.hangs, "leak": self.leaks, "error": self.broken}
+        named = {
+            "wrong": self.wrong,
+            "hang": self.hangs,
+            "leak": self.leaks,
+            "misplaced": self.misplaced,
+            "error": self.broken,
+        }
         return [f"{kind}: {text}" for kind, texts in named.items() for text in texts]
 
 
 class _User:
     """Who runs the statements of a session."""
 
-    def __init__(self, session: SimulatedSession, outcome: Outcome, seed: str) -> None:
+    def __init__(
+        self, session: SimulatedSession, faults: Faults, outcome: Outcome, seed: str
+    ) -> None:
         self.session = session
+        self.faults = faults
         self.outcome = outcome
         self.model = Model()
         self.doing: dict[str, str] = {}  # the statement of each thread
@@ -81,6 +93,8 @@ class _User:
         """Run one statement, and note what it returns or changes."""
         self.doing[thread] = str(statement)
         was_calm, first = self.is_calm(), self.model.number
+        world = self.session.hosts.world
+        began_s = world.now
         try:
             if statement.kind == "query":
                 self._query(statement)
@@ -90,6 +104,7 @@ class _User:
             self._failed(statement, error, first, was_calm=was_calm)
         except Exception:  # noqa: BLE001 - to be told
             self.outcome.broken.append(f"{statement}: {traceback.format_exc(limit=-4)}")
+        self.outcome.took_s.append(world.now - began_s)
 
     def _query(self, statement: Statement) -> None:
         first = self.model.number
@@ -139,6 +154,8 @@ class _User:
             self.outcome.wrong.append(f"{statement}: {error}")
         elif was_calm and not self._may_be_lost(error):
             self.outcome.broken.append(f"{statement}, when all was well: {_told(error)}")
+        elif why := unexcused(error, self.faults):
+            self.outcome.broken.append(f"{statement}: {_told(error)}, but {why}")
 
     def _may_be_lost(self, error: MinisharkError) -> bool:
         """Whether rows are lost that can't be had again: no source has them."""
@@ -164,9 +181,7 @@ class _User:
 
 def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     """Run a history to its end."""
-    network = Network(
-        jitter_s=script.jitter_s, loss=script.loss, duplication=script.duplication
-    )
+    network = Network(jitter_s=script.jitter_s, loss=script.loss, duplication=script.duplication)
     world = World(script.seed, network, trace=trace)
     outcome = Outcome(script=script)
     fibers, disks = Fibers(world), Disks(world)
@@ -177,7 +192,7 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     faults = Faults(world=world, hosts=hosts, fronts=fronts)
     world.run(_STARTED_S)
     users = [
-        _User(SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front), outcome, front)
+        _User(SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front), faults, outcome, front)
         for front in fronts
     ]
     with contextlib.closing(fibers):
@@ -205,9 +220,7 @@ class _Run:
         world.call(mended_s, lambda: self.faults.mend(nodes))
         calm_s = mended_s + _CALM_S if script.faults else 0.0
         workers = []
-        for user, statements, reads in zip(
-            self.users, script.writers, script.readers, strict=True
-        ):
+        for user, statements, reads in zip(self.users, script.writers, script.readers, strict=True):
             user.session.start()
             user.is_calm = lambda: world.now > calm_s
             workers += [self._worker(user, statements, reads)]
@@ -217,6 +230,11 @@ class _Run:
         for user in self.users:
             self.outcome.wrong += user.model.wrong()
             user.model.answers.clear()
+            session = user.session
+            tables = tuple(session.tables.catalog)
+            self.outcome.misplaced += misplaced(tables, self.hosts, self.faults)
+            if not script.faults and not script.loss:
+                self.outcome.leaks += strays(session.cluster.store_name, tables, self.hosts)
         ends = [self.fibers.start(user.session.endpoint, user.end) for user in self.users]
         if not self._ended(ends, world.now + _HANG_S):
             return
@@ -225,7 +243,7 @@ class _Run:
         until_s, left = world.now + _LEASES_S, ["not looked yet"]
         while left and world.now < until_s:
             world.run(world.now + _LOOK_S)
-            left = self._left()
+            left = [*left_behind(self.hosts)]
         self.outcome.leaks += left
 
     def _worker(
@@ -255,22 +273,6 @@ class _Run:
                 for statement in user.doing.values()
             ]
         return False
-
-    def _left(self) -> list[str]:
-        """What is still held anywhere, after all sessions have ended."""
-        left = [
-            f"{name} has {kept}"
-            for name, service in self.hosts.services.items()
-            for kept in (*service.disk.files, *service.disk.folders)
-        ]
-        idle = ("nodes", "executors", "slots_free", "slots_idle", "schedulers_silent")
-        for at, machine in self.world.machines.items():
-            left += [
-                f"{at} has {value:g} {name}"
-                for name, value in machine.gauges().items()
-                if value and name not in idle
-            ]
-        return left
 
 
 def _told(error: BaseException) -> str:

@@ -172,4 +172,3 @@ _ANSWERS: Mapping[str, Callable[[Sequence[Rows]], Rows]] = {
 }
 
 KINDS = ("rows", "total", "grouped", "deep", "varying", "limited", "joined", "broadcast")
-

@@ -7,7 +7,7 @@ but for these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from minishark.bench.simulation.queries import KINDS, Query
@@ -31,6 +31,8 @@ FAULTS = (
     "separate",
     "full_disk",
     "lost_file",
+    "lost_output",
+    "lost_output",
     "drain",
     "join",
     "drift",
@@ -44,7 +46,7 @@ class Statement:
     kind: str
     query: Query
     table: str = ""
-    layout: Layout = Layout()
+    layout: Layout = field(default_factory=Layout)
     rows: tuple[Row, ...] = ()
     modulo: int = 2  # rows whose value is a multiple of it are deleted or updated
 

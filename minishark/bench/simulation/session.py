@@ -17,7 +17,13 @@ from minishark.bench.simulation.fibers import Fiber, Fibers, SimulatedClock
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.queries import COLUMNS, ENVIRONMENT, Query
 from minishark.bench.simulation.work import SCHEMA, Row, batch_of, bucket_of, rows_of
-from minishark.catalog import Catalog, CatalogView, ColumnStatistics, Partition, Table, TableStatistics
+from minishark.catalog import (
+    Catalog,
+    CatalogView,
+    ColumnStatistics,
+    Table,
+    TableStatistics,
+)
 from minishark.cluster.backend import Cluster, FragmentRejectedError
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -98,7 +104,9 @@ class _Tables(Tables):
     """The tables of a session, without statistics, which DuckDB measures and merges."""
 
     def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
-        rows, size = (sum(getattr(p, name) for p in loaded.partitions) for name in ("rows", "bytes"))
+        rows, size = (
+            sum(getattr(p, name) for p in loaded.partitions) for name in ("rows", "bytes")
+        )
         return TableStatistics(rows, size, tuple(ColumnStatistics() for _ in schema))
 
 
@@ -298,11 +306,13 @@ class SimulatedSession:
             for is_last in (False, True):
                 table = self.tables.catalog.get(name)
                 try:
-                    return change(table)
+                    change(table)
                 except PartitionsLostError as lost:
                     if is_last or not lost.table.startswith((NUMBERED, name)):
                         raise
                     self.tables.restore(PartitionsLostError(name, lost.partitions, lost.files))
+                else:
+                    return
 
     def _changed(
         self,
@@ -315,7 +325,9 @@ class SimulatedSession:
             new = without_rows(table, np.array(sorted(row[2] for row in found), np.int64))
         if added := put(found):
             count = len(table.partitions)
-            buckets = pa.array([bucket_of(row, count) for row in added]) if table.is_hashed else None
+            buckets = (
+                pa.array([bucket_of(row, count) for row in added]) if table.is_hashed else None
+            )
             rows = pa.Table.from_batches([batch_of(added)])
             new = self.tables.deltas.with_rows(new, rows, buckets)
         if new is not table:
