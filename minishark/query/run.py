@@ -31,6 +31,7 @@ from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
+from minishark.query.limits import DiskUse
 from minishark.query.metrics import StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
@@ -81,6 +82,7 @@ class QueryRun:
     adaptation: Adaptation | None = None
     observer: QueryObserver | None = None  # told what happens; it may end the query
     on_print: OnPrint | None = None  # takes what user code prints in tasks
+    disk: DiskUse = field(default_factory=lambda: DiskUse(None))
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -284,6 +286,7 @@ class QueryRun:
             output = self._graph.at(submission.stage, event.task_id)
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
+            self.disk.add(output.outcome)
             if output.outcome.printed and self.on_print is not None:
                 self.on_print(event.executor, output.outcome.printed)
             if self.observer is not None:
