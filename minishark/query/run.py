@@ -45,6 +45,9 @@ from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
 
+_KEPT = (OutputKind.PARTITION, OutputKind.FILES)
+"""Outputs that are what the user asked for: no query takes them for itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -286,7 +289,8 @@ class QueryRun:
             output = self._graph.at(submission.stage, event.task_id)
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
-            self.disk.add(output.outcome)
+            if submission.stage != self._last.index or self.output.kind not in _KEPT:
+                self.disk.add(output.outcome)
             if output.outcome.printed and self.on_print is not None:
                 self.on_print(event.executor, output.outcome.printed)
             if self.observer is not None:
