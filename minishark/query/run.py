@@ -32,6 +32,7 @@ from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
+from minishark.query.limits import DiskUse
 from minishark.query.metrics import StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
@@ -45,6 +46,9 @@ from minishark.worker.progress import parts_done
 from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode_outcome
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
+
+_KEPT = (OutputKind.PARTITION, OutputKind.FILES)
+"""Outputs that are what the user asked for: no query takes them for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class QueryRun:
     observer: QueryObserver | None = None  # told what happens; it may end the query
     on_print: OnPrint | None = None  # takes what user code prints in tasks
     printed: PrintedFiles = field(default_factory=PrintedFiles)  # reads what they print meanwhile
+    disk: DiskUse = field(default_factory=lambda: DiskUse(None))
     _looked_s: float = 0.0
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
@@ -301,6 +306,8 @@ class QueryRun:
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
             self._show(event.executor, output.outcome.printed)
+            if submission.stage != self._last.index or self.output.kind not in _KEPT:
+                self.disk.add(output.outcome)
             if self.observer is not None:
                 self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):

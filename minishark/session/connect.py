@@ -21,6 +21,7 @@ from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
+from minishark.query.limits import Limits
 from minishark.session.lazy import imported
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
@@ -78,6 +79,9 @@ def connect(
     warehouse: str | Path | Mapping[str, str] | None = None,
     audit: str | Path | None = None,
     recovery_timeout_s: float = RECOVERY_S,
+    query_timeout_s: float | None = None,
+    task_timeout_s: float | None = None,
+    query_disk_limit: int | str | None = None,
     progress: bool | None = None,
     prints: bool = True,
 ) -> Session:
@@ -147,6 +151,12 @@ def connect(
         recovery_timeout_s: how long statements and calls wait for a node and a scheduler that
             answer, in seconds, while those that died are being started again (see
             docs/reliability.md). Ctrl-C ends the wait.
+        query_timeout_s: seconds after which a query or load is cancelled, with QueryTimeoutError;
+            None for no limit.
+        task_timeout_s: seconds after which a call of a Python function is given up that names no
+            timeout of its own, with TaskTimeoutError; None for no limit.
+        query_disk_limit: how much a query may write to disk for itself, where its rows do not fit
+            into memory, as "10GiB" or in bytes; more is a ResourceError. None for no limit.
         progress: whether queries and programs that take a while show their progress on stderr, if
             that is a terminal; None for an interactive Python only.
         prints: whether what user code prints in tasks is shown on stderr, with the executor's name
@@ -196,10 +206,12 @@ def connect(
             warehouse=warehouse,
             progress=progress,
             prints=prints,
+            limits=limits,
         )
 
     if not recovery_timeout_s > 0:
         raise OptionError("recovery_timeout_s must be a number of seconds above 0.")
+    limits = Limits.of(query_timeout_s, task_timeout_s, query_disk_limit)
     storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
     if audit is not None and cluster is not None:

@@ -151,24 +151,28 @@ class _Display:
         quiet_s = now - self._heard_s
         return progress_lines(stages, now - self._started_s, quiet_s, self._nodes(quiet_s))
 
-    def _nodes(self, quiet_s: float) -> Sequence[NodeState]:
+    def _nodes(self, quiet_s: float) -> Sequence[NodeState] | None:
         if quiet_s < _QUIET_S:
-            return ()
+            return None
         try:
             return self._watched.nodes()
         except ClusterError:  # the session was stopped concurrently
-            return ()
+            return None
 
 
 def progress_lines(
-    stages: Sequence[StageProgress], elapsed_s: float, quiet_s: float, nodes: Sequence[NodeState]
+    stages: Sequence[StageProgress],
+    elapsed_s: float,
+    quiet_s: float,
+    nodes: Sequence[NodeState] | None,
 ) -> Group:
     """A line per running stage, and what the query waits for if it makes no progress."""
     from rich.console import Group  # noqa: PLC0415 - see above
     from rich.text import Text  # noqa: PLC0415
 
     # There are no stages while the query is planned, or runs in the front end. `quiet_s` are the
-    # seconds since the last progress; `nodes` are those of the cluster if that is a while.
+    # seconds since the last progress; `nodes` are those of the cluster if that is a while, else
+    # None.
     open_stages = [stage for stage in stages if stage.started and stage.done < stage.tasks]
     lines = [_stage_line(stage) for stage in open_stages[:_STAGES_MAX]]
     if len(open_stages) > _STAGES_MAX:
@@ -176,7 +180,7 @@ def progress_lines(
     done = sum(stage.done == stage.tasks for stage in stages)
     parts = [f"{elapsed_s:.1f} s"]
     parts += [f"{done} of {len(stages)} stages done"] if stages else ["working"]
-    if quiet_s >= _QUIET_S and nodes:
+    if quiet_s >= _QUIET_S and nodes is not None:
         parts.append(waiting_text(quiet_s, nodes))
     parts.append("Ctrl-C cancels")
     return Group(*lines, Text(" · ".join(parts), style="dim"))
@@ -188,6 +192,8 @@ def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
     slots = sum(node.slots for node in nodes if node.alive)
     running = sum(node.running for node in nodes if node.alive)
     waited = f"for {quiet_s:.0f} s"
+    if not any(node.alive for node in nodes):
+        return f"waiting for a node, {quiet_s:.0f} s"
     if not slots:
         return f"waiting {waited}: no executor is alive"
     gone = f", lost: {', '.join(lost)}" if lost else ""

@@ -38,6 +38,7 @@ from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
 from minishark.programs.result_table import IntoTable
+from minishark.query.limits import Limits
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
@@ -101,12 +102,14 @@ class Session(Operations, CamelCase):
         warehouse: str | Path | Mapping[str, str] | None = None,
         progress: bool | None = None,
         prints: bool = True,
+        limits: Limits | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
         self._runtime.owner = weakref.ref(self)
         self._runtime.progress = progress
         self._runtime.engine.prints.are_shown = prints
+        self._runtime.engine.limits = limits or Limits()
         self._statements = Statements(self._runtime)
         if warehouse is not None:
             self._runtime.open_warehouse(warehouse)
@@ -488,7 +491,8 @@ class Session(Operations, CamelCase):
             >>> session.submit(pow, 2, 10).result()
             1024
         """
-        return self._calls().submit(fn, args, kwargs)
+        options = call_options((), 0, self._call_timeout(None))
+        return self._calls().submit(fn, args, kwargs, options=options)
 
     def map(
         self,
@@ -522,7 +526,7 @@ class Session(Operations, CamelCase):
             >>> list(session.map(pow, [2, 3], [5, 2]))
             [32, 9]
         """
-        options = call_options(prefers, retries, timeout)
+        options = call_options(prefers, retries, self._call_timeout(timeout))
         return self._calls().map(
             fn, iterables, chunksize=chunksize, options=options, ordered=ordered
         )
@@ -546,7 +550,11 @@ class Session(Operations, CamelCase):
             ...     executor.submit(pow, 2, 10).result()
             1024
         """
-        return self._calls().executor(call_options(prefers, retries, timeout))
+        options = call_options(prefers, retries, self._call_timeout(timeout))
+        return self._calls().executor(options)
+
+    def _call_timeout(self, named: float | None) -> float | None:
+        return self._runtime.engine.root.limits.task_timeout_s if named is None else named
 
     def broadcast(self, value: T) -> Broadcast[T]:
         """Store a value once per node, for functions that read it as `shared.value`.
