@@ -8,10 +8,11 @@ one before but few. Queries read the version that they were planned for.
                        delta 2    rows added after these
 
 **Rows that are added** become a delta of their partition: by the hash of its keys, or, for a table
-without, of the last one, so that rows stay in order. A small delta takes those before it along
-(each file is at least `_GROWTH` times as large as the next), so a partition has few files however
-many statements added to it, and a row is copied a few times. Text is encoded with the dictionaries
-of the partition's own file, longer ones where there are new values: codes keep their meaning.
+without, of the last one, so that rows stay in order; many rows become partitions there. A small
+delta takes those before it along (each file is at least `_GROWTH` times as large as the next), so a
+partition has few files however many statements added to it, and a row is copied a few times. Text
+is encoded with the dictionaries of the partition's own file, longer ones where there are new
+values: codes keep their meaning.
 
 **Rows that are deleted** are noted by their places in the file, and readers leave them out
 (`worker/visible_rows.py`). Where they leave small pieces of a file only (`_PIECE_ROWS_MIN`), a task
@@ -54,7 +55,10 @@ versions = itertools.count(1)
 
 _GROWTH = 4
 _DELTA_ROWS = 65_536  # a larger delta is not copied into the next one
-_NEW_PARTITION_ROWS = 250_000
+NEW_PARTITION_ROWS = 250_000
+"""Rows of a partition that is added, at least."""
+
+_NEW_PARTITIONS_MAX = 8  # that the front end adds at once
 _VALUES_MAX = 8_192  # of a dictionary
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
 _MERGED_ROWS_MIN = 100_000
@@ -213,8 +217,34 @@ class DeltaWriter:
             return
         last = len(table.partitions) - 1
         mean = table.rows / len(table.partitions)
-        full = table.partitions[last].rows >= max(_NEW_PARTITION_ROWS, 2 * mean)
+        if len(rows) >= 2 * NEW_PARTITION_ROWS:
+            size = max(NEW_PARTITION_ROWS, -(-len(rows) // _NEW_PARTITIONS_MAX))
+            for i, start in enumerate(range(0, len(rows), size), 1):
+                yield last + i, rows.slice(start, size)
+            return
+        full = table.partitions[last].rows >= max(NEW_PARTITION_ROWS, 2 * mean)
         yield last + full, rows
+
+    def with_partitions(self, table: Table, added: Table) -> Table:
+        """The next version of a table, with the rows of another one in its folder.
+
+        Args:
+            table: the table.
+            added: a table of the same layout. If that has keys, its files are copied, as text is to
+                be encoded as in the partitions to which their rows belong.
+        """
+        partitions = list(table.partitions)
+        if not table.is_hashed:
+            first = len(partitions)
+            new = (dataclasses.replace(part, index=first + part.index) for part in added.partitions)
+            partitions.extend(new)
+        else:
+            store = self.cluster.store()
+            for index, part in enumerate(added.partitions):
+                if part.rows:
+                    rows = store.read(partition_slices(part))
+                    partitions[index] = self._with_delta(table, partitions[index], rows, store)
+        return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
 
     def _with_delta(
         self, table: Table, partition: Partition, rows: pa.Table, store: Store

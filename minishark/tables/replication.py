@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,7 @@ from minishark.worker.store import InputMissingError, Store
 COPIES_AT_ONCE = 2  # bound on concurrent copies, which compete with queries for disk and network
 
 _INTERVAL_S = 1.0
+_LOOK_S = 0.2  # for nodes that have died: until their partitions are copied, the next may die, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,12 @@ class Replicator:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped.wait(_INTERVAL_S):
+        healed_s, nodes = time.monotonic(), self.cluster.nodes
+        while not self._stopped.wait(_LOOK_S):
+            before, nodes = nodes, self.cluster.nodes
+            if nodes == before and time.monotonic() < healed_s + _INTERVAL_S:
+                continue
+            healed_s = time.monotonic()
             # The cluster is closing, a node died meanwhile, or a disk is full: try again later.
             with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
                 self.heal()
