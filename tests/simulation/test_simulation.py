@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from sparrow_core.protocol.messages import Message
 from sparrow_core.sim.world import World
 from tests.simulation.mutations import MUTATIONS, dropped_tables_keep_their_files
 
+ROOT = Path(__file__).parents[2]
 STATEMENTS, FAULTS = 40, 16
 
 # Histories in which production code was found to fail, and what it did.
@@ -86,6 +88,7 @@ def test_seed_repeats_to_the_last_event() -> None:
         run = subprocess.run(
             [sys.executable, "-c", code],
             env=environment,
+            cwd=ROOT,
             capture_output=True,
             text=True,
             check=True,
