@@ -15,7 +15,7 @@ from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.queries import Query
 from minishark.bench.simulation.session import SimulatedSession
 from minishark.bench.simulation.work import batch_of
-from minishark.errors import PartitionsLostError
+from minishark.errors import MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
 from sparrow_core.sim.world import World
 
@@ -52,14 +52,19 @@ def test_table_that_is_replaced_while_it_is_merged(bed: Bed) -> None:
     """Merging ends without an error, and the folder of the former table is not made again."""
     session = bed.session
 
-    def steps() -> None:
-        session.create("t", ROWS, Layout(partitions=3))
-        session.change("t", None, lambda _: ROWS)
-        merging = bed.fibers.start("front0", lambda: session.merger.merge("t"))
-        session.clock.sleep(0.002)
+    def replace() -> None:
         session.create("t", ROWS, Layout(partitions=1))
-        bed.fibers.join([merging])
-        assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
+
+    def steps() -> None:
+        for milliseconds in range(0, 16, 2):  # at any moment of the load that replaces it
+            session.create("t", ROWS, Layout(partitions=3))
+            session.change("t", None, lambda _: ROWS)
+            replacing = bed.fibers.start("front0", replace)
+            session.clock.sleep(milliseconds / 1000)
+            with contextlib.suppress(MinisharkError):  # what it read is gone
+                session.merger.merge("t")
+            bed.fibers.join([replacing])
+            assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
 
     bed.run(steps)
     tables = tuple(session.tables.catalog)
