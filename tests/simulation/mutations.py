@@ -139,6 +139,18 @@ def merges_leave_folders(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tables, "_into", lambda self, table: contextlib.nullcontext())
 
 
+def restored_tables_replace_newer_versions(patch: pytest.MonkeyPatch) -> None:
+    """A table that is loaded again replaces what a statement has made of it meanwhile."""
+    original = Tables.publish
+
+    def publish(
+        self: Tables, table: Table, *, replace: bool, restores: Table | None = None
+    ) -> None:
+        original(self, table, replace=replace)
+
+    patch.setattr(Tables, "publish", publish)
+
+
 def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
     """The folder of a table that was replaced is not removed."""
 
@@ -163,5 +175,6 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     tasks_die_with_their_executor,
     nodes_that_come_back_have_new_rows,
     merges_leave_folders,
+    restored_tables_replace_newer_versions,
     dropped_tables_keep_their_files,
 )

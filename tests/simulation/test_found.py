@@ -88,6 +88,27 @@ def test_emptied_table_with_a_lost_partition(bed: Bed) -> None:
     bed.run(steps)
 
 
+def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
+    """They stay, whenever the query that restores it ends; and a table that is dropped stays so."""
+    session = bed.session
+    added = ((7, 7),)
+
+    def steps() -> None:
+        for milliseconds in range(0, 40, 5):
+            session.create("t", ROWS, Layout(partitions=2, replicas=1))
+            file = session.tables.catalog.get("t").partitions[0].file
+            for service in bed.hosts.services.values():
+                service.disk.files.pop(file, None)
+            query = Query("rows", ("t",))
+            reading = bed.fibers.start("front0", lambda query=query: session.query(query))  # type: ignore[misc]
+            session.clock.sleep(milliseconds / 1000)
+            session.change("t", None, lambda _: added)
+            bed.fibers.join([reading])
+            assert sorted(session.query(query)) == sorted((*ROWS, *added))
+
+    bed.run(steps)
+
+
 def test_node_that_comes_back_empty_while_rows_are_added(bed: Bed) -> None:
     """It has the table's file again, but not the rows that were stored there before."""
     session = bed.session
