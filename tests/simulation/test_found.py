@@ -94,7 +94,7 @@ def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
     added = ((7, 7),)
 
     def steps() -> None:
-        for milliseconds in range(0, 40, 5):
+        for milliseconds in range(200, 400, 10):
             session.create("t", ROWS, Layout(partitions=2, replicas=1))
             file = session.tables.catalog.get("t").partitions[0].file
             for service in bed.hosts.services.values():
