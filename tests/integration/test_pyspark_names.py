@@ -16,6 +16,7 @@ from minishark import functions as F
 from minishark import types as T  # noqa: N812 - as PySpark's users call it
 from minishark.errors import (
     CatalogError,
+    ColumnError,
     ExecutionError,
     OptionError,
     QueryCancelledError,
@@ -242,7 +243,7 @@ def test_sums_of_whole_numbers_are_bigint(toy_session: Session, frame: DataFrame
     for grouped in (frame.group_by("k").sum(), frame.group_by("k").agg({"v": "sum"})):
         assert ("sum(v)", "BIGINT") == grouped.dtypes[1]
     big = toy_session.create_dataframe([(2**62,)] * 2, "x bigint")
-    with pytest.raises(ExecutionError, match="out of range"):
+    with pytest.raises(ExecutionError, match="BIGINT, as in PySpark"):
         big.agg(F.sum("x")).collect()
     assert [(None,)] == values(big.agg(F.try_sum("x")))
     assert [(2**63,)] == values(big.agg(F.expr("sum(x)")))
@@ -390,3 +391,17 @@ def test_settings_and_caches(toy_session: Session, tmp_path: Path) -> None:
     assert [0, 2, 4] == sorted(n for _, n in pairs.sampleByKey(False, {0: 1.0}).collect())
     items.saveAsPickleFile(str(tmp_path / "pickles"))
     assert 2 == len(list((tmp_path / "pickles").iterdir()))
+
+
+def test_functions_that_return_structs(toy_session: Session) -> None:
+    """Tuples or Rows of fields in PySpark's notation; `s.*` are the fields, and NaN stays NaN."""
+    pair = F.udf(lambda n: (n, str(n)) if n else None, "a bigint, b string")
+    made = toy_session.range(2).select(pair("id").alias("s")).select("s.*")
+    assert ["a", "b"] == made.columns
+    assert [(1, "1"), (None, None)] == values(made)
+    toy_session.udf.register("twin", lambda n: Row(a=n, b=n), "struct<a:int,b:int>")
+    assert [({"a": 1, "b": 1},)] == values(toy_session.sql("SELECT twin(1) AS t"))
+    wrong = F.udf(lambda n: float("nan"), "double")
+    assert [(True,)] == values(toy_session.range(1).select(F.isnan(wrong("id"))))
+    with pytest.raises(ColumnError, match="no struct"):
+        toy_session.range(1).select("s.*")
