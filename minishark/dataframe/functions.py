@@ -43,6 +43,7 @@ from minishark.dataframe.duckdb_functions import described, is_of_rows
 from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
 from minishark.dataframe.python_functions import PYTHON, python_functions, to_char
+from minishark.dataframe.table_functions import udtf
 from minishark.dataframe.templates import function_of
 from minishark.dataframe.udf import arrow_udf, pandas_udf, udf  # noqa: F401 - listed below
 from minishark.errors import OptionError, UnsupportedError
@@ -395,7 +396,7 @@ globals().update(python_functions())
 # Not what is imported here: users see these at Tab.
 _here = (
     *(each.__name__ for each in (higher_order, conversions, randomness)),
-    *(__name__, udf.__module__, to_char.__module__),
+    *(__name__, udf.__module__, udtf.__module__, to_char.__module__),
 )
 __all__ = [
     _name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -405,3 +406,45 @@ def test_functions_that_return_structs(toy_session: Session) -> None:
     assert [(True,)] == values(toy_session.range(1).select(F.isnan(wrong("id"))))
     with pytest.raises(ColumnError, match="no struct"):
         toy_session.range(1).select("s.*")
+
+
+def test_table_functions(toy_session: Session) -> None:
+    """Classes as table functions, in Python and in SQL; generators as DataFrames."""
+
+    @F.udtf(returnType="a: int, b: string")
+    class Counted:
+        def __init__(self) -> None:
+            self.n = 0
+
+        def eval(self, up_to: int) -> Iterator[tuple[int, str]]:
+            for number in range(up_to):
+                self.n += 1
+                yield number, "x" * number
+
+        def terminate(self) -> Iterator[tuple[int, None]]:
+            yield self.n, None
+
+    class Greeting:
+        def eval(self) -> Iterator[tuple[str, str]]:
+            yield "hello", "world"
+
+    assert [(0, ""), (1, "x"), (2, None)] == values(Counted(F.lit(2)))
+    assert [("hello", "world")] == values(F.udtf(Greeting, returnType="a string, b string")())
+    toy_session.udtf.register("counted", Counted)
+    joined = "SELECT t.id, c.a FROM range(2) t(id), LATERAL counted(t.id::INT) c WHERE b IS NULL"
+    assert [(0, 0), (1, 1)] == values(toy_session.sql(joined))
+    rows = toy_session.create_dataframe([(1, [5, 3]), (2, [])], "id int, xs array<int>")
+    parts = toy_session.tvf.explode(rows.xs.outer()).toDF("x")
+    assert [(1, 3), (1, 5)] == values(rows.lateralJoin(parts).select("id", "x"))
+    with pytest.raises(OptionError, match="returnType"):
+        F.udtf(Greeting)
+
+
+def test_names_and_files_as_written(toy_session: Session, tmp_path: Path) -> None:
+    """An alias may differ in case alone; empty values are NULL besides `nullValue`."""
+    made = toy_session.create_dataframe([(1, 2)], ["uid", "other"])
+    assert ["UID", "other"] == made.select(F.col("uid").alias("UID"), "other").columns
+    assert ["UID", "other"] == made.withColumn("UID", F.col("uid") + 1).columns
+    (tmp_path / "x.csv").write_text("a,b\n1,NA\n2,\n3,x\n")
+    read = toy_session.read.option("header", True).option("nullValue", "NA")
+    assert 2 == read.csv(str(tmp_path / "x.csv")).filter("b IS NULL").count()
