@@ -45,6 +45,7 @@ from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
+from minishark.query.limits import DiskUse, Limits
 from minishark.query.locality import hosts_of
 from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.observer import QueryObserver
@@ -161,6 +162,7 @@ class Engine:
         self.prints = TaskPrints()
         self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self.explain_until_s = 0.0
+        self.limits = Limits()
         self.transaction: MemoryTransaction | None = None  # the one that the session has begun
         self.running: dict[int, QueryObserver] = {}
         self._tags: dict[int, frozenset[str]] = {}  # of those that run
@@ -308,6 +310,13 @@ class Engine:
             shared, settings=own.settings, definitions=(*shared.definitions, *own.definitions)
         )
 
+    @property
+    def limited_environment(self) -> Environment:
+        """The same, with the limits of each query."""
+        found = self.environment
+        limits = self.root.limits.settings(self.cluster.total_slots)
+        return replace(found, settings=(*limits, *found.settings)) if limits else found
+
     def add_definition(self, sql: str, *, own: bool) -> None:
         """Note a definition that the planning database accepts; `own` if for this session only."""
         engine = self if own else self.root
@@ -427,7 +436,8 @@ class Engine:
         self.running[number], self._tags[number] = observer, TAGS.get()
         observer.started(self.sources.shown(sql))
         try:
-            with stopped_by(observer.cancel):
+            limited = observer.limited_to(self.root.limits.query_timeout_s)
+            with limited, stopped_by(observer.cancel):
                 yield observer
         except BaseException as error:
             observer.raised(error, time.perf_counter() - began_s)
@@ -663,7 +673,7 @@ class _Query(Generic[Result]):
                 store=engine.cluster.store(),
                 folder=folder,
                 output=output,
-                environment=engine.environment,
+                environment=engine.limited_environment,
                 threads=engine.threads(engine.open_queries.count),
                 explained=self.explained,
                 traced=engine.explains_all,
@@ -671,6 +681,7 @@ class _Query(Generic[Result]):
                 adaptation=adaptation,
                 observer=self.observer,
                 on_print=engine.prints.show,
+                disk=DiskUse(engine.root.limits.query_disk_bytes),
             )
             run.run()
             result = self.sink.finish(run)
