@@ -590,10 +590,16 @@ class Session(Operations, CamelCase):
         """How many partitions `parallelize` makes: one per slot."""
         return self.total_slots
 
-    @property
-    def empty_dataframe(self) -> DataFrame:
-        """A DataFrame without rows; of one column, as SQL has no table without."""
-        return self.sql("SELECT NULL AS empty WHERE false")
+    def empty_dataframe(self, schema: SchemaLike) -> DataFrame:
+        """A DataFrame without rows.
+
+        Args:
+            schema: names and types of its columns, at least one.
+
+        Raises:
+            DataError: the schema is not understood.
+        """
+        return self.create_dataframe([], schema)
 
     def _calls(self) -> Calls:
         self._runtime.engine.check_open()

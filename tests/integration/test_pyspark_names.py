@@ -272,6 +272,9 @@ def test_a_seed_repeats_random_numbers(toy_session: Session) -> None:
     ):
         assert chosen.collect() == chosen.collect()
         assert chosen.columns == ["id"]
+    folds = rows.groupBy((F.rand(3) * 2).cast("int").alias("fold"))
+    mean = folds.agg(F.avg(F.rand(3)).alias("m")).orderBy("fold").collect()
+    assert [(0, 0.25), (1, 0.75)] == [(row.fold, round(row.m * 4) / 4) for row in mean]
     rows.unpersist()
 
 
@@ -376,6 +379,7 @@ def test_tags_interrupt_queries(toy_session: Session) -> None:
 
 def test_settings_and_caches(toy_session: Session, tmp_path: Path) -> None:
     """All settings; rows in caches are freed, and computed again."""
+    assert [] == toy_session.emptyDataFrame("a int").collect()
     assert "threads" in toy_session.conf.getAll
     assert toy_session.conf.isModifiable("timezone")
     assert not toy_session.conf.isModifiable("spark.sql.shuffle.partitions")
