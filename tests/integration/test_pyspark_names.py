@@ -15,6 +15,7 @@ import pytest
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
 from minishark import types as T  # noqa: N812 - as PySpark's users call it
+from minishark.dataframe.types import duckdb_type
 from minishark.errors import (
     CatalogError,
     ColumnError,
@@ -46,13 +47,13 @@ def test_types_and_rows(toy_session: Session) -> None:
     assert [("a", "BIGINT"), ("b", "VARCHAR[]")] == made.dtypes
     assert "struct<a:bigint,b:array<string>>" == schema.simpleString()
     assert "MAP(VARCHAR, DECIMAL(10, 2))" == T.MapType(T.StringType(), T.DecimalType(10, 2)).sql()
-    assert 'STRUCT("a" INT, "b" VARCHAR[])' == T.duckdb_type("struct<a:INT,b:array<string>>")
+    assert 'STRUCT("a" INT, "b" VARCHAR[])' == duckdb_type("struct<a:INT,b:array<string>>")
     person = Row("name", "age")
     assert [Row(name="Ada", age=36)] == toy_session.create_dataframe([person("Ada", 36)]).collect()
     assert {"name": "Ada", "age": 36} == person("Ada", 36).asDict()
     for wrong in ("array<int", "map<int>"):
         with pytest.raises(OptionError, match="no type"):
-            T.duckdb_type(wrong)
+            duckdb_type(wrong)
 
 
 def test_sql_takes_values_and_frames(toy_session: Session, frame: DataFrame) -> None:
