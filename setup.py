@@ -45,6 +45,7 @@ TEST = [
     *OBJECTS,
     *POSTGRES,
     *SQLALCHEMY,
+    "altair>=5",
     "flask-cors>=4",  # with flask and moto, an S3 server
     "flask>=3",
     "hypothesis>=6.100",
