@@ -146,7 +146,7 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     prints.add("late\n")
     prints.write()  # no task runs
     assert [] == files.new([folder])
-    assert prints.take().endswith("x\n... and 3,639 more characters")
+    assert prints.take().endswith("x\n... and 3,635 more characters")
     files.remove()
     assert not folder.exists()
     for _ in range(20):
