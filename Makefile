@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SCALE ?= 0.1
 SOURCES := minishark sparrow_core canary_core tests benchmarks docs examples setup.py
 
-.PHONY: help tpch test test-all style format types check bench ratchet wheel lock clean
+.PHONY: help tpch test test-all style format types check bench ratchet wheel sbom lock clean
 
 help:
 	@echo "make tpch      make TPC-H data, run the 22 queries, compare each answer with DuckDB's"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench     the 22 queries beside DuckDB (SCALE=1 make bench)"
 	@echo "make ratchet   compare speed with the last release (AGAINST=checkout make ratchet)"
 	@echo "make wheel     build dist/*.whl"
+	@echo "make sbom      list what the wheel installs: dist/minishark.cdx.json"
 	@echo "make lock      make requirements.lock again, from setup.py's ranges"
 	@echo "make clean     remove what these commands made, but for the TPC-H data"
 
@@ -65,6 +66,10 @@ ratchet: $(READY)
 
 wheel: $(READY)
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+sbom: $(READY)
+	@mkdir -p dist
+	@$(BIN)/python docs/sbom.py > dist/minishark.cdx.json
 
 lock:
 	@rm -rf $(VENV)-lock

@@ -9,6 +9,7 @@
     ├── OptionError           invalid option or argument
     ├── UnsupportedError      valid SQL that minishark does not run
     ├── ExecutionError        the statement failed during execution
+    │   ├── QueryTimeoutError     it took longer than query_timeout_s
     │   ├── TaskFailedError       a task raised; carries the task's message
     │   ├── FunctionError         a user's function failed, or returned what its schema excludes
     │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
@@ -144,6 +145,10 @@ class TasksLostError(ExecutionError):
 
 class TaskTimeoutError(ExecutionError, TimeoutError):
     """A call of a Python function took longer than its timeout, and was stopped."""
+
+
+class QueryTimeoutError(ExecutionError, TimeoutError):
+    """A query or load took longer than `query_timeout_s`, and was cancelled."""
 
 
 class PartitionsLostError(TasksLostError):

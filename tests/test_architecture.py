@@ -17,6 +17,7 @@ import pytest
 import sparrow_core
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("minishark", "sparrow_core", "canary_core")
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
@@ -528,3 +529,18 @@ def test_large_classes_are_built_by_names(pytestconfig: pytest.Config) -> None:
             told = {each.arg: ast.unparse(each.value) for each in keywords}
             found[f"{_file(module)}:{node.name}"] += told.get("kw_only") != "True"
     _check_exceptions("positional_fields", +found, pytestconfig)
+
+
+def test_no_data_is_evaluated_as_code() -> None:
+    """There is one `eval`, of what is compiled from a constant."""
+    found = []
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                    continue
+                if node.func.id in ("eval", "exec", "compile", "__import__"):
+                    where = str(file.relative_to(ROOT))
+                    found.append((where, node.func.id, ast.unparse(node.args[0])))
+    place, constant = "minishark/worker/duckdb_slot.py", "'_minishark_run(_minishark_text)'"
+    assert [(place, "compile", constant), (place, "eval", "_FRAGMENT")] == sorted(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_BYTES_MAX = 500_000
@@ -36,6 +38,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def test_the_bill_of_materials() -> None:
+    """It lists what a plain installation needs, in the locked versions."""
+    bill = runpy.run_path(str(ROOT / "docs" / "sbom.py"))["bill"]()
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    locked = {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in lines}
+    found = {each["name"]: each["version"] for each in bill["components"]}
+    assert {"duckdb", "pyarrow", "pyzmq", "msgspec"} <= found.keys()
+    assert "pytest" not in found
+    assert found == {name: locked[name] for name in found}
+    known = {each["bom-ref"] for each in (*bill["components"], bill["metadata"]["component"])}
+    edges = bill["dependencies"]
+    assert known == {edge["ref"] for edge in edges}
+    assert known >= {need for edge in edges for need in edge["dependsOn"]}
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import getpass
+import math
 import operator
 import os
 import secrets
@@ -27,7 +28,8 @@ from minishark.cluster import wire
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import make_folders
-from minishark.cluster.joining import greet, open_schedulers, own_endpoint
+from minishark.cluster.joining import RefusedError, greet, open_schedulers, own_endpoint
+from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.node import IDLE, service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
@@ -48,7 +50,6 @@ _KEEP_EVERY_S = 1.0
 _SLOTS_S = 5.0
 _LOCALITY_WAIT_S = 1.0
 _SCHEDULERS_MAX = 8
-_NODES_WAIT_S = 15.0  # for a node to answer, when none does any more
 _NODES_STEP_S = 0.05
 
 
@@ -68,11 +69,20 @@ class AttachedCluster:
     loses_files = True
     elastic = True
 
-    def __init__(self, address: str, keys: str | Keys | None = None, *, slots: int = 1) -> None:
+    def __init__(
+        self,
+        address: str,
+        keys: str | Keys | None = None,
+        *,
+        slots: int = 1,
+        find: Callable[[], str] | None = None,
+        recovery_timeout_s: float = RECOVERY_S,
+    ) -> None:
         """Connect to the cluster of the node at `address`, which may end in `/<public key>`.
 
         `keys` are a folder, or what is in it. The session begins when there are as many `slots`; a
-        few seconds later also with fewer.
+        few seconds later also with fewer. When no node answers any more, `find` says where the
+        cluster is now; without it, `address` is asked again.
         """
         keys = load_keys(keys)
         self.store_name = f"{SESSION_PREFIX}{secrets.token_hex(4)}"  # of files that it writes
@@ -86,6 +96,10 @@ class AttachedCluster:
         self._has: dict[str, set[str]] = {}
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         self._known: list[str] = []  # services of the nodes that there were at last
+        self._find = find or (lambda: address)
+        self._recovery_s = recovery_timeout_s
+        # When and why the cluster, started again, did not take this session.
+        self._refused = (-math.inf, "")
         self._released: frozenset[str] = frozenset()  # draining nodes that it needs no more
         self._needed: Callable[[], frozenset[str]] = frozenset
         with contextlib.ExitStack() as undo:
@@ -120,7 +134,7 @@ class AttachedCluster:
                 found = sum(each.slots for node in nodes for each in node.executors)
                 return found >= slots or (found > 0 and time.monotonic() > patience)
 
-            self._sparrow = open_schedulers(welcome, front, keys, complete)
+            self._sparrow = open_schedulers(welcome, front, keys, complete, self._recovery_s)
             undo.callback(self._sparrow.close)
             self.backend: Backend = self._sparrow
             started_s = psutil.Process().create_time()
@@ -131,6 +145,7 @@ class AttachedCluster:
                 user=user,
                 pid=os.getpid(),
                 started_s=started_s,
+                versions=wire.own_versions(),
             )
             self._ask_nodes(self._keep)
             undo.pop_all()
@@ -210,12 +225,16 @@ class AttachedCluster:
 
     def _awaited_nodes(self) -> tuple[StoreLocation, ...]:
         """The live nodes: some, unless none answers for a while."""
-        deadline = time.monotonic() + _NODES_WAIT_S
+        began_s = time.monotonic()
+        deadline = began_s + self._recovery_s
         while not (nodes := self._nodes()):
+            refused_s, refusal = self._refused
+            if refused_s > began_s:
+                raise ClusterError(refusal)
             if time.monotonic() > deadline or self._stop.is_set():
                 raise ClusterError(
-                    f"No node of the cluster has answered for {_NODES_WAIT_S:g} s. Check the nodes "
-                    "and the network to them: statements work again when one answers."
+                    f"No node of the cluster has answered for {self._recovery_s:g} s. Check the "
+                    "nodes and the network to them: statements work again when one answers."
                 )
             time.sleep(_NODES_STEP_S)
         return nodes
@@ -316,7 +335,9 @@ class AttachedCluster:
             asked = self._known  # no scheduler answers: one may have come back elsewhere
         replies = self._connections.call_all(asked, request, _CALL_S)
         self._silent = (self._silent - set(asked)) | (set(asked) - set(replies))
-        for reply in replies.values():
+        for service, reply in replies.items():
+            if isinstance(reply, wire.Failure) and reply.refused:
+                raise RefusedError(f"The node at {service} has another version. {reply.message}")
             if isinstance(reply, wire.Failure):
                 raise ResourceError(f"A node can't store files: {reply.message}")
         return replies
@@ -328,14 +349,27 @@ class AttachedCluster:
                 beat = structs.replace(
                     self._keep, released=released, schedulers=self._sparrow.live_schedulers
                 )
-                self._learn(self._ask_nodes(beat).values())
+                self._learn(self._kept(beat))
                 self._make_missing_folders()
                 self._remote_files.remove_unwanted()
 
-    def _learn(self, replies: Iterable[wire.Reply]) -> None:
+    def _kept(self, beat: wire.KeepSession) -> list[tuple[str, ...]]:
+        """Send a heartbeat; the schedulers that each node knows."""
+        found: list[tuple[str, ...]] = []
+        try:
+            replies = self._ask_nodes(beat).values()
+            found = [reply.schedulers for reply in replies if isinstance(reply, wire.Kept)]
+            if not found:  # all are gone, or have started again elsewhere
+                address = service_address(self._find(), self._keys)
+                found = [greet(self._connections, address, _CALL_S).schedulers]
+        except RefusedError as error:
+            self._refused = (time.monotonic(), str(error))
+            self._sparrow.fail_all(str(error))  # they would wait in vain
+        return found
+
+    def _learn(self, told: Iterable[tuple[str, ...]]) -> None:
         """Use the schedulers that nodes know, which may have come back under another address."""
         known = self._sparrow.live_schedulers
-        told = [reply.schedulers for reply in replies if isinstance(reply, wire.Kept)]
         found = dict.fromkeys(Address(each) for schedulers in told for each in schedulers)
         new = [each for each in found if each not in known]
         if new:

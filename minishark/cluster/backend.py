@@ -302,7 +302,7 @@ def job_error(event: JobFailed, where: str = "") -> MinisharkError:
             return QueryCancelledError("The query was cancelled.")
         case "task_lost":
             return TasksLostError(f"The query failed{where}: {event.message}{story}")
-        case "no_nodes" | "no_scheduler":
+        case "no_nodes" | "no_executors" | "no_scheduler" | "protocol":
             return ClusterError(f"The cluster can't run the query: {event.message}{story}")
         case _:
             return ExecutionError(f"The query failed{where}: {event.message}{story}")

@@ -21,10 +21,13 @@ from sparrow_core.runtime.transport.keys import (
     secure_client,
     split_endpoint,
 )
+from sparrow_core.runtime.transport.refusal import refuses
 
 _IDLE_MAX = 8  # sockets kept for each service
 _IDLE_S = 60.0  # and for how long: one to a node that has left would try to connect for ever
 _STEP_MS = 100
+_DOUBT_S = 0.15  # without an answer, after which it is looked whether the process has ended
+_REFUSAL_S = 0.1
 _CLOSE_S = 5.0
 _HEARTBEAT_MS = 2_000
 # Not less: while a chunk is on its way over a slow link, no answer can come.
@@ -138,7 +141,8 @@ class Connections:
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
         """The replies of several services, asked concurrently, by service."""
-        # Services that do not answer in time, or with a malformed reply, are left out.
+        # Services that do not answer in time, or with a malformed reply, are left out; at once if
+        # their processes have ended.
         waiting: dict[zmq.Socket[bytes], str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
@@ -150,7 +154,13 @@ class Connections:
                 poller.register(socket, zmq.POLLIN)
                 socket.send(message)
             deadline = time.monotonic() + timeout_s
+            doubt_s = time.monotonic() + _DOUBT_S
             while waiting and time.monotonic() < deadline and not self.interrupted.is_set():
+                if time.monotonic() > doubt_s:
+                    doubt_s = time.monotonic() + _DOUBT_S
+                    for socket in [s for s in waiting if refuses(waiting[s], _REFUSAL_S)]:
+                        poller.unregister(socket)
+                        self._release(waiting.pop(socket), socket, usable=False)
                 for socket, _ in poller.poll(_STEP_MS):
                     answer = socket.recv_multipart()
                     poller.unregister(socket)

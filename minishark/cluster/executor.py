@@ -15,7 +15,7 @@ from msgspec import structs
 
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
-from minishark.cluster.machine import node_meter
+from minishark.cluster.machine import confine, node_meter
 from minishark.cluster.program_slot import ProgramSlot
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.errors import ClusterError
@@ -74,6 +74,7 @@ class ExecutorRunner:
         self._jobs: dict[str, Job] = {}
         self._own_process = "own_process" in config
         if self._own_process:
+            confine(memory)
             PRINTS.install()
         self._closing = threading.Event()
         self._tidying = threading.Thread(target=self._tidy, name="minishark-tidy", daemon=True)

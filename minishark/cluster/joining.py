@@ -14,6 +14,7 @@ from pathlib import Path
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError, load_keys
+from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.node import store_of
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.wire import Failure, Hello, Welcome, own_versions
@@ -30,17 +31,21 @@ _numbers = itertools.count()  # of connections that tasks of this process have o
 _SILENCE_MIN_S = 0.25  # each ping costs the front end a wake-up
 
 
-def greet(connections: Connections, service: str) -> Welcome:
+class RefusedError(ClusterError):
+    """The cluster has other versions: no wait helps."""
+
+
+def greet(connections: Connections, service: str, timeout_s: float | None = None) -> Welcome:
     """Handshake with a node: exchange versions, which must be equal; learn its schedulers."""
     try:
-        reply = connections.call(service, Hello(own_versions()), _HELLO_S)
+        reply = connections.call(service, Hello(own_versions()), timeout_s or _HELLO_S)
     except NoAnswerError as error:
         raise ClusterError(
             f"No cluster answers at {service}: wrong address, not running, or it does not "
             "accept your key."
         ) from error
     if isinstance(reply, Failure):
-        raise ClusterError(f"The cluster at {service} rejected the connection. {reply.message}")
+        raise RefusedError(f"The cluster at {service} rejected the connection. {reply.message}")
     if not isinstance(reply, Welcome):
         raise ClusterError(f"No minishark cluster at {service}.")
     return reply
@@ -65,9 +70,10 @@ def open_schedulers(
     listen: str,
     keys: Keys | None,
     complete: Callable[[Sequence[NodeStatus]], bool],
+    recovery_s: float = RECOVERY_S,
 ) -> RemoteCluster:
     """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known."""
-    config = ClientConfig(silence_min_s=_SILENCE_MIN_S)
+    config = ClientConfig(silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s)
     schedulers = tuple(map(Address, welcome.schedulers))
     sparrow = RemoteCluster(schedulers, listen=listen, keys=keys, config=config)
     try:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from minishark.cluster.wire import Usage
     from minishark.worker.store import Store
 
+RECOVERY_S = 30.0
+"""How long a statement waits for a node and a scheduler, unless the session says otherwise."""
+
 _RESTARTS = 5  # of a process in a row: some seconds, in which queries wait
 _LOCALITY_WAIT_S = 30.0  # until a task may run elsewhere, unless its preferred nodes are dead
 
@@ -52,6 +55,7 @@ class ClusterOptions:
     memory_limit_bytes: int | None = None  # of all nodes; None for a share of the machine's
     scaling: ScalingOptions | None = None  # None: as many nodes as at the start
     audit: Path | None = None  # folder for Sparrow's audit logs; None for none
+    recovery_timeout_s: float = RECOVERY_S
 
     def check(self) -> None:
         for name in ("nodes", "executors_per_node", "schedulers"):
@@ -118,14 +122,17 @@ class OwnCluster:
         run_folder.mkdir(mode=0o700)
         if options.in_process:
             threads = InProcessCluster(
-                configs, schedulers=options.schedulers, audit_dir=options.audit
+                configs,
+                schedulers=options.schedulers,
+                audit_dir=options.audit,
+                recovery_s=options.recovery_timeout_s,
             )
             with _translated_errors():
                 threads.start()
             return threads
         processes = LocalCluster(
             configs, schedulers=options.schedulers, run_dir=run_folder, restarts=_RESTARTS,
-            audit_dir=options.audit,
+            audit_dir=options.audit, recovery_s=options.recovery_timeout_s,
         )  # fmt: skip
         processes.launch()
         return processes

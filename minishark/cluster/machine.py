@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -22,6 +24,7 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.storage import StorageMeter
 
 _STARTED_TOLERANCE_S = 1.0
+_STACKS_BYTES = 256 << 20  # of threads to come, which use little of them
 
 
 RUNNER = "minishark.cluster.executor:make_runner"
@@ -48,6 +51,27 @@ def node_memory(limit_bytes: int | None, nodes: int, executors: int) -> NodeMemo
             "start fewer nodes or executors."
         )
     return NodeMemory(total // nodes, executors)
+
+
+def confine(memory: NodeMemory) -> None:
+    """Let this process have no more memory of its own than its whole node may, from now on.
+
+    What exceeds that gets a MemoryError, be it user code or DuckDB, before the kernel kills
+    processes. Mapped files, so tables and shuffles, do not count.
+    """
+    # Not RLIMIT_AS, which counts mapped files; a control group needs rights that few have, and
+    # kills. Of what is allocated, little may be used: 8 MiB for the stack of each thread.
+    allowed = _allocated_bytes() + memory.limit_bytes + _STACKS_BYTES
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (allowed, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+
+
+def _allocated_bytes() -> int:
+    """What counts for RLIMIT_DATA, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = next((line for line in lines if line.startswith("VmData:")), "VmData: 0 kB")
+    return int(found.split()[1]) << 10
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -43,10 +42,10 @@ from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core.runtime.transport.keys import Keys
+from sparrow_core.runtime.transport.refusal import refuses
 
 LEASE_S = 15.0  # lease of a session on another host
 CUT_OFF_MAX_S = 120.0  # a session whose host does not say that it is dead is, after this silence
-_CONNECT_S = 1.0
 
 SESSION_PREFIX = "s-"
 _REAP_S = 5.0
@@ -74,20 +73,6 @@ class _Session:
             is_dead, self.refuses = self.refuses.result(), None
             return not is_dead
         return True
-
-
-def refuses(service: str) -> bool:
-    """Whether the host of a service says that nobody listens there."""
-    if not service.startswith("tcp://"):
-        return True
-    host, _, port = service.removeprefix("tcp://").partition("/")[0].rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
-    except (ConnectionRefusedError, ValueError):
-        return True
-    except OSError:  # the network is cut, or the machine is down
-        return False
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +129,10 @@ class NodeService(Service):
     def answer(self, request: wire.Request) -> wire.Reply:
         match request:
             case wire.Hello(versions):
-                problem = wire.versions_differ(versions, self._versions)
-                return wire.Failure(problem) if problem else self._welcome
-            case wire.KeepSession(session=session):
+                return self._refusal(versions) or self._welcome
+            case wire.KeepSession(session=session, versions=versions):
+                if refusal := self._refusal(versions):
+                    return refusal
                 self.path(session)
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
@@ -181,6 +167,10 @@ class NodeService(Service):
                 return wire.Done()
             case _:
                 return super().answer(request)
+
+    def _refusal(self, versions: dict[str, str]) -> wire.Failure | None:
+        problem = wire.versions_differ(versions, self._versions)
+        return wire.Failure(problem, refused=True) if problem else None
 
     def _remove_copies(self, files: Sequence[PurePosixPath]) -> None:
         # Folders are listed once: there may be thousands of files in each, and as many unwanted.

@@ -42,6 +42,7 @@ class KeepSession(Message, frozen=True, kw_only=True):
     started_s: float  # start time of its process `pid`, in seconds since 1970
     released: tuple[str, ...] = ()  # draining nodes of which the session needs nothing any more
     schedulers: tuple[str, ...] = ()  # that it knows
+    versions: dict[str, str] = {}  # as in Hello: the node may have been started again
 
 
 class EndSession(Message, frozen=True):
@@ -179,10 +180,11 @@ class Done(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """The request failed; `missing` if there is no such file."""
+    """The request failed; `missing` if there is no such file, `refused` if versions differ."""
 
     message: str
     missing: bool = False
+    refused: bool = False
 
 
 class Chunk(Message, frozen=True, kw_only=True):

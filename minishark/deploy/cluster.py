@@ -6,23 +6,33 @@ import time
 
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Placement
+from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
 from minishark.deploy.deployment import Deployment
 from minishark.errors import ClusterError
 
-_HEAD_S = 15.0
 _POLL_S = 0.05
 
 
 class DeployedCluster(AttachedCluster):
     """A cluster that was launched for one session; `Cluster` documents its methods."""
 
-    def __init__(self, deployment: Deployment, scaling: ScalingOptions | None = None) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        scaling: ScalingOptions | None = None,
+        recovery_timeout_s: float = RECOVERY_S,
+    ) -> None:
         """Connect to a deployment that has started, and own it from now on."""
         self.deployment = deployment
         self._scaler = None if scaling is None else Autoscaler(options=scaling, fleet=self)
         try:
-            super().__init__(deployment.address, deployment.keys, slots=deployment.slots)
+            super().__init__(
+                deployment.address,
+                deployment.keys,
+                slots=deployment.slots,
+                recovery_timeout_s=recovery_timeout_s,
+            )
         except BaseException:
             deployment.close()
             raise
@@ -53,7 +63,7 @@ class DeployedCluster(AttachedCluster):
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """As of any cluster; a head that is started again is waited for."""
-        deadline = time.monotonic() + _HEAD_S
+        deadline = time.monotonic() + self._recovery_s
         while not self.nodes and not self._closed and time.monotonic() < deadline:
             if self.deployment.problem:
                 raise ClusterError(f"No node is left. {self.deployment.problem}")

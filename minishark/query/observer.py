@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minishark.errors import QueryCancelledError
+from minishark.errors import QueryCancelledError, QueryTimeoutError
 from minishark.events import kinds
 from minishark.events.traces import trace_parent
 from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
@@ -29,11 +29,13 @@ class QueryObserver:
         number: of the query in its session.
         emit: takes its events.
         kind: "query" or "load".
+        timed_out_s: its limit, if it was cancelled as that is over.
     """
 
     number: int
     emit: Callable[[kinds.AnyEvent], None]
     kind: str = "query"
+    timed_out_s: float | None = None
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _revisions: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -45,6 +47,31 @@ class QueryObserver:
         with self._lock:
             if self._stop is not None:
                 self._stop()
+
+    @contextlib.contextmanager
+    def limited_to(self, seconds: float | None) -> Iterator[None]:
+        """A block that is cancelled after so long; it raises QueryTimeoutError then."""
+        if seconds is None:
+            yield
+            return
+        timer = threading.Timer(seconds, self._time_out, (seconds,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except QueryCancelledError as error:
+            if self.timed_out_s is None:
+                raise
+            raise QueryTimeoutError(
+                f"The {self.kind} took longer than query_timeout_s, {seconds:g} s, and was "
+                "cancelled."
+            ) from error
+        finally:
+            timer.cancel()
+
+    def _time_out(self, seconds: float) -> None:
+        self.timed_out_s = seconds
+        self.cancel()
 
     @contextlib.contextmanager
     def stopped_by(self, stop: Callable[[], None]) -> Iterator[None]:

@@ -29,8 +29,10 @@ from minishark.cluster.backend import (
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
+from minishark.query.limits import DiskUse
 from minishark.query.metrics import StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
@@ -45,6 +47,9 @@ from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
 
+_KEPT = (OutputKind.PARTITION, OutputKind.FILES)
+"""Outputs that are what the user asked for: no query takes them for itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -56,6 +61,7 @@ class Site:
     placement: Callable[[], Placement]
     # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
+    clock: Clock = SYSTEM_CLOCK
 
 
 _LOOK_S = 0.5  # between looks at what tasks print
@@ -86,6 +92,7 @@ class QueryRun:
     observer: QueryObserver | None = None  # told what happens; it may end the query
     on_print: OnPrint | None = None  # takes what user code prints in tasks
     printed: PrintedFiles = field(default_factory=PrintedFiles)  # reads what they print meanwhile
+    disk: DiskUse = field(default_factory=lambda: DiskUse(None))
     _looked_s: float = 0.0
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
@@ -111,7 +118,11 @@ class QueryRun:
             profiled=self.explained,
         )
         self._jobs = StageJobs(
-            graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
+            graph=self._graph,
+            backend=self.site.backend,
+            work=self,
+            lost_nodes=self.site.lost_nodes,
+            clock=self.site.clock,
         )
 
     @property
@@ -295,6 +306,8 @@ class QueryRun:
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
             self._show(event.executor, output.outcome.printed)
+            if submission.stage != self._last.index or self.output.kind not in _KEPT:
+                self.disk.add(output.outcome)
             if self.observer is not None:
                 self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):

@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from minishark.cluster.local import ClusterOptions, OwnCluster
+from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
+from minishark.query.limits import Limits
 from minishark.session.lazy import imported
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
@@ -77,6 +78,10 @@ def connect(
     storage_options: StorageOptions | None = None,
     warehouse: str | Path | Mapping[str, str] | None = None,
     audit: str | Path | None = None,
+    recovery_timeout_s: float = RECOVERY_S,
+    query_timeout_s: float | None = None,
+    task_timeout_s: float | None = None,
+    query_disk_limit: int | str | None = None,
     progress: bool | None = None,
     prints: bool = True,
 ) -> Session:
@@ -143,8 +148,17 @@ def connect(
         audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
             each process: when each task was placed, started and ended. `sparrow audit FOLDER`
             reports times and shares, and says why a task ran where it did. None for none.
-        progress: whether queries that take a while show their progress on stderr, if that is a
-            terminal; None for an interactive Python only.
+        recovery_timeout_s: how long statements and calls wait for a node and a scheduler that
+            answer, in seconds, while those that died are being started again (see
+            docs/reliability.md). Ctrl-C ends the wait.
+        query_timeout_s: seconds after which a query or load is cancelled, with QueryTimeoutError;
+            None for no limit.
+        task_timeout_s: seconds after which a call of a Python function is given up that names no
+            timeout of its own, with TaskTimeoutError; None for no limit.
+        query_disk_limit: how much a query may write to disk for itself, where its rows do not fit
+            into memory, as "10GiB" or in bytes; more is a ResourceError. None for no limit.
+        progress: whether queries and programs that take a while show their progress on stderr, if
+            that is a terminal; None for an interactive Python only.
         prints: whether what user code prints in tasks is shown on stderr, with the executor's name
             before each line; at most 16,384 characters of a task. Lines of other hosts come when
             their task has ended.
@@ -192,8 +206,12 @@ def connect(
             warehouse=warehouse,
             progress=progress,
             prints=prints,
+            limits=limits,
         )
 
+    if not recovery_timeout_s > 0:
+        raise OptionError("recovery_timeout_s must be a number of seconds above 0.")
+    limits = Limits.of(query_timeout_s, task_timeout_s, query_disk_limit)
     storage = Storage.of(storage_options)
     limit = None if memory_limit is None else parse_size(memory_limit)
     if audit is not None and cluster is not None:
@@ -212,7 +230,7 @@ def connect(
             memory_limit_bytes=limit,
             most_nodes=max_nodes,
         )
-        return begin(_deployed(cluster, shape, scaling))
+        return begin(_deployed(cluster, shape, scaling, recovery_timeout_s))
     if cpus_per_node is not None:
         raise OptionError("cpus_per_node is for clusters on Ray or Dask; use executors_per_node.")
     if cluster is not None:
@@ -222,7 +240,7 @@ def connect(
             raise OptionError("A running cluster has its nodes; connect without them.")
         if memory_limit is not None:
             raise OptionError("A running cluster has its memory limit.")
-        return begin(_attached(cluster, keys))
+        return begin(_attached(cluster, keys, recovery_timeout_s))
     if keys is not None:
         raise OptionError("keys go with the address of a cluster.")
     _check_import(placement)
@@ -241,6 +259,7 @@ def connect(
         memory_limit_bytes=limit,
         scaling=scaling,
         audit=None if audit is None else Path(audit).absolute(),
+        recovery_timeout_s=recovery_timeout_s,
     )
     with contextlib.ExitStack() as undo:
         own = OwnCluster(options)
@@ -262,7 +281,9 @@ def _scaling(min_nodes: int | None, max_nodes: int | None, idle_s: float) -> Sca
     )
 
 
-def _deployed(cluster: Any, shape: Shape, scaling: ScalingOptions | None) -> Cluster:
+def _deployed(
+    cluster: Any, shape: Shape, scaling: ScalingOptions | None, recovery_timeout_s: float
+) -> Cluster:
     deployment = deploy(cluster, shape)
     with contextlib.ExitStack() as undo:
         undo.callback(deployment.close)
@@ -270,16 +291,23 @@ def _deployed(cluster: Any, shape: Shape, scaling: ScalingOptions | None) -> Clu
         from minishark.deploy.cluster import DeployedCluster  # noqa: PLC0415 - slow to import
 
         deployment.await_start()
-        found = DeployedCluster(deployment, scaling)
+        found = DeployedCluster(deployment, scaling, recovery_timeout_s)
         undo.pop_all()
     return found
 
 
-def _attached(cluster: str, keys: str | Path | None) -> Cluster:
+def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) -> Cluster:
     imported("minishark.session.session")
     from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
 
-    return AttachedCluster(*resolve(cluster, None if keys is None else str(keys)))
+    folder = None if keys is None else str(keys)
+    address, found = resolve(cluster, folder)
+    return AttachedCluster(
+        address,
+        found,
+        find=lambda: resolve(cluster, folder)[0],
+        recovery_timeout_s=recovery_timeout_s,
+    )
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:

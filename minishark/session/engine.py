@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -44,6 +45,7 @@ from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
+from minishark.query.limits import DiskUse, Limits
 from minishark.query.locality import hosts_of
 from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.observer import QueryObserver
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
     from minishark.session.memory_transactions import MemoryTransaction
 
 OPEN_MAX = 1000
+# Of the queries that this thread, or asyncio task, runs: by these their user interrupts them.
+TAGS: ContextVar[frozenset[str]] = ContextVar("tags", default=frozenset())
 _MERGER_END_S = 5.0  # until nobody waits for it any more, when the cluster is gone
 _BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
 _SLOTS_HELD = "Ran in the front end, as programs hold all slots."
@@ -158,8 +162,10 @@ class Engine:
         self.prints = TaskPrints()
         self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self.explain_until_s = 0.0
+        self.limits = Limits()
         self.transaction: MemoryTransaction | None = None  # the one that the session has begun
         self.running: dict[int, QueryObserver] = {}
+        self._tags: dict[int, frozenset[str]] = {}  # of those that run
         self._query_numbers = itertools.count(1)
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
         self._warnings: list[str] = list(cluster.warnings)
@@ -200,6 +206,7 @@ class Engine:
         self.planner = self.planner.over(self.planning)
         self.planner.catalog, self.transaction = self.tables.catalog, None
         self.own_environment = Environment(storage=self.storage)
+        self._tags = {}
         self.progress_handlers, self._warnings, self._promised = (), [], set()
         for setting in settings:
             self.add_setting(session_setting(setting) or setting)
@@ -303,6 +310,13 @@ class Engine:
             shared, settings=own.settings, definitions=(*shared.definitions, *own.definitions)
         )
 
+    @property
+    def limited_environment(self) -> Environment:
+        """The same, with the limits of each query."""
+        found = self.environment
+        limits = self.root.limits.settings(self.cluster.total_slots)
+        return replace(found, settings=(*limits, *found.settings)) if limits else found
+
     def add_definition(self, sql: str, *, own: bool) -> None:
         """Note a definition that the planning database accepts; `own` if for this session only."""
         engine = self if own else self.root
@@ -332,7 +346,9 @@ class Engine:
         """The Python functions that statements of all sessions may call from now on."""
         root = self.root
         root.planner.python.by_name = functions
-        root.planning.set_functions(functions, (n for n, f in functions.items() if f.volatile))
+        # A task's index is the same however often the task runs, so that it may be distributed.
+        varying = (n for n, f in functions.items() if f.volatile and not f.takes_task)
+        root.planning.set_functions(functions, varying)
         with self._lock:
             root.own_environment = replace(
                 root.own_environment, functions=tuple(functions.values())
@@ -417,16 +433,17 @@ class Engine:
 
         number, began_s = next(self._query_numbers), time.perf_counter()
         observer = QueryObserver(number=number, emit=emit, kind=kind)
-        self.running[number] = observer
+        self.running[number], self._tags[number] = observer, TAGS.get()
         observer.started(self.sources.shown(sql))
         try:
-            with stopped_by(observer.cancel):
+            limited = observer.limited_to(self.root.limits.query_timeout_s)
+            with limited, stopped_by(observer.cancel):
                 yield observer
         except BaseException as error:
             observer.raised(error, time.perf_counter() - began_s)
             raise
         finally:
-            del self.running[number]
+            del self.running[number], self._tags[number]
 
     @contextlib.contextmanager
     def binding(self, sql: str) -> Iterator[None]:
@@ -446,6 +463,10 @@ class Engine:
         if observer is not None:
             observer.cancel()
         return observer is not None
+
+    def tagged(self, tag: str | None) -> list[int]:
+        """The numbers of this session's running queries that have a tag; of all, for None."""
+        return [number for number, tags in tuple(self._tags.items()) if tag is None or tag in tags]
 
     def explain_for(self, seconds: float) -> None:
         """For so long, events say of every task why it ran where it did."""
@@ -652,7 +673,7 @@ class _Query(Generic[Result]):
                 store=engine.cluster.store(),
                 folder=folder,
                 output=output,
-                environment=engine.environment,
+                environment=engine.limited_environment,
                 threads=engine.threads(engine.open_queries.count),
                 explained=self.explained,
                 traced=engine.explains_all,
@@ -660,6 +681,7 @@ class _Query(Generic[Result]):
                 adaptation=adaptation,
                 observer=self.observer,
                 on_print=engine.prints.show,
+                disk=DiskUse(engine.root.limits.query_disk_bytes),
             )
             run.run()
             result = self.sink.finish(run)

@@ -253,7 +253,7 @@ class Runtime:
         return self.engine.sources.with_calls(sql)
 
     def handles(self, sql: str) -> tuple[object, ...]:
-        return self.engine.sources.handles(sql)
+        return (*self.engine.sources.handles(sql), *self.engine.cached.handles(sql))
 
     @property
     def table_names(self) -> list[str]:

@@ -38,6 +38,7 @@ from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
 from minishark.programs.result_table import IntoTable
+from minishark.query.limits import Limits
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
@@ -46,7 +47,9 @@ from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table
 from minishark.session.connect import check_placement
 from minishark.session.engine import Engine
 from minishark.session.lazy import imported
+from minishark.session.operations import Operations, made
 from minishark.session.page import serve_session, share, show
+from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
 from minishark.session.served import Served
 from minishark.session.shown import session_html
@@ -79,7 +82,7 @@ class _Builder:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
-class Session(CamelCase):
+class Session(Operations, CamelCase):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
     Safe to use from several threads. It is also a context manager.
@@ -99,12 +102,14 @@ class Session(CamelCase):
         warehouse: str | Path | Mapping[str, str] | None = None,
         progress: bool | None = None,
         prints: bool = True,
+        limits: Limits | None = None,
     ) -> None:
         placing = partial(cluster.placement, placement, probe_ratio)
         self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
         self._runtime.owner = weakref.ref(self)
         self._runtime.progress = progress
         self._runtime.engine.prints.are_shown = prints
+        self._runtime.engine.limits = limits or Limits()
         self._statements = Statements(self._runtime)
         if warehouse is not None:
             self._runtime.open_warehouse(warehouse)
@@ -120,6 +125,7 @@ class Session(CamelCase):
         if event_log is not None:
             self._watcher.write_to(event_log)
         is_here(self._name, self)
+        made(self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
@@ -485,7 +491,8 @@ class Session(CamelCase):
             >>> session.submit(pow, 2, 10).result()
             1024
         """
-        return self._calls().submit(fn, args, kwargs)
+        options = call_options((), 0, self._call_timeout(None))
+        return self._calls().submit(fn, args, kwargs, options=options)
 
     def map(
         self,
@@ -519,7 +526,7 @@ class Session(CamelCase):
             >>> list(session.map(pow, [2, 3], [5, 2]))
             [32, 9]
         """
-        options = call_options(prefers, retries, timeout)
+        options = call_options(prefers, retries, self._call_timeout(timeout))
         return self._calls().map(
             fn, iterables, chunksize=chunksize, options=options, ordered=ordered
         )
@@ -543,7 +550,11 @@ class Session(CamelCase):
             ...     executor.submit(pow, 2, 10).result()
             1024
         """
-        return self._calls().executor(call_options(prefers, retries, timeout))
+        options = call_options(prefers, retries, self._call_timeout(timeout))
+        return self._calls().executor(options)
+
+    def _call_timeout(self, named: float | None) -> float | None:
+        return self._runtime.engine.root.limits.task_timeout_s if named is None else named
 
     def broadcast(self, value: T) -> Broadcast[T]:
         """Store a value once per node, for functions that read it as `shared.value`.
@@ -659,12 +670,12 @@ class Session(CamelCase):
             balancer=balancer,
         )
         runtime = self._runtime
+        shown, table = partial(line_for_people, wanted=runtime.progress), None
         with runtime.engine.up_to_date():
-            if into is None:
-                return runtime.engine.programs.start(driver, options)
-            runtime.tables.check_new(into, replace=replace)
-            table = IntoTable(into, Layout(), replace, partial(self.table, into))
-            return runtime.engine.programs.start(driver, options, table)
+            if into is not None:
+                runtime.tables.check_new(into, replace=replace)
+                table = IntoTable(into, Layout(), replace, partial(self.table, into))
+            return runtime.engine.programs.start(driver, options, table, shown)
 
     # The cluster
 

@@ -24,9 +24,10 @@ Everything here is done for one writer at a time; what is published, and when, `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -178,29 +179,33 @@ class DeltaWriter:
         """
         partitions = list(table.partitions)
         store = self.cluster.store()
-        try:
+        with _told(table):
             for index, some in self._placed(table, rows, buckets):
                 if index < len(partitions):
                     partitions[index] = self._with_delta(table, partitions[index], some, store)
                 else:
                     partitions.append(self._new_partition(table, index, some, store))
-        except InputMissingError as error:
-            raise lost_partitions(table, error.files) or error from error
-        except OSError as error:
-            if error.errno in FULL:
-                raise ResourceError(disk_full(error)) from error
-            raise
         return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
 
     def emptied(self, table: Table) -> Table:
-        """The next version of a table, without any row."""
+        """The next version of a table, without any row.
+
+        Raises:
+            ResourceError: neither memory nor disk has room for a file.
+            PartitionsLostError: no node has a partition any more, whose columns are to be kept.
+        """
         store = self.cluster.store()
-        partitions = []
-        for partition in table.partitions:
-            first = partition_slices(partition)[0]
-            none = store.read((FileSlice(first.file, first.locations, 0, 0),))
-            partitions.append(self._new_partition(table, partition.index, _plain(none), store))
+        with _told(table):
+            partitions = [
+                self._new_partition(table, partition.index, self._none(partition, store), store)
+                for partition in table.partitions
+            ]
         return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+    @staticmethod
+    def _none(partition: Partition, store: Store) -> pa.Table:
+        first = partition_slices(partition)[0]
+        return _plain(store.read((FileSlice(first.file, first.locations, 0, 0),)))
 
     def _placed(
         self, table: Table, rows: pa.Table, buckets: pa.Array | None
@@ -333,6 +338,19 @@ class DeltaWriter:
                 known[position] = encoded.dictionary
             schema = schema.set(position, wanted.with_type(columns[position].type))
         return pa.Table.from_arrays(columns, schema=schema)
+
+
+@contextlib.contextmanager
+def _told(table: Table) -> Iterator[None]:
+    """What goes wrong in the block, as errors for users."""
+    try:
+        yield
+    except InputMissingError as error:
+        raise lost_partitions(table, error.files) or error from error
+    except OSError as error:
+        if error.errno in FULL:
+            raise ResourceError(disk_full(error)) from error
+        raise
 
 
 def _first(partition: Partition) -> FileSlice:

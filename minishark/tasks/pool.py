@@ -542,6 +542,6 @@ def _job_error(event: JobFailed) -> Exception:
     story = "".join(f"\n  {line}" for line in event.story)
     if event.kind == "cancelled":
         return ClusterError(_STOPPED)
-    if event.kind in ("no_nodes", "no_scheduler"):
+    if event.kind in ("no_nodes", "no_executors", "no_scheduler"):
         return ClusterError(f"The cluster can't run calls: {event.message}{story}")
     return ExecutionError(f"The cluster can't run calls: {event.message}{story}")

@@ -34,10 +34,17 @@ class Calls:
         """How many calls run at once."""
         return self._slots()
 
-    def submit(self, fn: Callable[..., T], args: tuple[Any, ...], kwargs: Any) -> Future[T]:
+    def submit(
+        self,
+        fn: Callable[..., T],
+        args: tuple[Any, ...],
+        kwargs: Any,
+        *,
+        options: CallOptions = _PLAIN,
+    ) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster."""
         check_callable("submit", fn)
-        return submit(self.pool, _PLAIN, (fn, args, kwargs))
+        return submit(self.pool, options, (fn, args, kwargs))
 
     def map(
         self,

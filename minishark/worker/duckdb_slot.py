@@ -35,7 +35,7 @@ EXECUTE = "EXECUTE "
 
 _LIMIT_TOLERANCE = 0.1
 _WITH = "WITH "
-_FRAGMENT = compile("run(text)", "<fragment>", "eval")
+_FRAGMENT = compile("_minishark_run(_minishark_text)", "<fragment>", "eval")
 
 
 class Rows(Protocol):
@@ -227,9 +227,11 @@ def _in_scope(run: Callable[[str], Rows], text: str, tables: Mapping[str, object
     """Run SQL that names Arrow tables.
 
     DuckDB finds tables that are variables where it is called from, which costs less than views. A
-    scope of their own hides all other variables.
+    scope of their own hides all other variables. What is evaluated is a constant: text and names
+    reach it as values only.
     """
-    rows: Rows = eval(_FRAGMENT, {"run": run, "text": text, **tables})  # noqa: S307
+    scope = {**tables, "_minishark_run": run, "_minishark_text": text}
+    rows: Rows = eval(_FRAGMENT, scope)  # noqa: S307
     return rows
 
 

@@ -35,6 +35,11 @@ class TaskError(Exception):
 def out_of_memory(message: str) -> str:
     """Advice for a lack of memory; DuckDB's own is about settings that users can't reach."""
     first = message.partition("\n")[0]
+    if "offload data block" in first:  # it may spill no more than that
+        return (
+            "A task has spilled as much as query_disk_limit or the disk allow: raise that limit, "
+            f"or memory_limit. ({first})"
+        )
     return (
         "A task needs more memory than its executor has: raise memory_limit, start fewer "
         f"executors, or use more partitions. ({first})"

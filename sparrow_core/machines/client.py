@@ -6,7 +6,7 @@ Life of a job:
         │  ▲ no answer: retry    │ ╲ TaskError, JobAborted, CancelJob ──▶ JobFailed
         │  │ at the next one     │
         │  └─────────────────────┘ scheduler silent, dead, or does not know the job
-        └─ no scheduler answers ──▶ JobFailed
+        └─ no scheduler answers, or none has a node for it, for `recovery_s` ──▶ JobFailed
 
 A job that moves is resubmitted with its unfinished tasks under a new id (`job`, `job~1`, ...), so
 that nodes can tell the submissions apart even if both schedulers are alive. The new scheduler
@@ -26,6 +26,7 @@ run again. Bounds: one entry per open job, `_ABANDONED_MAX` abandoned submission
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,7 +88,9 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
 
     Attributes:
         accept_timeout_s: Timeout of the first submission; doubles each time.
-        submissions_max: Unanswered submissions before the job fails.
+        accept_timeout_max_s: But not beyond this.
+        recovery_s: How long a job waits for a scheduler that answers, or for a node on which it may
+            run, before it fails: processes that died are being started again meanwhile.
         silence_min_s: A scheduler that is silent for less than this keeps its jobs; one that is for
             longer loses them to another, if that is unusual for it, or at `silence_max_s`.
         silence_max_s: The longest silence that can be usual.
@@ -98,7 +101,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     """
 
     accept_timeout_s: float = 0.1
-    submissions_max: int = 7
+    accept_timeout_max_s: float = 1.6
+    recovery_s: float = 30.0
     silence_min_s: float = 0.1
     silence_max_s: float = 3.0
     ping_s: float = 1.0
@@ -114,8 +118,14 @@ class _Job:
         missing: Tasks without a result.
         submission: Number of the current submission, from 0.
         unanswered: Submissions since the last answer.
+        waited_s: How long their answers were awaited. Not measured by the clock: time in which this
+            process did not run is not counted.
         replaced: Ids of earlier submissions.
         refusals: By schedulers, for reasons that may not hold elsewhere.
+        refused_at: When all of them last had no node for it.
+        refused_since: When the first of these refusals came, since it last was anywhere.
+        story: What was lost before the first of them.
+        pausing: Whether it is submitted nowhere, but will be again by the timer.
         overdue: Tasks that the scheduler saw finish without a result, and since when.
         took_s: Times from the start to each result, to find stragglers.
         copy: Scheduler and id of the second submission of stragglers.
@@ -130,8 +140,13 @@ class _Job:
     missing: dict[TaskId, TaskSpec]
     submission: int = 0
     unanswered: int = 0
+    waited_s: float = 0.0
     replaced: tuple[JobId, ...] = ()
     refusals: int = 0
+    refused_at: float = -math.inf
+    refused_since: float = -math.inf
+    story: tuple[str, ...] = ()
+    pausing: bool = False
     accepted: bool = False
     generation: int = 0
     overdue: dict[TaskId, float] = field(default_factory=dict)
@@ -247,9 +262,12 @@ class Client:
 
     def _submit(self, job: _Job) -> list[Envelope]:
         msg = self._submission(job, job.wire_id)
+        return [Envelope(job.scheduler, msg), self._timer(job, self._accept_timeout_s(job))]
+
+    def _accept_timeout_s(self, job: _Job) -> float:
         # Backoff: the scheduler may be alive but overloaded.
-        delay_s = self._config.accept_timeout_s * 2**job.unanswered
-        return [Envelope(job.scheduler, msg), self._timer(job, delay_s)]
+        doubled = self._config.accept_timeout_s * 2.0**job.unanswered
+        return min(doubled, self._config.accept_timeout_max_s)
 
     def _submission(self, job: _Job, wire_id: JobId) -> SubmitJob:
         start = job.start
@@ -274,13 +292,16 @@ class Client:
         job = self._jobs.get(msg.job_id)
         if job is None or job.generation != msg.generation:
             return []  # superseded by a later timer
+        if job.pausing:
+            return self._move(job, now)
         if job.accepted:
             return self._ping(job, now)
+        delay_s = self._accept_timeout_s(job)
         job.unanswered += 1
-        if job.unanswered >= self._config.submissions_max:
-            text = f"no scheduler answers, after {job.unanswered} submissions"
+        job.waited_s += delay_s
+        if job.waited_s >= self._config.recovery_s:
+            text = f"no scheduler has answered for {self._config.recovery_s:g} s"
             return self._fail(job, "no_scheduler", text)
-        delay_s = self._config.accept_timeout_s * 2 ** (job.unanswered - 1)
         if len(self._schedulers) == 1 or self._heard_at.get(job.scheduler, 0.0) > now - delay_s:
             return self._submit(job)  # it is alive: it was slow, or the message was lost
         return self._move(job, now)
@@ -309,7 +330,7 @@ class Client:
         # All earlier submissions, because a node may have missed that one of them ended.
         job.replaced = (*job.replaced, job.wire_id)
         job.submission += 1
-        job.accepted = False
+        job.accepted = job.pausing = False
         job.heard_at = now
         job.overdue.clear()
         return [*self._submit(job), *self._watch(job.scheduler, now)]
@@ -320,7 +341,7 @@ class Client:
             return []  # about an earlier submission
         job.heard_at = now
         was_accepted, job.accepted = job.accepted, True
-        job.unanswered = 0
+        job.unanswered, job.waited_s = 0, 0.0
         # Only now: the first sign of life after a silence has jobs without an answer submitted
         # anew, and this one has been answered.
         heard = self._heard(job.scheduler, now)
@@ -376,6 +397,9 @@ class Client:
         if stall_s > interval_s:
             for suspicion in self._suspicions.values():
                 suspicion.forgive(stall_s, now)
+            for job in self._jobs.values():
+                job.refused_at += stall_s
+                job.refused_since += stall_s
 
     def _fall_silent(self, scheduler: Address, now: float) -> list[Envelope]:
         """Move the scheduler's jobs to another one that is not silent, if there is one."""
@@ -405,7 +429,7 @@ class Client:
         # not count what was sent in vain.
         for job in self._jobs.values():
             if job.unanswered and not job.accepted:
-                job.unanswered = 0
+                job.unanswered, job.waited_s = 0, 0.0
                 out.append(self._give_up_submission(job))
                 job.scheduler = scheduler
                 out += self._submit_anew(job, now)
@@ -462,6 +486,7 @@ class Client:
             events.append(event)
         if not events:
             return []
+        job.refused_at, job.story = -math.inf, ()  # there are nodes
         out = [self._notify(job.start.job_id, *events)]
         # Results may be late instead of lost.
         for event in events if job.overdue else ():
@@ -568,7 +593,19 @@ class Client:
             return self._finish(job)
         if msg.kind in _ELSEWHERE and job.refusals < len(self._schedulers):
             return self._move(job, now)
-        return self._fail(job, msg.kind, msg.message, msg.story)
+        if msg.kind == "no_nodes" and self._may_wait(job, now):
+            # Nodes that died are being started again: ask all schedulers anew in a moment.
+            job.refusals, job.accepted, job.pausing = 0, False, True
+            job.story = msg.story or job.story
+            return [self._timer(job, self._config.accept_timeout_s)]
+        return self._fail(job, msg.kind, msg.message, msg.story or job.story)
+
+    def _may_wait(self, job: _Job, now: float) -> bool:
+        """Whether a job that no scheduler can place has not waited for long enough yet."""
+        if job.refused_at < now - self._config.recovery_s:
+            job.refused_since = now  # it was placed meanwhile
+        job.refused_at = now
+        return now - job.refused_since < self._config.recovery_s
 
     # --- ends ----------------------------------------------------------------------------------
 
@@ -638,7 +675,8 @@ class Client:
             assert job.start.job_id == job_id
             assert job.missing or (job.start.options.explain and job.placement is None)
             assert job.overdue.keys() <= job.missing.keys()
-            assert 0 <= job.unanswered < self._config.submissions_max
+            assert 0.0 <= job.waited_s < self._config.recovery_s
+            assert not (job.pausing and job.accepted)
             assert job.scheduler in self._suspicions
         assert self._watched_at is not None or not self._jobs
 

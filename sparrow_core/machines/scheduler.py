@@ -70,7 +70,7 @@ from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer, Reservations
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, PlacementFailed, Unsatisfiable
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
+from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId, endpoint_of
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
@@ -94,6 +94,7 @@ from sparrow_core.protocol.messages import (
     NodeLost,
     NodeRefused,
     Notes,
+    PeerGone,
     Ping,
     PingJob,
     Pong,
@@ -322,6 +323,8 @@ class Scheduler:
                 return [*reported, *self._node_lost(msg.name, "it has drained", now)]
             case NodeLost():
                 return self._node_lost(msg.node, msg.reason, now)
+            case PeerGone():
+                return self._on_peer_gone(msg, now)
             case Tick():
                 return self._on_tick(msg, now)
             case _:
@@ -355,7 +358,7 @@ class Scheduler:
             self._accept_due = True
             out.append(Envelope(self.address, AcceptTimer(), self._config.accept_wait_s))
         self._unacknowledged[msg.job_id] = msg.client
-        return [*out, *self._begin(msg, self._admission_deadline(now), now)]
+        return [*out, *self._begin(msg, self._admission_deadline(msg.options, now), now)]
 
     def _begin(self, msg: SubmitJob, until: float, now: float) -> list[Envelope]:
         return self._take_over(msg, until, now) if msg.replaces else self._admit(msg, until, now)
@@ -370,9 +373,9 @@ class Scheduler:
         tables = (self._ledger.jobs, self._parked, self._probing, self._taking_over)
         return any(job_id in table for table in tables)
 
-    def _admission_deadline(self, now: float) -> float:
+    def _admission_deadline(self, options: JobOptions, now: float) -> float:
         """Until when a job may wait for a node that satisfies it."""
-        if self._ledger.is_empty():
+        if self._ledger.is_empty() or not (_needs(options) or self._ledger.eligible(options)):
             return now + self._config.nodes_wait_s
         # A scheduler that has just been started may not have heard from all nodes yet.
         return (self._started_at or 0.0) + self._config.settle_s
@@ -412,16 +415,16 @@ class Scheduler:
         """The nodes on which a job may be placed.
 
         Raises:
-            NoNodes: There is no node.
+            NoNodes: There is no node with an executor, which passes while nodes are started again.
             Unsatisfiable: There are nodes, but none that the job may run on.
         """
         nodes = self._ledger.eligible(options)
         if nodes:
             return nodes
-        if self._ledger.is_empty():
+        needs = _needs(options)
+        if self._ledger.is_empty() or not needs:
             raise NoNodes("no live node is left")
-        needs = [*options.requires, *([f"framework {options.framework}"] * bool(options.framework))]
-        raise Unsatisfiable(f"no live node has {' and '.join(needs) or 'what the job needs'}")
+        raise Unsatisfiable(f"no live node has {' and '.join(needs)}")
 
     def _left_for(self, job: Job, now: float) -> Sequence[NodeName]:
         """The nodes on which an open job may be placed again; perhaps none.
@@ -773,7 +776,9 @@ class Scheduler:
             elif unfinished and now - job.served_at > self._config.executors_wait_s:
                 deaths = "; ".join(node.last_death for node in nodes if node.last_death)
                 text = f"no executor has come up for {self._config.executors_wait_s:g} s"
-                out += self._abort(job, "no_nodes", f"{text}; {deaths or 'none died'}", job.story)
+                out += self._abort(
+                    job, "no_executors", f"{text}; {deaths or 'none died'}", job.story
+                )
         return out
 
     def _on_ping_job(self, msg: PingJob, now: float) -> list[Envelope]:
@@ -1130,6 +1135,15 @@ class Scheduler:
             placement.on_node_lost(name, now)
         return out
 
+    def _on_peer_gone(self, msg: PeerGone, now: float) -> list[Envelope]:
+        """Do not wait for its silence, if it was a node."""
+        gone = [
+            name
+            for name, node in self._ledger.nodes.items()
+            if endpoint_of(node.address) == msg.endpoint
+        ]
+        return [out for name in gone for out in self._node_lost(name, "its process ended", now)]
+
     def _move_reservations(self, job: Job, name: NodeName, now: float) -> list[Envelope]:
         job.shared_on.pop(name, None)
         held = job.reserved.pop(name, None)
@@ -1181,7 +1195,8 @@ class Scheduler:
         forgotten = now - 2 * config.lease_s
         while self._unknown and next(iter(self._unknown.values())) < forgotten:
             self._unknown.popitem(last=False)
-        return [*out, *self._abort_deserted(now)]
+        # The last news before all is quiet would be told with the next job, which is too late.
+        return [*out, *self._abort_deserted(now), *self._tell_peers(now)]
 
     def _forgive_stall(self, now: float) -> None:
         """Do not take time in which this process did not run for the silence of others."""
@@ -1228,6 +1243,11 @@ def _longest_by_job(tasks: Sequence[RunningTask]) -> dict[JobId, float]:
     for task in tasks:
         longest[task.key.job_id] = max(task.for_s, longest.get(task.key.job_id, 0.0))
     return longest
+
+
+def _needs(options: JobOptions) -> list[str]:
+    """What not every node has."""
+    return [*options.requires, *([f"framework {options.framework}"] * bool(options.framework))]
 
 
 def _kind_of(error: Unsatisfiable | NoNodes) -> str:

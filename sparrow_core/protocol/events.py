@@ -71,8 +71,10 @@ class JobFailed(Struct, frozen=True, tag=True):
     """The job ended without all results; its last event.
 
     Attributes:
-        kind: "task_failed", "task_lost" (no attempts left), "unsatisfiable", "no_nodes",
-            "no_scheduler", "cancelled", "invalid" or "protocol".
+        kind: "task_failed", "task_lost" (no attempts left), "unsatisfiable", "no_nodes" (none
+            came for `ClientConfig.recovery_s`), "no_executors" (nodes live, but none came up
+            there), "no_scheduler" (none answered for as long), "cancelled", "invalid" or
+            "protocol".
         message: One sentence.
         story: What happened before, oldest first.
     """

@@ -364,6 +364,12 @@ class NodeLost(Message, frozen=True):
     reason: str
 
 
+class PeerGone(Message, frozen=True):
+    """The host of a process says that it is not there any more; what it was is not known here."""
+
+    endpoint: str
+
+
 class Reserve(Message, frozen=True):
     """Queue `count` reservations for the job."""
 
@@ -644,7 +650,7 @@ ClientIn = (
 SchedulerIn = (
     Tick | AcceptTimer | ProbeTimer | WidenTimer | TakeOverTimer | SubmitJob | PingJob | RerunTasks
     | Ping | GetNodes | EndJob | SetWeights | RegisterNode | NodeLeft | NodeLost | NodeLoad
-    | RefuseReservations | GetTasks | ReportTasks | GetShared | WithdrawTasks | TakenOver
+    | PeerGone | RefuseReservations | GetTasks | ReportTasks | GetShared | WithdrawTasks | TakenOver
     | AskNodes | Notes
 )  # fmt: skip
 NodeMonitorIn = (

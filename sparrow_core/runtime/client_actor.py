@@ -94,6 +94,8 @@ class ClientActor(Machine[_ActorIn]):
                         self.pids.update((each.pid, None) for each in node.executors)
                     self.changed.notify_all()
             case SchedulerSilent():
+                if msg.silent:
+                    self._doubt(msg.scheduler)
                 if self.on_scheduler_silent is not None:
                     _guard(partial(self.on_scheduler_silent, msg.scheduler, msg.silent))
             case MetricsText():
@@ -105,6 +107,12 @@ class ClientActor(Machine[_ActorIn]):
             case _:
                 assert_never(msg)
         return []
+
+    def _doubt(self, scheduler: Address) -> None:
+        """It may have died with its node, of which the others know more."""
+        with self.changed:
+            if len(self.known) > 1:
+                self.known.pop(scheduler, None)
 
     def gauges(self) -> dict[str, float]:
         return {"client_jobs": len(self._callbacks)}

@@ -43,6 +43,7 @@ from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107
 _END_S = 1.0
+RECOVERY_S = ClientConfig().recovery_s
 _SILENCE_MIN_S = 1.0  # long, because the death of a child process is seen at once
 _LOG_TAIL_CHARS = 4000
 
@@ -70,10 +71,16 @@ class _OwnCluster(Cluster):
     """A cluster that this program starts and stops."""
 
     def __init__(
-        self, nodes: Sequence[NodeConfig], schedulers: int, seed: int | None, audit_dir: Path | None
+        self,
+        nodes: Sequence[NodeConfig],
+        schedulers: int,
+        seed: int | None,
+        audit_dir: Path | None,
+        recovery_s: float,
     ) -> None:
         check_nodes(nodes, schedulers)
-        super().__init__(ClientConfig(silence_min_s=_SILENCE_MIN_S), audit_dir)
+        config = ClientConfig(silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s)
+        super().__init__(config, audit_dir)
         self._configs = tuple(nodes)
         self._scheduler_count = schedulers
         self._seed = seed
@@ -107,6 +114,7 @@ class LocalCluster(_OwnCluster):
         seed: int | None = None,
         audit_dir: Path | None = None,
         restarts: int = 0,
+        recovery_s: float = RECOVERY_S,
     ) -> None:
         """Describe a cluster; `start` starts it.
 
@@ -117,11 +125,12 @@ class LocalCluster(_OwnCluster):
             seed: Of random placement decisions; None for a fresh one.
             audit_dir: Folder for audit logs, one file per process; None for no logs.
             restarts: How often in a row a node that dies within three seconds is restarted.
+            recovery_s: How long a job waits for a node and a scheduler before it fails.
 
         Raises:
             SparrowError: Bad names or numbers, or `run_dir` too long for ipc.
         """
-        super().__init__(nodes, schedulers, seed, audit_dir)
+        super().__init__(nodes, schedulers, seed, audit_dir, recovery_s)
         self._run_dir = Path(run_dir).absolute()
         self._children: dict[NodeName, Child] = {}
         self._dead: dict[NodeName, str] = {}  # how they died
@@ -403,9 +412,10 @@ class InProcessCluster(_OwnCluster):
         run_dir: Path | None = None,
         seed: int | None = None,
         audit_dir: Path | None = None,
+        recovery_s: float = RECOVERY_S,
     ) -> None:
         """Describe a cluster; `start` starts it. There are no sockets, so `run_dir` is unused."""
-        super().__init__(nodes, schedulers, seed, audit_dir)
+        super().__init__(nodes, schedulers, seed, audit_dir, recovery_s)
         self._slots: list[SlotThread] = []
         self._broken: list[str] = []
 

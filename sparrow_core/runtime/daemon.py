@@ -22,7 +22,7 @@ from sparrow_core.runtime.transport.child import NodeSettings
 from sparrow_core.runtime.transport.folders import log_folder, make_private, socket_folder
 from sparrow_core.runtime.transport.http_metrics import HttpMetrics
 from sparrow_core.runtime.transport.observe import observed
-from sparrow_core.runtime.transport.process import calm_collector, run_node
+from sparrow_core.runtime.transport.process import calm_collector, run_node, tell_gone
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -45,7 +45,13 @@ def run_scheduler(config: Config) -> int:
         except InvalidJob as error:
             raise ConfigError(f"[scheduler] placements: {error}") from error
     _make_socket_folder(section.listen)
-    driver = ZmqDriver(section.listen, config.keys, section.bind, on_incompatible=_warn_of_version)
+    driver = ZmqDriver(
+        section.listen,
+        config.keys,
+        section.bind,
+        on_incompatible=_warn_of_version,
+        on_gone=lambda peer: tell_gone(driver, (driver.address(SCHEDULER_NAME),), peer),
+    )
     scheduler = Scheduler(driver.address(SCHEDULER_NAME), Random(), section.limits, placements)
     driver.host(SCHEDULER_NAME, scheduler)
     calm_collector()

@@ -95,6 +95,14 @@ class RemoteCluster(Cluster):
         if {endpoint_of(each) for each in self._schedulers} <= self._incompatible.keys():
             self._actor.fail_all("protocol", text)
 
+    def fail_all(self, message: str) -> None:
+        """Fail all open jobs, with kind "protocol": the cluster has another version now.
+
+        Raises:
+            ClusterClosed: The connection is closed, or was not opened.
+        """
+        self.call_soon(lambda: self._actor.fail_all("protocol", message))
+
     def _problem(self) -> str | None:
         peers = [f"{peer} speaks protocol {each}" for peer, each in self._incompatible.items()]
         return "; ".join(peers) or None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.bench.chaos.findings import LONGER, Findings, verdict
+from minishark.bench.chaos.findings import LONGER, SILENT, Findings, verdict
 from minishark.bench.chaos.injector import KINDS, Fault, Injected, Scene, plan_faults
 from minishark.bench.chaos.work import Done, Work, Worker
 from minishark.cluster.status import ExecutorState, NodeState
@@ -110,6 +110,8 @@ def test_a_verdict_tells_what_was_broken() -> None:
     rows = calm.rows()
     longer = [row.x for row in rows if isinstance(row, Point) and row.panel == LONGER]
     assert ({2.0}, True) == (set(longer), verdict(rows).passed)
+    silent = [row.x for row in rows if isinstance(row, Point) and row.panel == SILENT]
+    assert {3.5, 10.0} == set(silent), "until the end of what began after the kill"
     text = verdict(rows).text
     assert "answers wrong               0" in text
     assert "  E                         1" in text

@@ -510,4 +510,15 @@ def test_what_gives_rows_for_ever_is_no_file(session: Session, tmp_path: Path) -
     for path in (tmp_path / "pipe.csv", "/dev/zero", tmp_path / "*.csv"):
         with pytest.raises(DataError, match=r"no regular file|There is no file"):
             session.create_table("endless", path)
+    for reads in (
+        f"FROM '{tmp_path}/pipe.csv'",
+        f"FROM read_csv(['{tmp_path}/*.csv'])",
+        "SELECT * FROM read_csv('/dev/zero')",
+        f"CREATE VIEW endless AS FROM '{tmp_path}/pipe.csv'",
+        f"CREATE TABLE endless AS FROM read_json('{tmp_path}/pipe.csv')",
+    ):
+        with pytest.raises(DataError, match="no regular file"):
+            session.sql(reads)
+    with pytest.raises(DataError, match="no regular file"):
+        session.read.csv(str(tmp_path / "pipe.csv")).collect()
     assert [(42,)] == session.sql("SELECT 42").collect()

@@ -96,6 +96,15 @@ def _counted(rows: object) -> object:
     return pa.table({"n": pa.array([rows.num_rows], pa.int64())})
 
 
+def test_a_function_gets_no_more_memory_than_its_node(session: Session) -> None:
+    """It raises a MemoryError, and the executor lives on; mapped files do not count."""
+    before = [each.pid for node in session.nodes() for each in node.executors]
+    with pytest.raises(MemoryError):
+        session.submit(lambda: len(bytearray(2 << 30))).result()
+    assert 1 << 25 == session.submit(lambda: len(bytearray(1 << 25))).result()
+    assert before == [each.pid for node in session.nodes() for each in node.executors]
+
+
 def test_an_update_of_a_table_on_disk(session: Session, plain: duckdb.DuckDBPyConnection) -> None:
     """Statements that write take a copy into the session's own database, which has a limit too."""
     session.sql("CREATE TABLE u AS SELECT id, kind FROM t WHERE kind < 500")

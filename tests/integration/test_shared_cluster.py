@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from minishark.cluster.connections import Connections
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
 from minishark.cluster.status import Survey, survey
 from minishark.cluster.wire import Failure, Hello, own_versions
-from minishark.errors import ClusterError, OptionError
+from minishark.errors import ClusterError, OptionError, PartitionsLostError
 from minishark.session.session import Session
 
 _ROWS = 40_000
@@ -296,6 +297,33 @@ def test_a_node_dies(state: Path) -> None:
     finally:
         stop_cluster("two")
     assert not list(state.glob("two.*"))
+
+
+@pytest.mark.slow
+def test_a_cluster_that_was_started_again_is_found(state: Path) -> None:
+    """By its name, under new addresses: what runs meanwhile waits, and goes on."""
+    record = start_cluster(StartOptions(name="three", nodes=2))
+    try:
+        with minishark.connect("three", single_task_rows=0) as session:
+            _fill(session)
+            for node in record.nodes:
+                os.kill(node.pid, signal.SIGKILL)
+            until(lambda: not record.is_alive, "the end of its nodes")
+            query = threading.Thread(
+                target=lambda: found.extend(session.sql("SELECT 42").collect())
+            )
+            found: list[object] = []
+            query.start()
+            again = start_cluster(StartOptions(name="three", nodes=2))
+            assert again.address != record.address
+            query.join(30.0)
+            assert [(42,)] == found
+            with pytest.raises(PartitionsLostError):
+                _answer(session)
+            session.create_table("t", _rows(), partition_by="k", partitions=4, replace=True)
+            assert _ANSWER == _answer(session)
+    finally:
+        stop_cluster("three")
 
 
 def test_a_node_that_cannot_start_leaves_nothing(state: Path, tmp_path: Path) -> None:

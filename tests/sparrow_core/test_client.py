@@ -150,13 +150,35 @@ def test_an_answer_after_a_silence_is_one() -> None:
 
 
 def test_the_only_scheduler_gets_the_same_submission_again_then_the_job_fails() -> None:
-    """Seven times, doubling; then "no_scheduler"."""
+    """In growing intervals, for 30 s in which this process ran; then "no_scheduler"."""
     client = Driven(S0)
-    for attempt in range(1, 7):
-        out = client(JobTimer(JOB, attempt))
-        assert [Envelope(S0, submit(JOB, *TASKS)), timer(attempt + 1, 0.1 * 2**attempt)] == out
-    failed = JobFailed("no_scheduler", "no scheduler answers, after 7 submissions")
-    assert notify(failed) == client(JobTimer(JOB, 7))[0]
+    waited_s, attempt = 0.1, 1
+    while waited_s < 30:
+        interval_s = min(1.6, 0.1 * 2**attempt)
+        out = client(JobTimer(JOB, attempt), 1000.0)
+        assert [Envelope(S0, submit(JOB, *TASKS)), timer(attempt + 1, interval_s)] == out
+        waited_s, attempt = waited_s + interval_s, attempt + 1
+    failed = JobFailed("no_scheduler", "no scheduler has answered for 30 s")
+    assert notify(failed) == client(JobTimer(JOB, attempt), 1000.0)[0]
+
+
+def test_a_job_waits_for_a_node_and_fails_when_none_has_come_for_30_s() -> None:
+    """Its schedulers are asked again and again; what was lost before the first refusal is told."""
+    client = Driven(S0)
+    refused = JobAborted(JOB, "no_nodes", "no live node is left", ("n: node lost",))
+    client(JobAccepted(JOB), 1.0)
+    assert [timer(3, 0.1)] == client(refused, 2.0)
+    again = client(JobTimer(JOB, 3), 2.1)
+    assert [Envelope(S0, EndJob(JOB, moved=True)), Envelope(S0, submit(AGAIN, *TASKS))] == again[:2]
+    client(JobAccepted(AGAIN), 2.2)
+    client(result(0, AGAIN), 3.0)
+    refused = JobAborted(AGAIN, "no_nodes", "no live node is left")
+    assert [timer(6, 0.1)] == client(refused, 31.9), "a node has come meanwhile"
+    (_, third, _), name = client(JobTimer(JOB, 6), 32.0), JobId("job~2")
+    assert isinstance(third.msg, SubmitJob)
+    assert (name, TASKS[1:]) == (third.msg.job_id, third.msg.tasks)
+    failed = JobFailed("no_nodes", "no live node is left")
+    assert notify(failed) == client(JobAborted(name, "no_nodes", failed.message), 61.9)[0]
 
 
 def test_an_open_job_pings_and_moves_when_the_scheduler_is_silent() -> None:

@@ -286,6 +286,15 @@ def test_a_job_whose_nodes_are_all_lost_says_so() -> None:
     assert (event.kind, event.message) == ("no_nodes", "no live node is left")
 
 
+def test_a_job_whose_nodes_come_back_goes_on() -> None:
+    """For up to `recovery_s` nobody can run it; that costs time, but fails nothing."""
+    fleet = Fleet(1, [Job(1.0, 8, 5.0)])
+    nodes = tuple(f"n{number}" for number in range(NODES))
+    fleet.world.call(1.5, lambda: fleet.world.cut_off(nodes, 20.0))
+    fleet.run()
+    assert [JobFinished()] == list(fleet.cluster.recorder.ended.values())
+
+
 @given(seed=st.integers(0, 1 << 20), jobs=JOBS, found=splits(30.0))
 @settings(max_examples=FEW)
 def test_long_partitions_end_in_an_answer_or_an_error_and_heal(

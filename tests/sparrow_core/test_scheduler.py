@@ -8,7 +8,7 @@ from msgspec import structs
 
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.policy.remembering import Levels
-from sparrow_core.protocol.ids import Address, JobId, NodeName
+from sparrow_core.protocol.ids import Address, JobId, NodeName, endpoint_of
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
@@ -32,6 +32,7 @@ from sparrow_core.protocol.messages import (
     NodeLost,
     NodeRefused,
     Notes,
+    PeerGone,
     Ping,
     PingJob,
     Pong,
@@ -255,6 +256,13 @@ def test_placements_tell_those_of_other_schedulers(monkeypatch: pytest.MonkeyPat
     notes = [each for each in told if isinstance(each.msg, Notes)]
     assert [(other, "known_idle")] == [(each.to, each.msg.placement) for each in notes]
     assert [] == scheduler(notes[0].msg)
+    monkeypatch.setattr(Levels, "NEWS", 9)
+    monkeypatch.setattr(Levels, "NEWS_SHARE", 100.0)
+    idle = ReportTasks((), NodeName("a"), NodeLevel(-1, 1))
+    assert [] == scheduler(idle), "too little is new"
+    quiet = scheduler(Tick(0), 0.5)
+    assert other in [each.to for each in quiet], "the last is told when all is quiet"
+    assert other not in [each.to for each in scheduler(Tick(1), 1.0)]
 
 
 def test_the_shared_part_travels_to_a_node_once() -> None:
@@ -466,6 +474,24 @@ def test_a_node_that_is_coming_up_gets_what_the_last_one_had() -> None:
             (each.task_id, each.attempt)
             for each in answer.msg.tasks  # type: ignore[union-attr]
         )
+
+
+def test_a_job_that_any_node_suits_waits_while_no_node_has_its_executors() -> None:
+    """A node that was started again tells of one executor after the other."""
+    scheduler = Driven(settle_s=0.0)
+    scheduler(node_with("a", framework="f"), 1.0)
+    assert not aborted(scheduler(optioned(task(0)), 2.0))
+    assert {monitor("a"): 2} == reserved(scheduler(node_with("a"), 3.0))
+
+
+def test_a_node_whose_process_has_ended_is_lost_at_once() -> None:
+    """Other peers may have been anything."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0)))
+    scheduler(get("a", 1))
+    assert [] == scheduler(PeerGone("elsewhere"))
+    out = scheduler(PeerGone(endpoint_of(monitor("a"))))
+    assert {monitor("b")} == {each.to for each in out if isinstance(each.msg, Reserve)}
 
 
 def test_losing_the_only_preferred_node_fails_the_job() -> None:
@@ -1025,7 +1051,7 @@ def test_jobs_end_when_no_executor_comes_back() -> None:
     quiet = [sent(at) for at in (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, limit_s)]
     assert [[]] * 8 == quiet
     text = "no executor has come up for 15 s; a-e0: killed by SIGKILL; b-e0: exit status 1"
-    assert [JobAborted(JOB, "no_nodes", text)] == sent(limit_s + 1.0)
+    assert [JobAborted(JOB, "no_executors", text)] == sent(limit_s + 1.0)
 
 
 def test_jobs_end_whose_tasks_wait_at_a_node_without_executors() -> None:

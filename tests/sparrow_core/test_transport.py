@@ -265,6 +265,29 @@ def test_a_stopped_peer_harms_nobody(
         peer.kill()
 
 
+@pytest.mark.parametrize("transport", ["ipc", "tcp"])
+def test_the_end_of_a_process_is_noticed_at_once(
+    drivers: list[ZmqDriver], run_dir: Path, transport: str
+) -> None:
+    """Whoever has been heard is watched; one that is there, and says nothing, is not gone."""
+    gone: list[str] = []
+    one, two = pair()
+    tcp = transport == "tcp"
+    places = ["tcp://127.0.0.1:*"] * 2 if tcp else [f"ipc://{run_dir}/{n}.sock" for n in "ab"]
+    drivers.append(ZmqDriver(places[0], one, on_gone=gone.append))
+    here, there = Process(drivers[0]), Process(ZmqDriver(places[1], two))
+    there.driver.post(here.at, KnownNodes(there.at, ()))
+    turn_until([here, there], lambda: here.recorder.got, "the message")
+    for _ in range(30):
+        here.turn()
+    assert [] == gone
+    there.driver.close()
+    turn_until([here], lambda: gone, "the end of the process")
+    for _ in range(30):
+        here.turn()
+    assert [there.driver.endpoint] == gone, "once"
+
+
 def test_peers_are_bounded(
     drivers: list[ZmqDriver], run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

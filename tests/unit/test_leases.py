@@ -8,9 +8,10 @@ from concurrent.futures import Future
 import pytest
 
 from minishark.cluster.attached import spread_over_hosts
-from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S, _Session, refuses
+from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S, _Session
 from minishark.cluster.wire import KeepSession
 from minishark.worker.protocol import StoreLocation
+from sparrow_core.runtime.transport.refusal import refuses
 
 
 def session(host: str = "there") -> _Session:

@@ -153,7 +153,9 @@ def _node(*, running: int = 0, alive: bool = True, slots: int = 1) -> NodeState:
     [
         ([_node(running=1), _node(running=1)], "no task has ended for 3 s: 2 of 2 slots are busy"),
         ([_node(running=1), _node()], "no progress for 3 s: 1 of 2 slots are busy"),
-        ([_node(alive=False)], "waiting for 3 s: no executor is alive"),
+        ([_node(slots=0)], "waiting for 3 s: no executor is alive"),
+        ([_node(alive=False)], "waiting for a node, 3 s"),
+        ([], "waiting for a node, 3 s"),
         (
             [_node(running=1), _node(alive=False)],
             "no task has ended for 3 s: 1 of 1 slots are busy, lost: n",

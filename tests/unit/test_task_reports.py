@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 import threading
 from pathlib import Path
@@ -14,7 +15,12 @@ from rich.console import Console
 
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.prints import TaskPrints
-from minishark.session.progress import progress_for_people, progress_lines, shown_progress
+from minishark.session.progress import (
+    line_for_people,
+    progress_for_people,
+    progress_lines,
+    shown_progress,
+)
 from minishark.worker import progress as worker_progress
 from minishark.worker.prints import PrintedFiles, Prints
 from minishark.worker.progress import TaskProgress, parts_done
@@ -115,6 +121,29 @@ def test_progress_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.start()
     thread.join()
     assert [0] == elsewhere
+
+
+def test_a_line_is_drawn_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a block runs on a terminal, and one at a time; nothing is left of it."""
+    err, drawn, asked = io.StringIO(), threading.Event(), itertools.count()
+    monkeypatch.setattr(err, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def line() -> str:
+        number = next(asked)
+        if number == 2:
+            drawn.set()
+        return f"iteration {number}"
+
+    with line_for_people(line, True), line_for_people(lambda: "another", True):
+        assert drawn.wait(30)
+    assert "iteration 1 · Ctrl-C cancels" in err.getvalue()
+    assert "another" not in err.getvalue()
+    asked = itertools.count()
+    with line_for_people(line, False):
+        pass
+    assert 0 == next(asked)
 
 
 def test_prints_are_kept_up_to_a_bound() -> None:

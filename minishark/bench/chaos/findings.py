@@ -13,6 +13,7 @@ from sparrow_core.lab.experiment import Verdict
 from sparrow_core.lab.rows import Point, Row, distribution, percentile
 
 LONGER = "Queries that were hit: how much longer they took"
+SILENT = "After a kill: how long no statement was answered"
 FAULTS, WORK, FAILURES, BROKEN = "faults", "work", "failures", "broken promises"
 FIGURES = (FAULTS, WORK, FAILURES, BROKEN)
 _TEXT_MAX = 300
@@ -42,6 +43,7 @@ class Findings:
         left = [f"left behind: {each}" for each in self.left]
         return [
             *self._curves(),
+            *self._silences(),
             *_counted(FAULTS, (each.fault.kind for each in self.injected)),
             *_counted(FAULTS, ("could hit nobody" for _ in self.skipped)),
             *_counted(WORK, (each.work for each in done)),
@@ -60,6 +62,21 @@ class Findings:
             ]
             found += distribution(LONGER, kind, longer)
         return found or [Point(panel=LONGER, series="none", x=0.0, y=1.0)]
+
+    def _silences(self) -> list[Point]:
+        """From each kill to the first answer of what began after it, beyond what is usual."""
+        usual = self._usual_s()
+        right = [done for done in (*self.done, *self.after) if done.is_right and done.work in usual]
+        found: list[Point] = []
+        kills = [each for each in self.injected if not each.fault.stopped_s]
+        for kind in dict.fromkeys(each.fault.kind for each in kills):
+            gaps = []
+            for kill in (each for each in kills if each.fault.kind == kind):
+                later = [done for done in right if done.began_s >= kill.began_s]
+                ends = [done.ended_s - usual[done.work] - kill.began_s for done in later]
+                gaps += [max(0.0, min(ends))] if ends else []
+            found += distribution(SILENT, kind, gaps)
+        return found
 
     def _usual_s(self) -> dict[str, float]:
         calm = [d for d in (*self.quiet, *self.done) if d.is_right and not self._hit_by(d)]
@@ -99,7 +116,9 @@ def verdict(rows: Sequence[Row]) -> Verdict:
         f"{'statements failed':28}{sum(failed.values())}",
         *(f"  {name:26}{count}" for name, count in failed.most_common()),
         "longer by (s)               p50     p95     max",
-        *_recoveries(points),
+        *_recoveries(points, LONGER),
+        "no answer for (s)           p50     p95     max",
+        *_recoveries(points, SILENT),
         *(f"example: {row.series}" for row in figures[FAILURES][:_EXAMPLES_MAX]),
         f"{'promises broken':28}{_total(figures[BROKEN])}",
         *(f"  {row.series}" for row in figures[BROKEN][:_BROKEN_MAX]),
@@ -111,8 +130,8 @@ def _total(rows: Sequence[Point]) -> int:
     return sum(int(row.y) for row in rows)
 
 
-def _recoveries(points: Sequence[Point]) -> list[str]:
-    curves = [row for row in points if row.panel == LONGER]
+def _recoveries(points: Sequence[Point], panel: str) -> list[str]:
+    curves = [row for row in points if row.panel == panel]
     lines = []
     for kind in dict.fromkeys(row.series for row in curves):
         own = [row.x for row in curves if row.series == kind]

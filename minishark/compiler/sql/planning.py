@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import glob
 import json
+import os
 import re
+import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +39,7 @@ from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.compiler.sql.tokens import find_calls, without_comments_around
-from minishark.errors import QueryError
+from minishark.errors import DataError, QueryError
 from minishark.expressions import Column, Schema, quote_text
 
 DISABLED_OPTIMIZERS = {
@@ -89,6 +92,12 @@ _READS_FILES = re.compile(
 # What DuckDB may take for a file name: `a.csv`, `a."csv"`, and anything quoted with a dot.
 _FILE_ENDING = re.compile(
     r"\.\s*(?:parquet|[ct]sv|(?:nd|geo)?jsonl?|avro|fgb|gpkg|shp|xlsx)\b|\.\s*\"|--|/\*",
+    re.IGNORECASE,
+)
+# What names files: texts after FROM and JOIN, and those in calls of such functions.
+_NAMES_FILES = re.compile(
+    r"\b(?:FROM|JOIN)\s+('(?:[^']|'')*'|\"[^\"]*\")"
+    r"|\b\w*(?:read|scan|sniff|metadata)\w*\s*\(([^()]*)",
     re.IGNORECASE,
 )
 _ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NULL"
@@ -306,6 +315,7 @@ class PlanningDatabase:
             return self._con.cursor()
 
     def statements(self, text: str) -> list[ParsedStatement]:
+        _check_files(text)
         with self._lock:
             parsed = self._remembered.parsed.get(text)
             if parsed is None:
@@ -347,6 +357,7 @@ class PlanningDatabase:
             key = (sql, self._miniatures.version)
             bound = self._remembered.bound.get(key)
             if bound is None:
+                _check_files(sql)
                 try:
                     schema = _schema(self._con.sql(parsed or sql))
                 except duckdb.Error as error:
@@ -533,6 +544,26 @@ def _may_name_file(sql: str) -> bool:
     """Whether DuckDB may take a name in a statement for a file; comments inside count as such."""
     text = without_comments_around(sql)
     return _FILE_ENDING.search(text) is not None or any("." in q for q in _QUOTED.findall(text))
+
+
+def _check_files(sql: str) -> None:
+    """Refuse pipes and devices, before a read waits for ever and holds all other statements.
+
+    Raises:
+        DataError: the statement names one to be read.
+    """
+    for named in _NAMES_FILES.finditer(sql):
+        for quoted in _QUOTED.findall(named[1] or named[2] or ""):
+            path = quoted[1:-1]
+            has_pattern = any(each in path for each in "*?[")
+            files = glob.iglob(path, recursive=True) if has_pattern else (path,)  # noqa: PTH207
+            for file in files:
+                try:
+                    mode = os.stat(file).st_mode  # noqa: PTH116 - thousands, perhaps
+                except (OSError, ValueError):
+                    continue  # DuckDB says what it is
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise DataError(f"{file} is no regular file; copy what it gives to one first.")
 
 
 def _schema(relation: duckdb.DuckDBPyRelation) -> Schema:

@@ -183,7 +183,7 @@ def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
     done = position = 0
     tokens = sql_tokens(sql)
     skip = False
-    for (start, text, type_), following in zip(tokens, [*tokens[1:], None], strict=True):
+    for (start, text, type_), following in itertools.zip_longest(tokens, tokens[1:]):
         if skip:
             skip = False
             continue

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
@@ -22,7 +22,7 @@ from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import RunnerError
 from sparrow_core.protocol.ids import Address, NodeName, address
 from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Drained, ExecutorLost, Message, NodeRefused
+from sparrow_core.protocol.messages import Drained, ExecutorLost, Message, NodeRefused, PeerGone
 from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
 from sparrow_core.runtime.transport.child import (
     Child,
@@ -153,6 +153,12 @@ def calm_collector() -> None:
     gc.set_threshold(_COLLECT_EVERY)
 
 
+def tell_gone(driver: ZmqDriver, schedulers: Sequence[Address], endpoint: str) -> None:
+    """Tell schedulers of this process that a peer's process has ended."""
+    for scheduler in schedulers:
+        driver.post(scheduler, PeerGone(endpoint))
+
+
 def run_node(
     settings: NodeSettings,
     until_told: Callable[[ZmqDriver, Address], None],
@@ -163,14 +169,22 @@ def run_node(
     `until_told` runs the driver until the node is to end; it is given the node monitor's address.
     """
     parent = os.getppid()
+    schedulers: list[Address] = []
     driver = ZmqDriver(
-        settings.endpoint, settings.keys, settings.bind, on_incompatible=on_incompatible
+        settings.endpoint,
+        settings.keys,
+        settings.bind,
+        on_incompatible=on_incompatible,
+        on_gone=(lambda peer: tell_gone(driver, schedulers, peer))
+        if settings.own_schedulers
+        else None,
     )
     node_monitor = driver.address(f"monitor-{settings.name}")
     supervisor = Supervisor(driver, settings, node_monitor)
     driver.host("supervisor", supervisor)
     for name in settings.own_schedulers:
         host_scheduler(driver, name, settings.seed)
+        schedulers.append(driver.address(name))
     monitor = NodeMonitor(
         NodeName(settings.name),
         node_monitor,

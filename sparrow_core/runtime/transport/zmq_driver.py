@@ -7,8 +7,10 @@ handshake: every frame has the version. A frame of another version is not decode
 is told ours by a frame without messages.
 
 Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate
-loss. Bounds: frames by `_HIGH_WATER_MARK` per peer and direction, peers by `_PEERS_MAX`. The loop
-also watches file descriptors, such as a parent's pipe.
+loss. That a peer's process has ended is noticed where somebody wants to know: its host refuses
+connections, which a busy or suspended process and a cut network do not. Bounds: frames by
+`_HIGH_WATER_MARK` per peer and direction, peers by `_PEERS_MAX`. The loop also watches file
+descriptors, such as a parent's pipe.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from sparrow_core.protocol.errors import InsecureTransport, SparrowError
 from sparrow_core.protocol.ids import Address
@@ -37,6 +42,7 @@ from sparrow_core.runtime.transport.keys import (
     split_endpoint,
 )
 from sparrow_core.runtime.transport.local_driver import LocalDriver
+from sparrow_core.runtime.transport.refusal import refuses
 
 _HIGH_WATER_MARK = 10_000  # frames, for each peer
 _PEERS_MAX = 2_000
@@ -49,6 +55,9 @@ _RECONNECT_MAX_MS = 100
 _HEARTBEAT_MS = 2_000
 _SILENCE_MS = 5_000
 _HANDSHAKE_MS = 2_000
+_REFUSED_MIN = 3  # attempts to connect that fail, after which it is looked why
+_REFUSED_WITHIN_S = 1.0
+_REFUSAL_S = 0.1
 
 
 class _Frame(msgspec.Struct, array_like=True):
@@ -57,6 +66,15 @@ class _Frame(msgspec.Struct, array_like=True):
     version: int
     sender: str
     messages: msgspec.Raw
+
+
+@dataclass(slots=True)
+class _Link:
+    """The connection to a peer; `failures` are the last attempts to connect that failed."""
+
+    endpoint: str
+    peer: zmq.Socket[bytes]
+    failures: deque[float] = field(default_factory=lambda: deque(maxlen=_REFUSED_MIN))
 
 
 class ZmqDriver(LocalDriver):
@@ -69,6 +87,7 @@ class ZmqDriver(LocalDriver):
         bind: str | None = None,
         *,
         on_incompatible: Callable[[str, int], None] | None = None,
+        on_gone: Callable[[str], None] | None = None,
     ) -> None:
         """Bind the inbox.
 
@@ -79,6 +98,7 @@ class ZmqDriver(LocalDriver):
             bind: Where to listen over tcp if it is not `endpoint`, e.g. `tcp://0.0.0.0:7077`.
             on_incompatible: Called in the loop, once per peer of another protocol version, with
                 its endpoint and version.
+            on_gone: Called in the loop with the endpoint of a peer whose process has ended.
 
         Raises:
             InsecureTransport: tcp without keys, or a socket file in a folder open to others.
@@ -90,12 +110,14 @@ class ZmqDriver(LocalDriver):
         self.refused = 0
         self.incompatible: dict[str, int] = {}
         self._on_incompatible = on_incompatible
+        self._on_gone = on_gone
+        self._monitors: dict[zmq.Socket[bytes], _Link] = {}
         self._keys = keys
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, _PEERS_MAX + 16)
+        self._context.set(zmq.MAX_SOCKETS, 3 * _PEERS_MAX + 16)  # with two to monitor each
         self._zap: zmq.Socket[bytes] | None = None
         self._inbox = self._context.socket(zmq.PULL)
         self._poller = zmq.Poller()
@@ -158,7 +180,15 @@ class ZmqDriver(LocalDriver):
         self._outbox.pop(endpoint, None)
         peer = self._peers.pop(endpoint, None)
         if peer is not None:
-            peer.close()
+            self._close_peer(peer)
+
+    def _close_peer(self, peer: zmq.Socket[bytes]) -> None:
+        for monitor in [m for m, link in self._monitors.items() if link.peer is peer]:
+            del self._monitors[monitor]
+            self._poller.unregister(monitor)
+            peer.disable_monitor()
+            monitor.close(0)
+        peer.close()
 
     def counters(self) -> dict[str, int]:
         return {
@@ -184,6 +214,23 @@ class ZmqDriver(LocalDriver):
                 self._admit(self._zap.recv_multipart())
             elif ready in self._watched:
                 self._watched[ready]()
+            elif ready in self._monitors:
+                self._on_link(ready, self._monitors[ready])
+
+    def _on_link(self, monitor: zmq.Socket[bytes], link: _Link) -> None:
+        """Something happened to the connection to a peer."""
+        while monitor.poll(0):
+            if recv_monitor_message(monitor)["event"] == zmq.Event.CONNECTED:
+                link.failures.clear()
+            else:
+                link.failures.append(time.monotonic())
+        if len(link.failures) < _REFUSED_MIN or self._on_gone is None:
+            return
+        # Where the network is cut, connections are not refused, but time out.
+        recent = link.failures[0] > time.monotonic() - _REFUSED_WITHIN_S
+        if recent and refuses(link.endpoint, _REFUSAL_S):
+            self.forget(link.endpoint)
+            self._on_gone(link.endpoint)
 
     def _admit(self, request: list[bytes]) -> None:
         assert self._keys is not None
@@ -211,6 +258,8 @@ class ZmqDriver(LocalDriver):
         except _MALFORMED:
             self.malformed += 1
             return
+        if self._on_gone is not None and frame.sender not in self._peers:
+            self._outbox.setdefault(frame.sender, [])  # connect, to notice its end
         for name, raw in messages:
             decoder = self._decoders.get(name)
             if decoder is None:
@@ -261,7 +310,7 @@ class ZmqDriver(LocalDriver):
         if key is not None and self._keys is None:
             raise InsecureTransport(f"{endpoint}: tcp needs keys")
         while len(self._peers) >= _PEERS_MAX:
-            self._peers.popitem(last=False)[1].close()
+            self._close_peer(self._peers.popitem(last=False)[1])
         peer = self._context.socket(zmq.PUSH)
         peer.setsockopt(zmq.LINGER, 0)
         peer.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
@@ -272,10 +321,15 @@ class ZmqDriver(LocalDriver):
             peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
             peer.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
             secure_client(peer, key, self._keys)
+        if self._on_gone is not None:
+            events = zmq.Event.CONNECTED | zmq.Event.CONNECT_RETRIED
+            monitor = peer.get_monitor_socket(events)
+            self._monitors[monitor] = _Link(endpoint, peer)
+            self._poller.register(monitor, zmq.POLLIN)
         try:
             peer.connect(where)
         except zmq.ZMQError:
-            peer.close()
+            self._close_peer(peer)
             raise
         self._peers[endpoint] = peer
         return peer

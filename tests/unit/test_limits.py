@@ -1,0 +1,63 @@
+"""What a query may take."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from minishark.errors import OptionError, QueryCancelledError, QueryTimeoutError, ResourceError
+from minishark.query.limits import DiskUse, Limits
+from minishark.query.observer import QueryObserver
+from minishark.worker.protocol import TaskOutcome
+
+
+def observer() -> QueryObserver:
+    """Of a query whose events nobody hears."""
+    return QueryObserver(number=1, emit=lambda _: None)
+
+
+def test_a_query_that_takes_too_long_is_cancelled() -> None:
+    """Whatever it waits for then; a shorter one is left alone."""
+    late = observer()
+
+    def run() -> None:
+        with late.limited_to(0.01):
+            while True:
+                late.check()
+                time.sleep(0.001)
+
+    with pytest.raises(QueryTimeoutError, match=r"took longer than query_timeout_s, 0\.01 s"):
+        run()
+    with observer().limited_to(60.0):
+        pass
+    with observer().limited_to(None):
+        pass
+
+
+def test_who_cancels_a_query_in_time_hears_that() -> None:
+    """The limit is told only if it was the cause."""
+    cancelled = observer()
+    cancelled.cancel()
+    with pytest.raises(QueryCancelledError), cancelled.limited_to(60.0):
+        cancelled.check()
+
+
+def test_a_querys_share_of_the_disk() -> None:
+    """What lies in memory does not count; each task may spill its part of the limit."""
+    use = DiskUse(10 << 20)
+    use.add(TaskOutcome(rows=1, nbytes=99 << 20))
+    use.add(TaskOutcome(rows=1, nbytes=10 << 20, on_disk=True))
+    with pytest.raises(ResourceError, match=r"written 11 MiB .* query_disk_limit is 10 MiB"):
+        use.add(TaskOutcome(rows=1, nbytes=1 << 20, on_disk=True))
+    DiskUse(None).add(TaskOutcome(rows=1, nbytes=1 << 60, on_disk=True))
+    limits = Limits.of(None, None, "1KiB")
+    assert ("SET max_temp_directory_size = '256B'",) == limits.settings(4)
+    assert () == Limits().settings(4)
+
+
+@pytest.mark.parametrize("given", [(0, None, None), (None, -1.0, None), (None, None, "much")])
+def test_limits_are_above_zero(given: tuple[float | None, float | None, str | None]) -> None:
+    """A limit that nothing meets is a mistake."""
+    with pytest.raises(OptionError):
+        Limits.of(*given)
