@@ -28,6 +28,8 @@ DELTA = ["deltalake>=1.2"]
 OBJECTS = ["obstore>=0.8"]
 SQLALCHEMY = ["sqlalchemy>=2.0.40"]
 DBT = ["dbt-adapters>=1.16", "dbt-common>=1.20", "dbt-core>=1.10"]
+XML = ["lxml>=5"]
+CRYPTO = ["cryptography>=42"]
 POSTGRES = ["adbc-driver-postgresql>=1.5"]
 TEST = [
     *TPCH,
@@ -45,6 +47,8 @@ TEST = [
     *OBJECTS,
     *POSTGRES,
     *SQLALCHEMY,
+    *XML,
+    *CRYPTO,
     "flask-cors>=4",  # with flask and moto, an S3 server
     "flask>=3",
     "hypothesis>=6.100",
@@ -135,6 +139,8 @@ setup(
         "postgres": POSTGRES,
         "sqlalchemy": SQLALCHEMY,
         "dbt": DBT,
+        "xml": XML,
+        "crypto": CRYPTO,
         "pandas": ["pandas>=2"],
         "polars": ["polars>=1"],
         "test": TEST,

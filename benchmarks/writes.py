@@ -1,11 +1,13 @@
 """Small changes of a large table in memory, beside DuckDB's own table in memory.
 
     python benchmarks/writes.py --rows 6000000 --repetitions 10 --json writes.json
+    python benchmarks/writes.py --key
 
 Each statement is followed by a SELECT, and both are timed together: what a user waits until the
 change is seen. Runs of minishark and DuckDB alternate. CPU time is that of all processes. The last
 line tells how long many one-row INSERTs take that follow one another. Counts and sums are compared
-after each statement, and the exit status is 1 if they differ.
+after each statement, and the exit status is 1 if they differ. With `--key`, the first column is the
+PRIMARY KEY of both tables.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _STATEMENTS = {
     "INSERT one row": "INSERT INTO t VALUES ({new}, {n}, 1.5, 'new', '2020-02-02', 'inserted')",
     "INSERT 1,000 rows": "INSERT INTO t SELECT {new} + i, i, 2, 'many', '2020-02-02', 'x' "
     "FROM range(1000) r(i)",
+    "INSERT between others": "INSERT INTO t VALUES (9e9 - {new}, {n}, 1, 'x', NULL, NULL)",
     "UPDATE one row": "UPDATE t SET price = price + 1 WHERE k = {n}",
     "DELETE one row": "DELETE FROM t WHERE k = {n}",
     "MERGE two rows": "MERGE INTO t USING (VALUES ({n} + 7), ({new} + 5000)) AS s(k) ON t.k = s.k "
@@ -48,13 +51,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", type=int, default=6_000_000)
     parser.add_argument("--repetitions", type=int, default=10)
     parser.add_argument("--inserts", type=int, default=1_000)
+    parser.add_argument("--key", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     wrong = False
     with minishark.connect() as session, duckdb.connect() as native:
         native.execute(f"SET threads = {session.total_slots}")
         native.execute(f"CREATE TABLE t AS {_ROWS.format(count=options.rows)}")
-        session.create_table("t", native.table("t"), partition_by="o", replicas=2)
+        if options.key:
+            _with_key(session, native)
+        else:
+            session.create_table("t", native.table("t"), partition_by="o", replicas=2)
         sides: dict[str, Callable[[str], list[Any]]] = {
             "minishark": lambda sql: [tuple(row) for row in session.sql(sql).collect()],
             "duckdb": lambda sql: native.execute(sql).fetchall(),
@@ -65,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
             wall: dict[str, list[float]] = {name: [] for name in sides}
             cpu: dict[str, list[float]] = {name: [] for name in sides}
             for i in range(options.repetitions + 2):
-                new = options.rows + 10_000 * len(found) * options.repetitions + 10_000 * i
+                new = options.rows + 10_000 * (len(found) * (options.repetitions + 2) + i)
                 sql = template.format(new=new, n=1_000 * i + len(found))
                 answers = []
                 for name, ask in sides.items():
@@ -93,6 +100,15 @@ def main(arguments: Sequence[str]) -> int:
     write_json(options.json, {"rows": options.rows, "runs": found})
     print("Answers differ!" if wrong else "Answers are equal.")
     return int(wrong)
+
+
+def _with_key(session: minishark.Session, native: duckdb.DuckDBPyConnection) -> None:
+    """The same table in both, with a PRIMARY KEY."""
+    native.execute("ALTER TABLE t ADD PRIMARY KEY (k)")
+    ((create,),) = native.execute("SELECT sql FROM duckdb_tables()").fetchall()
+    rows = session.create_dataframe(native.table("t").to_arrow_table())
+    session.sql(create)
+    rows.write.insert_into("t")
 
 
 def _line(row: dict[str, Any]) -> str:

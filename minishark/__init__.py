@@ -15,8 +15,8 @@ from minishark import errors
 from minishark.session.lazy import imported
 
 if TYPE_CHECKING:
-    from minishark import functions
-    from minishark.dataframe import Column, DataFrame, Row, Window, types
+    from minishark import functions, types
+    from minishark.dataframe import Column, DataFrame, Row, Window
     from minishark.session.connect import connect
     from minishark.session.session import Session
 
@@ -56,5 +56,5 @@ def __getattr__(name: str) -> Any:
     if name in ("Column", "DataFrame", "Row", "Window"):
         return getattr(imported("minishark.dataframe"), name)
     if name in ("functions", "types"):
-        return imported(f"minishark.dataframe.{name}")
+        return imported(f"minishark.{name}")
     raise AttributeError(f"module 'minishark' has no attribute {name!r}")

@@ -201,6 +201,11 @@ class Catalog:
     def find(self, name: str) -> Table | None:
         return self._tables.get(name.lower())
 
+    def again(self, table: Table) -> Table | None:
+        """The same version of a table with its current locations; None if there is another."""
+        found = self.find(table.name)
+        return found if found is not None and found.same_rows(table) else None
+
     def unknown(self, name: str) -> CatalogError:
         known = sorted(each for each in self._tables if not each.startswith("_"))  # kept rows
         near = difflib.get_close_matches(name.lower(), known, n=1)

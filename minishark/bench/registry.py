@@ -16,6 +16,7 @@ from canary_core.lab import simulated as canary_simulated
 from minishark.bench import live, load, scale
 from minishark.bench.canary import experiment as canary
 from minishark.bench.chaos import experiment as chaos
+from minishark.bench.simulation import experiment as simulation
 from minishark.errors import OptionError
 from sparrow_core.lab import table
 from sparrow_core.lab.charts import require_matplotlib
@@ -26,7 +27,7 @@ from sparrow_core.lab.summary import Table, summary
 
 EXPERIMENTS: dict[str, AnyExperiment] = table.EXPERIMENTS | {
     experiment.name: experiment
-    for module in (live, chaos, load, scale, canary, canary_overhead, canary_simulated)
+    for module in (live, chaos, simulation, load, scale, canary, canary_overhead, canary_simulated)
     for experiment in module.EXPERIMENTS
 }
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import minishark
 from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
+from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import find_tables, load_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment
@@ -42,32 +45,49 @@ def scale_check(parameters: ScaleCheck, seed: int, advance: Advance) -> Sequence
         measured = _measured(parameters, texts, nodes)
         advance(1 / len(parameters.nodes))
         for number in texts:
-            panel = f"{nodes} nodes"
+            panel = _panel(nodes)
             rows.append(Point(panel=panel, series="measured", x=number, y=measured[number]))
             found_s = predicted[f"q{number}"]
             rows.append(Point(panel=panel, series="predicted", x=number, y=found_s))
     return rows
 
 
-def _measured(parameters: ScaleCheck, texts: dict[int, str], nodes: int) -> dict[int, float]:
+def _panel(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
+
+
+def as_recorded(tasks: int) -> dict[str, Any]:
+    """Options of `connect` for plans as they were recorded, with so many tasks per stage."""
     adaptive = [rule.name for rule in RULES if rule.phase is Phase.ADAPTIVE]
-    with minishark.connect(
-        nodes=nodes,
-        executors_per_node=1,
-        partitions=nodes,
-        single_task_rows=1,
-        disabled_optimizations=["one_task", "coalesced_tasks", *adaptive],  # as recorded
-    ) as session:
-        tables = find_tables(tpch_folder(parameters.scale, parameters.data))
-        load_tables(session, tables, Silent(), partitions=nodes, replicas=1)
-        best: dict[int, float] = {}
-        for _ in range(parameters.repetitions + 1):  # the first one makes plans
-            for number, text in texts.items():
-                began_s = time.perf_counter()
-                session.sql(text).to_arrow()
-                took_s = time.perf_counter() - began_s
-                best[number] = min(took_s, best.get(number, took_s))
+    return {
+        "partitions": tasks,
+        "single_task_rows": 1,
+        "disabled_optimizations": ["one_task", "coalesced_tasks", *adaptive],
+    }
+
+
+def best_times(
+    session: Session, folder: Path, texts: dict[int, str], tasks: int, repetitions: int
+) -> dict[int, float]:
+    """The shortest time of each query, in seconds, over TPC-H's tables from the files in a folder.
+
+    The session has the options of `as_recorded`.
+    """
+    load_tables(session, find_tables(folder), Silent(), partitions=tasks, replicas=1)
+    best: dict[int, float] = {}
+    for _ in range(repetitions + 1):  # the first one makes plans
+        for number, text in texts.items():
+            began_s = time.perf_counter()
+            session.sql(text).to_arrow()
+            took_s = time.perf_counter() - began_s
+            best[number] = min(took_s, best.get(number, took_s))
     return best
+
+
+def _measured(parameters: ScaleCheck, texts: dict[int, str], nodes: int) -> dict[int, float]:
+    folder = tpch_folder(parameters.scale, parameters.data)
+    with minishark.connect(nodes=nodes, executors_per_node=1, **as_recorded(nodes)) as session:
+        return best_times(session, folder, texts, nodes, parameters.repetitions)
 
 
 def _error(nodes: int) -> Finding:
@@ -76,7 +96,7 @@ def _error(nodes: int) -> Finding:
             series: sum(
                 row.y
                 for row in rows
-                if isinstance(row, Point) and (row.panel, row.series) == (f"{nodes} nodes", series)
+                if isinstance(row, Point) and (row.panel, row.series) == (_panel(nodes), series)
             )
             for series in ("predicted", "measured")
         }
@@ -84,7 +104,9 @@ def _error(nodes: int) -> Finding:
             raise LookupError
         return 100 * (sums["predicted"] / sums["measured"] - 1)
 
-    return Finding(f"predicted over measured, all queries, {nodes} nodes (%)", "", read, "{:+.0f}")
+    return Finding(
+        f"predicted over measured, all queries, {_panel(nodes)} (%)", "", read, "{:+.0f}"
+    )
 
 
 EXPERIMENTS = (

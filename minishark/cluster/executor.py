@@ -21,7 +21,7 @@ from minishark.cluster.remote_files import RemoteFiles
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
-from minishark.worker.prints import PRINTS
+from minishark.worker.prints import PRINTS, PRINTS_FOLDER
 from minishark.worker.protocol import (
     Job,
     ProblemDetail,
@@ -64,7 +64,9 @@ class ExecutorRunner:
         keys = load_keys(config.get("keys"))
         self._connections = Connections(keys)
         self._remote_files = RemoteFiles(self._connections)
-        files = self._remote_files if "host" in config else None
+        self._has_hosts = "host" in config
+        self._name = config["executor"]
+        files = self._remote_files if self._has_hosts else None
         self._store = Store(self._paths, config["node"], config.get("host", ""), files, meter)
         self._runner = TaskRunner(self._store, memory=memory, spill_folder=str(spill))
         self._calls = PythonTasks(self._store, self._paths.disk / "run", config.get("keys"))
@@ -86,6 +88,7 @@ class ExecutorRunner:
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
                 self._runner.tell_progress()
+                PRINTS.write()
             if self._is_doomed() and self._calls.idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
                 # sooner: who has submitted it may run here, too, and would be lost with it.
@@ -108,13 +111,19 @@ class ExecutorRunner:
         self._connections.interrupted.clear()
         if self._own_process and job.working_folder:
             _work_in(job.working_folder)
-        PRINTS.take()  # of threads that an earlier task has left behind
         try:
-            return self._result(job, payload)
+            with self._printing(job):
+                return self._result(job, payload)
         except TaskError as error:
             retryable = _may_succeed(job, error.detail)
             detail = structs.replace(error.detail, printed=PRINTS.take())
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
+
+    def _printing(self, job: Job) -> contextlib.AbstractContextManager[None]:
+        """While a task runs, what it prints is written for front ends of this host."""
+        if not self._own_process or self._has_hosts or isinstance(job, ProgramJob):
+            return contextlib.nullcontext()
+        return PRINTS.of_task(self._store.in_memory(f"{job.folder}/{PRINTS_FOLDER}"), self._name)
 
     def _job(self, job_id: str, shared: bytes) -> Job:
         job = self._jobs.get(job_id)

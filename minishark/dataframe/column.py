@@ -64,6 +64,36 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class InputFile:
+    """The name of the file that a row is from, which only what reads files has."""
+
+    name: str = "input_file_name()"
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """In a subquery, a column of the query around it."""
+
+    reference: Reference
+
+    @property
+    def name(self) -> str:
+        return self.reference.name
+
+
+@dataclass(frozen=True, slots=True)
+class Subquery:
+    """A query as a part of an expression, with its handles.
+
+    Its text has marks where it needs columns of the query around it (`subqueries`).
+    """
+
+    before: str  # what stands before the query, such as "EXISTS "
+    parts: tuple[str | Outer, ...]
+    held: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """An expression in the user's SQL, which may contain anything."""
 
@@ -153,20 +183,21 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ByType:
-    """An expression whose SQL depends on its argument's type, such as a cast to a whole number.
+    """An expression whose SQL depends on a type, such as a cast to a whole number.
 
     The type is known where a SELECT writes the expression; elsewhere, as in names, it is empty.
     """
 
     argument: Column
-    make: Callable[[Column, str], Column]  # of the argument and its DuckDB type
+    make: Callable[[Column, str], Column]  # of the argument and a DuckDB type
+    decides: Column | None = None  # whose type it is; None for the argument's
 
     def column(self) -> Column:
         return Column((self,), level=Level.ATOM, kind=self.argument.kind)
 
 
-Piece: TypeAlias = str | Reference | Text | Call | ByType
-Resolve: TypeAlias = Callable[[Reference], str]
+Piece: TypeAlias = str | Reference | InputFile | Outer | Subquery | Text | Call | ByType
+Resolve: TypeAlias = Callable[[Any], str]  # of a Reference, and what else only a SELECT knows
 TypeOf: TypeAlias = Callable[["Column"], str]
 
 
@@ -229,7 +260,7 @@ class Column(CamelCase):
     level: Level = Level.OTHER
     kind: Kind = Kind.ROW
     order: str = ""
-    _hidden: ClassVar[tuple[str, ...]] = ("references", "sort_key", "sql")
+    _hidden: ClassVar[tuple[str, ...]] = ("is_correlated", "references", "sort_key", "sql")
 
     # SQL
 
@@ -246,7 +277,16 @@ class Column(CamelCase):
     @property
     def references(self) -> tuple[Reference, ...]:
         """All columns in it."""
-        return tuple(piece for piece in _written(self.pieces) if isinstance(piece, Reference))
+        found = (
+            piece.outer.reference if isinstance(piece, Correlated) else piece
+            for piece in _written(self.pieces)
+        )
+        return tuple(piece for piece in found if isinstance(piece, Reference))
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether a subquery in it reads columns of the query that it is in."""
+        return any(isinstance(piece, Correlated) for piece in _written(self.pieces))
 
     def __repr__(self) -> str:
         text = self.sort_key(lambda reference: reference.name)
@@ -496,6 +536,17 @@ class Column(CamelCase):
             return self.substr(key.start, key.stop)
         return self.get_item(key)
 
+    def outer(self) -> Column:
+        """In a subquery: this column of the query around it; see `DataFrame.exists`.
+
+        Raises:
+            OptionError: it is not a plain column.
+        """
+        reference = only_reference(self)
+        if reference is None:
+            raise OptionError("outer() goes with a column: col('a').outer() + 1.")
+        return Column((Outer(reference),), level=Level.ATOM)
+
     # Windows and cases
 
     def over(self, window: WindowSpec) -> Column:
@@ -610,6 +661,19 @@ class Generator(Column):
         return replace(self, **{field: _called(parts, names)})  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class SessionWindow(Column):
+    """`functions.session_window`: in a SELECT the window of a row alone; groups join them.
+
+    Attributes:
+        start: the timestamp.
+        end: the timestamp and the gap after it.
+    """
+
+    start: Column
+    end: Column
+
+
 def _called(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
     return tuple(replace(each, name=name) for each, name in zip(columns, names, strict=True))
 
@@ -628,17 +692,36 @@ def generator(
     )
 
 
-def _written(pieces: Iterable[Piece], type_of: TypeOf = _unknown) -> Iterator[str | Reference]:
+@dataclass(frozen=True, slots=True)
+class Correlated:
+    """A column that a subquery reads, where the query around it is written."""
+
+    outer: Outer
+
+    @property
+    def name(self) -> str:
+        return self.outer.name
+
+
+Written: TypeAlias = str | Reference | InputFile | Outer | Correlated
+
+
+def _written(pieces: Iterable[Piece], type_of: TypeOf = _unknown) -> Iterator[Written]:
     """The pieces with calls and the user's text as SQL."""
     for piece in pieces:
         match piece:
             case Call():
                 yield from _written(piece.written().pieces, type_of)
             case ByType():
-                made = piece.make(piece.argument, type_of(piece.argument))
+                decides = piece.argument if piece.decides is None else piece.decides
+                made = piece.make(piece.argument, type_of(decides))
                 yield from _written(made.pieces, type_of)
             case Text():
                 yield piece.sql
+            case Subquery():
+                yield f"{piece.before}("
+                yield from (p if isinstance(p, str) else Correlated(p) for p in piece.parts)
+                yield ")"
             case _:
                 yield piece
 
@@ -665,6 +748,11 @@ def _calls(pieces: Iterable[Piece]) -> Iterator[Call]:
                 yield piece
             case ByType(argument=argument):
                 yield from _calls(argument.pieces)
+
+
+def has_windows(column: Column) -> bool:
+    """Whether it contains a function over a window, as far as that is known."""
+    return any(call.window is not None for call in _calls(column.pieces))
 
 
 def is_grouped(pieces: Iterable[Piece]) -> bool:
@@ -848,6 +936,28 @@ def call(function: str, *arguments: Any, kind: Kind = Kind.ROW) -> Column:
         return Call(function=function, arguments=only).column(max(listed.kind, kind))
     made = combine(f"{function}(", listed, ")", bare=True)
     return replace(made, level=Level.ATOM, kind=max(made.kind, kind))
+
+
+_SUMMED = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+
+
+def sum_of(item: Column, *, modifier: str = "", cast: str = "CAST") -> Column:
+    """A sum; of whole numbers a BIGINT, as in PySpark, where SQL's has 128 bits.
+
+    Args:
+        item: the values.
+        modifier: what stands before them, such as "DISTINCT ".
+        cast: what becomes of a sum that is no BIGINT: CAST for an error, TRY_CAST for NULL.
+    """
+    listed = combine(modifier, item, bare=True) if modifier else item
+    added = Call(function="sum", arguments=listed).column(max(item.kind, Kind.GROUP))
+
+    def make(found: Column, type_: str) -> Column:
+        if type_ not in _SUMMED:
+            return found
+        return combine(f"{cast}(", found, " AS BIGINT)", bare=True)
+
+    return ByType(argument=added, make=make, decides=item).column()
 
 
 def count_of_rows() -> Column:

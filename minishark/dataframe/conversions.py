@@ -8,12 +8,15 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from minishark.dataframe.arguments import literal_text, no_options
 from minishark.dataframe.column import (
     ByType,
     Column,
     Generator,
+    InputFile,
     Kind,
     Level,
+    SessionWindow,
     call,
     case,
     column_or_name,
@@ -76,9 +79,27 @@ def split(str: Any, pattern: Any, limit: Any = -1) -> Column:
 
 
 def substring(str: Any, pos: Any, len: Any) -> Column:
-    """`len` characters from the one at `pos`, counted from 1, or from the end if negative."""
+    """`len` characters, or bytes, from the one at `pos`, from 1, or from the end if negative."""
     start = 1 if isinstance(pos, int) and pos == 0 else pos
-    return call("substring", *map(column_or_name, (str, start, len)))
+    first, count = column_or_name(start), column_or_name(len)
+
+    def make(item: Column, type_: str) -> Column:
+        if type_ != "BLOB":
+            return call("substring", item, first, count)
+        begin = case(first < 0, call("octet_length", item) + first + 1).otherwise(first)
+        return call("array_slice", item, begin, begin + count - 1)
+
+    chosen = column_or_name(str)
+    return ByType(argument=chosen, make=make).column()
+
+
+def length(col: Any) -> Column:
+    """The number of characters of a text, or of bytes of a blob."""
+    return ByType(argument=column_or_name(col), make=_length).column()
+
+
+def _length(item: Column, type_: str) -> Column:
+    return call("octet_length" if type_ == "BLOB" else "length", item)
 
 
 def encode(col: Any, charset: str = "utf-8") -> Column:
@@ -290,6 +311,30 @@ def _interval(text: str) -> str:
     return f"INTERVAL '{found[1]}{found[2]}'"
 
 
+def session_window(timeColumn: Any, gapDuration: Any) -> SessionWindow:
+    """The window of a session, a struct of `start` and `end`, to group by.
+
+    Rows of one session follow one another within a gap, among rows that are equal in the other
+    columns of `group_by`; it ends when the gap after its last row is over. Rows without a time are
+    left out. In a SELECT, it is the window of the row alone.
+
+    Args:
+        timeColumn: the timestamps.
+        gapDuration: the gap, such as "10 minutes", or a Column of such texts or intervals.
+
+    Raises:
+        OptionError: a duration is not understood.
+    """
+    stamp = column_or_name(timeColumn).cast("TIMESTAMP")
+    gap: Any = gapDuration
+    gap = combine(_interval(gap)) if isinstance(gap, str) else gap.cast("INTERVAL")
+    end = infix(stamp, "+", gap)
+    window_ = combine("struct_pack(start := ", stamp, ', "end" := ', end, ")", bare=True)
+    return SessionWindow(
+        window_.pieces, "session_window", Level.ATOM, window_.kind, start=stamp, end=end
+    )
+
+
 # Structs, maps, lists
 
 
@@ -309,18 +354,8 @@ def named_struct(*cols: Any) -> Column:
         raise OptionError("named_struct() takes a name, a value, a name, a value ...")
     fields = []
     for name, item in zip(cols[::2], cols[1::2], strict=True):
-        fields.append(column_or_name(item).alias(_text(name)))
+        fields.append(column_or_name(item).alias(literal_text(name)))
     return struct(*fields)
-
-
-def _text(item: Any) -> str:
-    """The text of a literal, as a Column or itself."""
-    if isinstance(item, Column):
-        found = "".join(piece for piece in item.pieces if isinstance(piece, str))
-        if found.startswith("'") and found.endswith("'"):
-            return found[1:-1].replace("''", "'")
-        raise OptionError(f"{item!r} is no text literal: write lit('name').")
-    return str(item)
 
 
 def create_map(*cols: Any) -> Column:
@@ -373,6 +408,37 @@ def _atom(made: Column) -> Column:
     return Column(made.pieces, made.name, level=Level.ATOM, kind=made.kind)
 
 
+# Files and collations
+
+
+def input_file_name() -> Column:
+    """The path of the file that a row is from, of rows right after `session.read`.
+
+    Raises:
+        UnsupportedError: when used: the rows are not read from files there.
+    """
+    return Column((InputFile(),), "input_file_name()", level=Level.ATOM)
+
+
+_BASES = {"utf8_binary": "", "utf8_lcase": "NOCASE", "unicode": "en"}
+_MODIFIERS = {"ci": "NOCASE", "ai": "NOACCENT", "cs": "", "as": ""}
+
+
+def collate(col: Any, collation: str) -> Column:
+    """A text that is compared and sorted by a collation.
+
+    Args:
+        col: the text.
+        collation: PySpark's name, such as "UTF8_LCASE", "UNICODE_CI" or "de_AI".
+    """
+    name = collation.lower()
+    parts: list[str] = []
+    while (tail := name.rpartition("_"))[2] in _MODIFIERS:
+        name, parts = tail[0], [_MODIFIERS[tail[2]], *parts]
+    meant = ".".join(filter(None, [_BASES.get(name, name), *parts]))
+    return combine(column_or_name(col), f" COLLATE {meant}") if meant else column_or_name(col)
+
+
 # JSON and CSV
 
 
@@ -389,9 +455,9 @@ def from_json(col: Any, schema: Any, options: Any = None) -> Column:
         DataError: the schema is not understood.
         UnsupportedError: there are options.
     """
-    _no_options("from_json", options)
+    no_options("from_json", options)
     text = column_or_name(col)
-    wanted = _text(schema) if isinstance(schema, Column) else schema
+    wanted = literal_text(schema) if isinstance(schema, Column) else schema
     whole = _type_without_fields(wanted)
     if whole is not None:
         return text.try_cast("JSON").try_cast(whole)
@@ -414,16 +480,34 @@ def _type_without_fields(schema: Any) -> str | None:
     return found if found and not found.startswith("STRUCT") else None
 
 
-def _no_options(function: str, options: Any) -> None:
-    if options:
-        raise UnsupportedError(f"{function}() takes no options, such as {next(iter(options))!r}.")
+def to_json(col: Any, options: Any = None) -> Column:
+    """A value as JSON; fields of structs that are NULL are left out, nulls of variants are not.
+
+    Timestamps are written without T and time zone, and entries of maps that are NULL are left out.
+
+    Raises:
+        UnsupportedError: there are options other than `ignoreNullFields`.
+    """
+    chosen = dict(options or {})
+    keeps = f"{chosen.pop('ignoreNullFields', True)}".lower() == "false"
+    no_options("to_json", chosen)
+
+    def make(item: Column, type_: str) -> Column:
+        if type_ == "JSON":
+            return item.cast("VARCHAR")
+        made = call("to_json", item)
+        return (made if keeps else call("json_merge_patch", "{}", made)).cast("VARCHAR")
+
+    chosen_ = column_or_name(col)
+    shown = chosen_.name or chosen_.sql(lambda reference: reference.name)
+    return ByType(argument=chosen_, make=make).column().alias(f"to_json({shown})")
 
 
 def json_tuple(col: Any, *fields: str) -> Generator:
     """The values of an object's fields as text, in columns `c0`, `c1` ..."""
     parsed = column_or_name(col).try_cast("JSON")
     columns = [
-        call("json_extract_string", parsed, f'$."{_text(name)}"').alias(f"c{number}")
+        call("json_extract_string", parsed, f'$."{literal_text(name)}"').alias(f"c{number}")
         for number, name in enumerate(flat(fields))
     ]
     if not columns:
@@ -433,12 +517,12 @@ def json_tuple(col: Any, *fields: str) -> Generator:
 
 def variant_get(v: Any, path: Any, targetType: str) -> Column:
     """The value at a path of JSON, in a type."""
-    return call("json_extract_string", column_or_name(v), _text(path)).cast(targetType)
+    return call("json_extract_string", column_or_name(v), literal_text(path)).cast(targetType)
 
 
 def try_variant_get(v: Any, path: Any, targetType: str) -> Column:
     """The value at a path of JSON, in a type; NULL where it does not fit."""
-    return call("json_extract_string", column_or_name(v), _text(path)).try_cast(targetType)
+    return call("json_extract_string", column_or_name(v), literal_text(path)).try_cast(targetType)
 
 
 def from_csv(col: Any, schema: Any, options: Any = None) -> Column:
@@ -455,8 +539,8 @@ def from_csv(col: Any, schema: Any, options: Any = None) -> Column:
     """
     chosen = dict(options or {})
     separator = chosen.pop("sep", chosen.pop("delimiter", ","))
-    _no_options("from_csv", chosen)
-    wanted = _text(schema) if isinstance(schema, Column) else schema
+    no_options("from_csv", chosen)
+    wanted = literal_text(schema) if isinstance(schema, Column) else schema
     parts = call("string_split", column_or_name(col), separator)
     fields = [
         Column((*parts.pieces, f"[{number}]"), level=Level.ATOM, kind=parts.kind)

@@ -34,7 +34,7 @@ from minishark.dataframe.column import (
     generator,
 )
 from minishark.dataframe.grouped import GroupedData
-from minishark.dataframe.join import join
+from minishark.dataframe.join import join, lateral_join
 from minishark.dataframe.lazy_query import LazyQuery, query_of, wide_integers
 from minishark.dataframe.local import SchemaLike, declared_columns, local_table
 from minishark.dataframe.names import (
@@ -52,8 +52,9 @@ from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
+from minishark.dataframe.subqueries import subquery
 from minishark.dataframe.writer import DataFrameWriter, TableWriter
-from minishark.errors import ColumnError, OptionError, UnsupportedError
+from minishark.errors import ColumnError, OptionError
 from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
@@ -274,10 +275,11 @@ class DataFrame(CamelCase):
         fraction: float | None = None,
         seed: int | None = None,
     ) -> DataFrame:
-        """Each row with a probability of `fraction`; runs in one task.
+        """Each row with a probability of `fraction`.
 
         `with_replacement` may be left out: `sample(0.1)`, `sample(0.1, 42)`. A `seed` repeats the
-        choice only for rows in the same order: sort them first.
+        choice for the same rows in the same order, as tables and files have them; that runs in one
+        task.
 
         Raises:
             OptionError: the fraction is not from 0 to 1.
@@ -398,12 +400,9 @@ class DataFrame(CamelCase):
     ) -> DataFrame:
         """Each row with the probability that `fractions` has for its value of a column.
 
-        Raises:
-            UnsupportedError: a seed was passed; tasks have random generators of their own.
+        A seed is as in `sample`.
         """
-        if seed is not None:
-            raise UnsupportedError("sample_by() takes no seed; see sample().")
-        return self._derived(statistics.sampled_by(self._select, col, fractions))
+        return self._derived(statistics.sampled_by(self._select, col, fractions, seed))
 
     # Rows to columns, columns to rows
 
@@ -498,6 +497,55 @@ class DataFrame(CamelCase):
         """
         right = self._same_session(other)
         return self._derived(join(self._select, right.to_select(), on, how), right)
+
+    def lateral_join(
+        self, other: DataFrame, on: Column | None = None, how: str = "inner"
+    ) -> DataFrame:
+        """Each row with those of a DataFrame that is computed for it.
+
+        Args:
+            other: reads columns of this one with `Column.outer`.
+            on: a condition; None for all pairs.
+            how: "inner", "left" or "cross".
+
+        Raises:
+            OptionError: there is no such kind of lateral join.
+
+        Examples:
+            >>> from minishark import functions as F
+            >>> df = session.create_dataframe([(1, [5, 3]), (2, [])], ["id", "xs"])
+            >>> parts = session.range(1).select(F.explode(df.xs.outer()).alias("x"))
+            >>> df.lateral_join(parts).select("id", "x").order_by("x").collect()
+            [Row(id=1, x=3), Row(id=1, x=5)]
+        """
+        right = self._same_session(other)
+        return self._derived(lateral_join(self._select, right, on, how), right)
+
+    def scalar(self) -> Column:
+        """The value of this DataFrame's one column and row; NULL if there is no row.
+
+        What it reads of the query around it is named by `Column.outer`.
+
+        Examples:
+            >>> from minishark import functions as F
+            >>> df = session.create_dataframe([(1,), (2,), (6,)], ["n"])
+            >>> df.filter(df.n > df.agg(F.avg("n")).scalar()).collect()
+            [Row(n=6)]
+        """
+        return subquery(self._query, "", "scalarsubquery()")
+
+    def exists(self) -> Column:
+        """Whether this DataFrame has rows, as a condition.
+
+        Examples:
+            >>> from minishark import functions as F
+            >>> people = session.create_dataframe([("Ada", 1), ("Alan", 2)], ["name", "id"])
+            >>> orders = session.create_dataframe([(1, 9.5)], ["id", "price"])
+            >>> theirs = orders.filter(F.col("id") == people.id.outer())
+            >>> people.filter(theirs.exists()).collect()
+            [Row(name='Ada', id=1)]
+        """
+        return subquery(self._query, "EXISTS ", "exists()")
 
     def cross_join(self, other: DataFrame) -> DataFrame:
         """All pairs of rows."""
@@ -1028,8 +1076,9 @@ class DataFrame(CamelCase):
     def to_json(self) -> Any:
         """The rows as texts of JSON, as `rdd` has them."""
         packed = conversions.struct(*(self._column(name) for name in self.columns))
-        text = call("json_merge_patch", "{}", call("to_json", packed)).cast("VARCHAR")
-        return self.select(text.alias("value")).rdd.map(operator.itemgetter(0))
+        return self.select(conversions.to_json(packed).alias("value")).rdd.map(
+            operator.itemgetter(0)
+        )
 
     def foreach_partition(self, fn: Callable[[Iterator[Row]], Any]) -> None:
         """Call a function with an iterator over each partition's Rows now, for its side effects.

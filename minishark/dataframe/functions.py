@@ -21,7 +21,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from minishark.dataframe import conversions, higher_order
+from minishark.dataframe import conversions, higher_order, randomness
 from minishark.dataframe.column import (
     Call,
     CaseColumn,
@@ -35,13 +35,14 @@ from minishark.dataframe.column import (
     combine,
     count_of_rows,
     separated,
+    sum_of,
     text_column,
     value,
 )
 from minishark.dataframe.duckdb_functions import described, is_of_rows
 from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
-from minishark.dataframe.python_functions import PYTHON, python_functions
+from minishark.dataframe.python_functions import PYTHON, python_functions, to_char
 from minishark.dataframe.templates import function_of
 from minishark.dataframe.udf import arrow_udf, pandas_udf, udf  # noqa: F401 - listed below
 from minishark.errors import OptionError, UnsupportedError
@@ -181,9 +182,22 @@ def count_distinct(*columns: Any) -> Column:
     return _distinct("count", counted)
 
 
+def sum(column_: Any) -> Column:
+    """The sum; of whole numbers a BIGINT, and an error if it is none.
+
+    SQL's `sum` of whole numbers has 128 bits: `call_function("sum", "a")`.
+    """
+    return sum_of(_column(column_))
+
+
+def try_sum(column_: Any) -> Column:
+    """The sum; of whole numbers a BIGINT, and NULL if it is none."""
+    return sum_of(_column(column_), cast="TRY_CAST")
+
+
 def sum_distinct(column_: Any) -> Column:
-    """The sum of the distinct values."""
-    return _distinct("sum", _column(column_))
+    """The sum of the distinct values, as `sum`."""
+    return sum_of(_column(column_), modifier="DISTINCT ")
 
 
 def collect_list(column_: Any) -> Column:
@@ -298,22 +312,6 @@ def monotonically_increasing_id() -> Column:
     return Column(("row_number() OVER () - 1",))
 
 
-# Numbers
-
-
-def rand(seed: int | None = None) -> Column:
-    """A random number from 0 to 1.
-
-    Raises:
-        UnsupportedError: a seed was passed; each task has a random generator of its own.
-    """
-    if seed is not None:
-        raise UnsupportedError(
-            "Random numbers take no seed; derive them from a column with hash()."
-        )
-    return call("random", kind=Kind.FREE)
-
-
 # Dates and times
 
 
@@ -390,12 +388,15 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in described() if name.isidentifier())})
 
 
-for _functions in (higher_order, conversions):
+for _functions in (higher_order, conversions, randomness):
     globals().update({_name: getattr(_functions, _name) for _name in _functions.__all__})
 globals().update({_name: function_of(_each) for _name, _each in TEMPLATES.items()})
 globals().update(python_functions())
 # Not what is imported here: users see these at Tab.
-_here = (__name__, higher_order.__name__, conversions.__name__, udf.__module__)
+_here = (
+    *(each.__name__ for each in (higher_order, conversions, randomness)),
+    *(__name__, udf.__module__, to_char.__module__),
+)
 __all__ = [
     _name
     for _name, _item in globals().items()

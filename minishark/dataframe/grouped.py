@@ -11,11 +11,14 @@ from minishark.dataframe.applied import check_callable
 from minishark.dataframe.column import (
     Column,
     Kind,
+    SessionWindow,
     call,
+    case,
     column,
     count_of_rows,
     only_reference,
     star_call,
+    sum_of,
 )
 from minishark.dataframe.conversions import struct
 from minishark.dataframe.lazy_query import derived, query_of
@@ -23,11 +26,15 @@ from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
 from minishark.dataframe.partitioned import apply_to_groups
 from minishark.dataframe.select import Select, is_number
+from minishark.dataframe.window import UNBOUNDED, Window
 from minishark.errors import OptionError
 from minishark.worker.functions import CoGroups
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
+
+# Columns that users do not see: the number of a row's session, and its window.
+_BEGINS, _SESSION = "minishark_session", "session_window"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,8 @@ class GroupedData(CamelCase):
                     raise OptionError(f"agg() takes Columns, not {type(item).__name__}.")
         if not columns or (not self.keys and any(c.kind is Kind.ROW for c in columns)):
             raise OptionError("agg() takes aggregates, such as functions.sum('a'), at least one.")
+        if any(isinstance(key, SessionWindow) for key in self.keys):
+            return _with_sessions(self).agg(*columns)
         return derived(self.frame, self._select(self._pivoted(columns)))
 
     def count(self) -> DataFrame:
@@ -199,6 +208,31 @@ class GroupedData(CamelCase):
         return replace(inner, items=tuple(items), group_by=groups)
 
 
+def _with_sessions(groups: GroupedData) -> GroupedData:
+    """The groups with a plain column in place of a window of sessions."""
+    found = [key for key in groups.keys if isinstance(key, SessionWindow)]
+    if len(found) > 1:
+        raise OptionError("group_by() takes one session_window() at most.")
+    (session,) = found
+    others = tuple(key for key in groups.keys if key is not session)
+    rows = Window.partition_by(*others).order_by(session.start)
+    # A session begins where the time is later than the ends of all rows before.
+    ended = call("max", session.end, kind=Kind.GROUP).over(rows.rows_between(-UNBOUNDED, -1))
+    begins = case(session.start <= ended, 0).otherwise(1)
+    timed = groups.frame.filter(session.start.is_not_null()).with_column(_BEGINS, begins)
+    number = call("sum", column(_BEGINS), kind=Kind.GROUP).over(rows.rows_between(-UNBOUNDED, 0))
+    numbered = timed.with_column(_BEGINS, number)
+    whole = Window.partition_by(*others, column(_BEGINS))
+    window = struct(
+        call("min", session.start, kind=Kind.GROUP).over(whole).alias("start"),
+        call("max", session.end, kind=Kind.GROUP).over(whole).alias("end"),
+    )
+    made = numbered.with_column(_SESSION, window)
+    key = column(_SESSION).alias(session.name or _SESSION)
+    keys = tuple(key if each is session else each for each in groups.keys)
+    return replace(groups, frame=made, keys=keys)
+
+
 @dataclass(frozen=True, slots=True)
 class CoGroupedData(CamelCase):
     """The result of `GroupedData.cogroup`; a function makes a DataFrame of it.
@@ -255,6 +289,8 @@ class CoGroupedData(CamelCase):
 def _named(name: str, function: str) -> Column:
     if name == "*":
         return replace(star_call(function), name="count")
+    if function.lower() == "sum":
+        return sum_of(column(name))
     return call(function, column(name), kind=Kind.GROUP)
 
 

@@ -9,15 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from minishark.dataframe.column import Column, Reference
+from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.names import ident, nearest
 from minishark.dataframe.select import (
     Scoped,
     Select,
     Source,
+    as_subquery,
     new_attribute,
     plain_item,
     select_from,
 )
+from minishark.dataframe.subqueries import correlated, new_alias
 from minishark.errors import ColumnError, OptionError
 
 _WORDS = {
@@ -62,6 +65,21 @@ def join(left: Select, right: Select, on: Any, how: str) -> Select:
     if len(conditions) == len(parts):
         return _conditional(left, right, conditions, kind)
     raise OptionError("`on` is a name, a condition, or a list of either; not of both.")
+
+
+def lateral_join(left: Select, right: LazyQuery, on: Column | None, how: str) -> Select:
+    """Each row of a SELECT with those of a subquery that reads it."""
+    kind = _kind(how)
+    if kind not in ("inner", "left", "cross"):
+        raise OptionError("A lateral join is inner, left or cross.")
+    one = left.as_relation(new_alias())
+    text = correlated(right.sql(), select_from(one).resolve)
+    other = as_subquery(text, right.to_select().attributes, new_alias())
+    both = (*one.columns, *other.columns)
+    words = "LEFT JOIN LATERAL" if kind == "left" else "JOIN LATERAL"
+    condition = "true" if on is None else on.sql(select_from(Source("", both)).resolve)
+    sql = f"{one.sql}\n{words} {other.sql} ON {condition}"
+    return select_from(Source(sql, both, (*one.relations, *other.relations)))
 
 
 def _kind(how: str) -> str:

@@ -82,7 +82,10 @@ class LazyQuery:
 
     def over(self, select: Select | QueryText, *others: LazyQuery) -> LazyQuery:
         """A bound query that needs all handles which this one and the others need."""
-        held = dict.fromkeys((*self.held, *(item for other in others for item in other.held)))
+        named = self.runtime.handles(select.sql())  # in subqueries, too
+        held = dict.fromkeys(
+            (*self.held, *(item for other in others for item in other.held), *named)
+        )
         return LazyQuery(
             runtime=self.runtime,
             select=select,

@@ -13,10 +13,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import duckdb
+
 from minishark.dataframe.applied import pickled
 from minishark.dataframe.runtime import Runtime
+from minishark.dataframe.subqueries import unmarked
 from minishark.expressions import Schema
 from minishark.worker.protocol import ScalarFunction
+from minishark.worker.scalars import create_function, uncalled
 
 PREFIX = "minishark_"
 _NAME = re.compile(rf"\b{PREFIX}\w+")
@@ -33,6 +37,7 @@ def made(
     vectorized: bool = False,
     volatile: bool = False,
     sees_nulls: bool = True,
+    takes_task: bool = False,
 ) -> str:
     """The name in SQL of a function, which sessions register when they need it.
 
@@ -44,12 +49,13 @@ def made(
         vectorized: whether it takes Arrow arrays.
         volatile: whether equal arguments may give different results.
         sees_nulls: whether it is called if an argument is NULL.
+        takes_task: whether it takes the task's index, and no arguments of SQL's.
 
     Raises:
         OptionError: the function can't be pickled.
     """
     data = pickled(label, fn)
-    kind = f"{returns} {parameters} {vectorized} {volatile} {sees_nulls}"
+    kind = f"{returns} {parameters} {vectorized} {volatile} {sees_nulls} {takes_task}"
     digest = hashlib.sha256(data + kind.encode()).hexdigest()[:12]
     word = re.sub(r"\W", "", label.lower()) or "function"
     function = ScalarFunction(
@@ -60,6 +66,7 @@ def made(
         vectorized=vectorized,
         sees_nulls=sees_nulls,
         volatile=volatile,
+        takes_task=takes_task,
     )
     with _lock:
         _made[function.name] = (function, fn)
@@ -73,4 +80,13 @@ def bind(runtime: Runtime, sql: str) -> Schema:
             for name in dict.fromkeys(_NAME.findall(sql)):
                 if name in _made:
                     runtime.offer_function(*_made[name])
-    return runtime.bind(sql)
+    return runtime.bind(unmarked(sql))
+
+
+def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Let a connection bind a query that calls such functions, though not run it."""
+    if PREFIX in sql:
+        with _lock:
+            found = [_made[name] for name in dict.fromkeys(_NAME.findall(sql)) if name in _made]
+        for function, fn in found:
+            create_function(connection, function, uncalled(function, fn))

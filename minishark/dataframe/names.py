@@ -15,6 +15,8 @@ from minishark.expressions import quote
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])")
+_SUM = re.compile(r"\b(?:TRY_)?CAST\((?P<sum>sum\()")
+_CLAUSE = re.compile(r" (?:FILTER|OVER) \(")
 _DOUBLE = re.compile(r"(?<![\w.])(\d+\.\d+)e0\b")
 
 
@@ -34,8 +36,27 @@ def ident(name: str) -> str:
 
 
 def readable(text: str) -> str:
-    """An expression as a column name: floats without the `e0` that makes them DOUBLE literals."""
+    """An expression as a column name, without what only makes its type.
+
+    That is the `e0` of DOUBLE literals, and the cast around sums of whole numbers.
+    """
+    while (found := _SUM.search(text)) is not None:
+        end = _closing(text, found.end())
+        while (clause := _CLAUSE.match(text, end)) is not None:
+            end = _closing(text, clause.end())
+        if not text.startswith(" AS BIGINT)", end):
+            break
+        text = text[: found.start()] + text[found.start("sum") : end] + text[end + 11 :]
     return _DOUBLE.sub(r"\1", text)
+
+
+def _closing(text: str, start: int) -> int:
+    """The position after the parenthesis that closes the one before `start`."""
+    depth, place = 1, start
+    while depth and place < len(text):
+        depth += (text[place] == "(") - (text[place] == ")")
+        place += 1
+    return place
 
 
 def snake_case(name: str) -> str:

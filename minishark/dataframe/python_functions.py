@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minishark.dataframe.column import Column
+from minishark.dataframe.arguments import literal_text, no_options
+from minishark.dataframe.column import ByType, Column, call, column_or_name, value
+from minishark.dataframe.conversions import date_format
+from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.made_functions import made
 from minishark.dataframe.templates import Template, by_name, function_of
+from minishark.errors import OptionError
 from minishark.worker import pyspark_functions as py
+from minishark.worker import variant_functions as variants
+from minishark.worker import xml_functions as xml
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +28,42 @@ class _Function:
     template: Template  # whose SQL calls `call`
     run: Callable[..., Any]
     returns: str
+    kind: str = ""  # "volatile", "of task" (see `ScalarFunction`), or ""
 
 
 def _row(
     signature: str, run: Callable[..., Any], returns: str, sql: str, doc: str, note: str = ""
 ) -> _Function:
     return _Function(Template(signature, sql, doc, note), run, returns)
+
+
+def _of_xml(name: str, run: Callable[..., Any], returns: str, doc: str) -> _Function:
+    return _row(f"{name}(xml, path)", run, returns, "call({xml}, {path})", doc, _XML)
+
+
+def _of_variant(
+    name: str, run: Callable[..., Any], more: str, doc: str, *, create: str = ""
+) -> _Function:
+    """A change of a variant at a path; NULL where a value is."""
+    new = "CASE WHEN {value} IS NOT NULL THEN to_json({value})::VARCHAR END"
+    sql = f"call({{v}}::VARCHAR, {{path}}, {new}{create})::JSON"
+    return _row(f"{name}(v, path: value, value{more})", run, "VARCHAR", sql, doc, _VARIANT)
+
+
+_STRUCT = re.compile(r"\s*struct\s*<(.*)>\s*", re.IGNORECASE | re.DOTALL)
+
+
+def _of_present(item: str, more: str = "") -> str:
+    """A call with a list of those values of a group that are not NULL."""
+    return f"call(coalesce(list_filter(@list({item}), lambda x_: x_ IS NOT NULL), []){more})"
+
+
+_VARIANT = "Variants are JSON."
+_XML = "It needs the extra xml (lxml)."
+_AES = "It needs the extra crypto (cryptography)."
+_AES_PARAMETERS = "key, mode: value = 'GCM', padding: value = 'DEFAULT'"
+_CREATES = ", create_if_missing=True"
+_DECRYPTED = "call({input}, {key}, {mode}, {padding}, {aad})"
 
 
 _FUNCTIONS = (
@@ -78,18 +116,119 @@ _FUNCTIONS = (
         "The number that a text of a format stands for; NULL where it does not match.",
         "Its type is DECIMAL(38, 6), whatever the format.",
     ),
+    # Aggregates
+    _row(
+        "histogram_numeric(col, nBins)", py.histogram_numeric, "STRUCT(x DOUBLE, y DOUBLE)[]",
+        _of_present("{col}::DOUBLE", ", {nBins}::INTEGER"),
+        "Centres and weights of at most so many bins.", "Centres are doubles.",
+    ),
+    _row(
+        "bitmap_construct_agg(col)", py.bitmap_construct_agg, "BLOB",
+        _of_present("DISTINCT {col}::INTEGER"),
+        "A bitmap of positions; see `bitmap_bit_position`.",
+    ),
+    _row(
+        "bitmap_or_agg(col)", py.bitmap_or_agg, "BLOB", _of_present("DISTINCT {col}"),
+        "The bits that are 1 in any bitmap.",
+    ),
+    _row(
+        "bitmap_and_agg(col)", py.bitmap_and_agg, "BLOB",
+        _of_present("DISTINCT {col}"), "The bits that are 1 in all bitmaps.",
+    ),
+    # Variants
+    _row(
+        "schema_of_variant(v)", variants.schema_of_variant, "VARCHAR", "call({v}::VARCHAR)",
+        "The type of a variant, as PySpark writes it.", _VARIANT,
+    ),
+    _row(
+        "schema_of_variant_agg(v)", variants.schema_of_variant_agg, "VARCHAR",
+        _of_present("DISTINCT {v}::VARCHAR"), "The type that fits all variants.",
+        _VARIANT,
+    ),
+    _of_variant(
+        "variant_insert", variants.variant_insert, "",
+        "With a field more, or an element before the one at a position; an error if it is there.",
+    ),
+    _of_variant(
+        "try_variant_insert", variants.try_variant_insert, "",
+        "With a field or an element more; NULL where that does not fit.",
+    ),
+    _of_variant(
+        "variant_set", variants.variant_set, _CREATES, "With another value at a path.",
+        create=", {create_if_missing}",
+    ),
+    _of_variant(
+        "try_variant_set", variants.try_variant_set, _CREATES,
+        "With another value at a path; NULL where that does not fit.",
+        create=", {create_if_missing}",
+    ),
+    _of_variant(
+        "variant_array_append", variants.variant_array_append, "",
+        "With one more at the end of the array at a path.",
+    ),
+    _of_variant(
+        "try_variant_array_append", variants.try_variant_array_append, "",
+        "With one more at the end of an array; NULL where there is none.",
+    ),
+    _row(
+        "variant_delete(v, *paths: value)", variants.variant_delete, "VARCHAR",
+        "call({v}::VARCHAR, [{paths}])::JSON", "Without what is at the paths.", _VARIANT,
+    ),
+    _row(
+        "variant_strip_nulls(v, include_arrays=True)", variants.variant_strip_nulls, "VARCHAR",
+        "call({v}::VARCHAR, {include_arrays})::JSON", "Without nulls.", _VARIANT,
+    ),
+    # XML
+    _of_xml("xpath", xml.xpath, "VARCHAR[]", "The values that an XPath selects."),
+    _of_xml("xpath_string", xml.xpath_string, "VARCHAR", "The first text that an XPath selects."),
+    _of_xml("xpath_boolean", xml.xpath_boolean, "BOOLEAN", "Whether an XPath selects anything."),
+    _of_xml("xpath_double", xml.xpath_double, "DOUBLE", "The number that an XPath selects."),
+    _of_xml("xpath_number", xml.xpath_double, "DOUBLE", "The number that an XPath selects."),
+    _of_xml("xpath_float", xml.xpath_double, "FLOAT", "The number that an XPath selects."),
+    _of_xml("xpath_long", xml.xpath_long, "BIGINT", "The whole number that an XPath selects."),
+    _of_xml("xpath_int", xml.xpath_long, "INTEGER", "The whole number that an XPath selects."),
+    _of_xml("xpath_short", xml.xpath_long, "SMALLINT", "The whole number that an XPath selects."),
+    # AES
+    _row(
+        f"aes_encrypt(input, {_AES_PARAMETERS}, iv: value = '', aad: value = '')",
+        py.aes_encrypt, "BLOB", "call({input}, {key}, {mode}, {padding}, {iv}, {aad})",
+        "Encrypted in the mode GCM, CBC or ECB.", _AES,
+    ),
+    _row(
+        f"aes_decrypt(input, {_AES_PARAMETERS}, aad: value = '')", py.aes_decrypt, "BLOB",
+        _DECRYPTED, "Decrypted; an error where the key is another.", _AES,
+    ),
+    _row(
+        f"try_aes_decrypt(input, {_AES_PARAMETERS}, aad: value = '')", py.try_aes_decrypt, "BLOB",
+        _DECRYPTED, "Decrypted; NULL where the key is another.", _AES,
+    ),
+    # Tasks
+    _Function(
+        Template("spark_partition_id()", "call()", "The number of the row's partition, from 0."),
+        py.spark_partition_id, "INTEGER", "of task",
+    ),
 )  # fmt: skip
 
 PYTHON = by_name([each.template for each in _FUNCTIONS])
 
 
-def _made(run: Callable[..., Any], returns: str) -> Callable[[], str]:
+def _made(run: Callable[..., Any], returns: str, kind: str = "") -> Callable[[], str]:
     # Pickled when it is first called: by name, as executors have the module.
-    return functools.cache(lambda: made(run.__name__, run, returns, sees_nulls=False))
+    return functools.cache(
+        lambda: made(
+            run.__name__,
+            run,
+            returns,
+            sees_nulls=False,
+            volatile=bool(kind),
+            parameters=() if kind == "of task" else None,
+            takes_task=kind == "of task",
+        )
+    )
 
 
 def _function(found: _Function) -> Callable[..., Column]:
-    name = _made(found.run, found.returns)
+    name = _made(found.run, found.returns, found.kind)
     return function_of(found.template, lambda: {"call(": f"{name()}("})
 
 
@@ -101,7 +240,102 @@ def _parse_url(label: str) -> Callable[..., Column]:
     return function_of(template, lambda: {"one(": f"{whole()}(", "two(": f"{keyed()}("})
 
 
+def _of_options(
+    signature: str, run: Callable[..., Any], doc: str, argument: str = "call({col}, {options})"
+) -> Callable[..., Column]:
+    """A function of a text and PySpark's options, which run as JSON."""
+    name = _made(run, "VARCHAR")
+    template = Template(signature, argument, doc, _XML)
+    function = function_of(template, lambda: {"call(": f"{name()}("})
+
+    def called(col: Any, options: Mapping[str, str] | None = None) -> Column:
+        return function(col, json.dumps(dict(options or {})))
+
+    called.__name__ = called.__qualname__ = template.name
+    called.__doc__ = f"{template.name}(col, options=None): {doc}\n\n{_XML}"
+    return called
+
+
+schema_of_xml = _of_options(
+    "schema_of_xml(col: value, options: value)",
+    xml.schema_of_xml,
+    "The type of a text of XML, as PySpark writes it.",
+)
+to_xml = _of_options(
+    "to_xml(col, options: value)",
+    xml.to_xml,
+    "A struct as XML; options are `rowTag`, `attributePrefix`, `valueTag`.",
+    "call(to_json({col})::VARCHAR, {options})",
+)
+_from_xml = _made(xml.from_xml, "VARCHAR")
+_schema_of_csv = _made(py.schema_of_csv, "VARCHAR")
+_to_char = _made(py.to_char, "VARCHAR")
+
+
+def from_xml(col: Any, schema: Any, options: Mapping[str, str] | None = None) -> Column:
+    """A text of XML as a struct; what the text lacks, or what does not fit, is NULL.
+
+    It needs the extra xml (lxml).
+
+    Args:
+        col: the text, one element, whose name does not matter.
+        schema: names and types of the fields; see `from_json`. A field `_a` is the attribute a,
+            `_VALUE` the text of an element that has attributes.
+        options: `attributePrefix`, `valueTag`, `excludeAttribute`, `nullValue`.
+
+    Raises:
+        DataError: the schema is not understood.
+    """
+    wanted = literal_text(schema) if isinstance(schema, Column) else schema
+    if isinstance(wanted, str) and (struct := _STRUCT.fullmatch(wanted)):
+        wanted = struct[1]
+    fields = {name: json_structure(type_) for name, type_ in declared_columns(wanted)}
+    structure, chosen = json.dumps(fields), json.dumps(dict(options or {}))
+    return call(
+        "json_transform", call(_from_xml(), column_or_name(col), structure, chosen), structure
+    )
+
+
+def schema_of_csv(csv: Any, options: Mapping[str, str] | None = None) -> Column:
+    """The types of a line of CSV, as PySpark writes them; `sep` is the only option.
+
+    Raises:
+        UnsupportedError: there are other options.
+    """
+    chosen = dict(options or {})
+    separator = chosen.pop("sep", chosen.pop("delimiter", ","))
+    no_options("schema_of_csv", chosen)
+    return call(_schema_of_csv(), value(csv), separator)
+
+
+def to_char(col: Any, format: Any) -> Column:
+    """A number in a format such as "$99,999.99", a date or timestamp in one such as "dd.MM.yyyy".
+
+    Bytes become text in the format "base64", "hex" or "utf-8".
+    """
+    wanted = literal_text(format)
+
+    def make(item: Column, type_: str) -> Column:
+        if type_ == "DATE" or type_.startswith("TIMESTAMP"):
+            return date_format(item, wanted)
+        if type_ == "BLOB":
+            names = {"base64": "base64", "hex": "hex", "utf-8": "decode"}
+            if wanted.lower() not in names:
+                raise OptionError("Bytes become text in the format base64, hex or utf-8.")
+            return call(names[wanted.lower()], item)
+        return call(_to_char(), item.cast("VARCHAR"), wanted)
+
+    chosen = column_or_name(col)
+    shown = f"to_char({chosen.name or chosen.sql(lambda reference: reference.name)}, {wanted})"
+    return ByType(argument=chosen, make=make).column().alias(shown)
+
+
+to_varchar = to_char
+_OWN = (schema_of_xml, to_xml, from_xml, schema_of_csv, to_char)
+
+
 def python_functions() -> dict[str, Callable[..., Column]]:
     """The functions by name."""
     found = {each.template.name: _function(each) for each in _FUNCTIONS}
+    found |= {each.__name__: each for each in _OWN} | {"to_varchar": to_char}
     return found | {name: _parse_url(name) for name in ("parse_url", "try_parse_url")}

@@ -95,7 +95,7 @@ class Runtime(Protocol):
         """A text of SQL with tables in place of sources that DuckDB can't read."""
 
     def handles(self, sql: str) -> tuple[object, ...]:
-        """What has to be kept while somebody may run a text that `with_calls` has made."""
+        """What has to be kept while somebody may run a text: sources, cached rows."""
 
     def create_table(self, name: str, data: Any, *, layout: Layout, replace: bool = False) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""

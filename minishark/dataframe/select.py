@@ -22,9 +22,20 @@ from typing import Any
 
 import duckdb
 
-from minishark.dataframe.column import Column, Kind, Reference, Resolve, only_reference
+from minishark.dataframe.column import (
+    Column,
+    Correlated,
+    InputFile,
+    Kind,
+    Outer,
+    Reference,
+    Resolve,
+    only_reference,
+)
+from minishark.dataframe.made_functions import declare
 from minishark.dataframe.names import ident, nearest, readable
-from minishark.errors import ColumnError, OptionError
+from minishark.dataframe.subqueries import mark, new_alias
+from minishark.errors import ColumnError, OptionError, UnsupportedError
 from minishark.expressions import Schema, numbered, quote_text
 
 _LINE_MAX = 88
@@ -33,6 +44,7 @@ _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBERS = (*_INTEGERS, *(f"U{name}" for name in _INTEGERS), "FLOAT", "DOUBLE", "BIGNUM")
 # Operators that bind less tightly than AND.
 _LOOSE = re.compile(r"\bOR\b", re.IGNORECASE)
+_READERS = ("read_parquet(", "read_csv(", "read_json(")
 _numbers = itertools.count()
 
 
@@ -86,6 +98,19 @@ class Source:
 
         return tuple(map(text, self.columns))
 
+    def file_name(self) -> str:
+        """The SQL of the name of the file that a row is from.
+
+        Raises:
+            UnsupportedError: it is not a function that reads files, whose rows know that.
+        """
+        if not self.sql.startswith(_READERS):
+            raise UnsupportedError(
+                "input_file_name() is known of rows right after session.read.parquet(), csv() and "
+                "json(): add it as a column there, before other verbs."
+            )
+        return "filename"
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -119,7 +144,6 @@ class Select:
     order_by: tuple[str, ...] = ()
     limit: int | None = None  # rows at most; None for all
     offset: int = 0  # rows to skip
-    sample: str = ""  # the text after USING SAMPLE
 
     # Properties
 
@@ -135,7 +159,7 @@ class Select:
     @property
     def is_open(self) -> bool:
         """Whether it has no clause that SQL evaluates after FROM, WHERE and the select list."""
-        return not (self.group_by or self.distinct or self.order_by or self.is_cut or self.sample)
+        return not (self.group_by or self.distinct or self.order_by or self.is_cut)
 
     @property
     def is_whole(self) -> bool:
@@ -155,14 +179,14 @@ class Select:
 
     def nested(self) -> Select:
         """A SELECT of all columns of this one as a subquery."""
-        return self if self.is_bare else select_from(_subquery(self.sql(), self.attributes))
+        return self if self.is_bare else select_from(as_subquery(self.sql(), self.attributes))
 
     def as_relation(self, alias: str) -> Source:
         """This as a relation with an alias; a plain table needs no subquery for that."""
         source = self.source
         unnamed = not source.relations or source.sql == ident(source.relations[0])
         if not self.is_bare or source.query or len(source.relations) > 1 or not unnamed:
-            return _subquery(self.sql(), self.attributes, alias)
+            return as_subquery(self.sql(), self.attributes, alias)
         columns = tuple(replace(column, relation=alias) for column in source.columns)
         return Source(f"{source.sql} AS {ident(alias)}", columns, (alias,))
 
@@ -195,6 +219,8 @@ class Select:
         """This SELECT if expressions can be added to it, else one with it as a subquery."""
         # With `filtering` they go to WHERE, which is evaluated before the select list.
         columns = tuple(columns)
+        if any(column.is_correlated for column in columns):
+            return select_from(self.as_relation(new_alias()))
         # Beside an aggregate, a new expression would need GROUP BY; beside unnest, it would run on
         # other rows.
         fits = self.is_open and all(item.kind is Kind.ROW for item in self.items)
@@ -213,7 +239,7 @@ class Select:
         # LIMIT and DISTINCT ON depend on an earlier order; nothing else does.
         again = bool(self.order_by) and not self.is_cut and not self.distinct
         inner = replace(self, order_by=()) if again else self
-        inner = inner.nested() if inner.is_cut or inner.sample or inner.order_by else inner
+        inner = inner.nested() if inner.is_cut or inner.order_by else inner
         texts = [inner.sort_text(key) for key in keys]
         if not all(texts):
             inner = inner.nested()
@@ -300,8 +326,6 @@ class Select:
             lines += [f"LIMIT {self.limit}"]
         if self.offset:
             lines += [f"OFFSET {self.offset}"]
-        if self.sample:
-            lines += [f"USING SAMPLE {self.sample}"]
         return "\n".join(lines)
 
     def _items_sql(self) -> str:
@@ -336,7 +360,17 @@ class _Resolver:
 
     select: Select
 
-    def __call__(self, reference: Reference) -> str:
+    def __call__(self, reference: Reference | InputFile | Outer | Correlated) -> str:
+        match reference:
+            case InputFile():
+                return self.select.source.file_name()
+            case Outer():
+                return mark(reference)
+            case Correlated(outer):
+                index, fields = self.select.find(outer.reference)
+                column = self.select.source.columns[index]
+                whole = f"{ident(column.relation)}.{ident(column.name)}"
+                return whole + "".join(f"[{quote_text(each)}]" for each in fields)
         index, fields = self.select.find(reference)
         return self.select.items[index].sql + "".join(f"[{quote_text(each)}]" for each in fields)
 
@@ -357,7 +391,14 @@ class _Positions:
 
     inner: _Resolver
 
-    def __call__(self, reference: Reference) -> str:
+    def __call__(self, reference: Reference | InputFile | Outer | Correlated) -> str:
+        match reference:
+            case InputFile():
+                return "''"
+            case Outer():
+                return "NULL"
+            case Correlated(outer):
+                reference = outer.reference
         index, fields = self.inner.select.find(reference)
         return f"c{index}" + "".join(f"[{quote_text(each)}]" for each in fields)
 
@@ -370,6 +411,7 @@ def _bound_type(sql: str, types: tuple[str, ...]) -> str:
     columns = ", ".join(f"NULL::{type_} AS c{index}" for index, type_ in enumerate(types))
     with duckdb.connect() as connection:
         try:
+            declare(connection, sql)
             found = connection.sql(f"SELECT {sql} FROM (SELECT {columns or 'NULL'})")
             return str(found.types[0])
         except duckdb.Error:
@@ -414,7 +456,7 @@ def relation(sql: str, schema: Schema, alias: str = "") -> Select:
 
 
 def statement(sql: str, schema: Schema) -> Select:
-    return select_from(_subquery(sql, _new_attributes(schema)))
+    return select_from(as_subquery(sql, _new_attributes(schema)))
 
 
 def _new_attributes(schema: Schema) -> list[Attribute]:
@@ -427,7 +469,7 @@ def _scoped(attributes: Sequence[Attribute], alias: str) -> tuple[Scoped, ...]:
     return tuple(Scoped(each, alias, name) for each, name in zip(attributes, names, strict=True))
 
 
-def _subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
+def as_subquery(query: str, attributes: Sequence[Attribute], alias: str = "") -> Source:
     columns = _scoped(attributes, alias)
     if any(column.renamed for column in columns):
         names = ", ".join(ident(column.name) for column in columns)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from minishark.dataframe.column import Column, Kind, call, case, column, combine, value
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.names import CamelCase
+from minishark.dataframe.randomness import rand
 from minishark.dataframe.select import Select
 from minishark.dataframe.verbs import filtered, project
 from minishark.errors import OptionError
@@ -81,7 +82,9 @@ def frequent(query: LazyQuery, names: Sequence[str], support: float) -> LazyQuer
     return project(query, items)
 
 
-def sampled_by(select: Select, key: Any, fractions: Mapping[Any, float]) -> Select:
+def sampled_by(
+    select: Select, key: Any, fractions: Mapping[Any, float], seed: int | None
+) -> Select:
     """Rows with the probability that their key's value has; none of other values."""
     if not fractions or not all(0 <= share <= 1 for share in fractions.values()):
         raise OptionError("sample_by() takes fractions from 0 to 1, at least one.")
@@ -91,5 +94,4 @@ def sampled_by(select: Select, key: Any, fractions: Mapping[Any, float]) -> Sele
         same = chosen.eq_null_safe(item)
         shares = case(same, share) if shares is None else shares.when(same, share)
     assert shares is not None
-    draw = call("random", kind=Kind.FREE)
-    return filtered(select, draw < shares.otherwise(value(0)))
+    return filtered(select, rand(seed) < shares.otherwise(value(0)))

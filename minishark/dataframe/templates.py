@@ -26,11 +26,13 @@ from minishark.dataframe.column import (
     Column,
     Kind,
     Level,
+    Text,
     column_or_name,
     combine,
     separated,
     value,
 )
+from minishark.dataframe.duckdb_functions import is_text_of_rows
 from minishark.dataframe.names import readable
 from minishark.errors import OptionError
 
@@ -127,7 +129,7 @@ def _argument(parameter: Parameter, given: Any) -> tuple[Column, ...] | None:
     """The columns that stand for a parameter; None if it was left out."""
     if parameter.is_rest:
         flat = given[0] if len(given) == 1 and isinstance(given[0], list | tuple) else given
-        return tuple(map(column_or_name, flat))
+        return tuple(map(value if parameter.is_text else column_or_name, flat))
     if given is None and parameter.default is None:
         return None
     return (value(given) if parameter.is_text else column_or_name(given),)
@@ -144,7 +146,7 @@ def _column(
         raise OptionError(f"{template.name}() takes other arguments: {template.signature}.")
     for name, meant in names.items():
         sql = sql.replace(name, meant)
-    made = filled(sql, arguments)
+    made = _filled_once(sql, arguments)
     shown = [each for columns in arguments.values() for each in columns]
     return replace(
         made,
@@ -156,6 +158,32 @@ def _column(
 
 def _shown(column: Column) -> str:
     return column.name or readable(column.sql(lambda reference: reference.name))
+
+
+_VARYING = re.compile(r"\b(random|uuid|uuidv4|uuidv7|gen_random_uuid|nextval|minishark_\w+)\(")
+
+
+def _varies(column: Column) -> bool:
+    """Whether it may give another value, or cost much, where it is computed again."""
+    if any(isinstance(piece, Text) and not is_text_of_rows(piece.sql) for piece in column.pieces):
+        return True
+    return bool(_VARYING.search(column.sql(lambda reference: reference.name)))
+
+
+def _filled_once(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:
+    """As `filled`; an argument that varies is computed once, where the text has it twice."""
+    if "@" in sql:  # aggregates can't stand in lambdas
+        return filled(sql, arguments)
+    for name, columns in arguments.items():
+        if len(columns) == 1 and sql.count(f"{{{name}}}") > 1 and _varies(columns[0]):
+            variable = f"{name}_once_"
+            inside = {**arguments, name: (Column((variable,), level=Level.ATOM),)}
+            body = _filled_once(sql, inside)
+            return combine(
+                "list_transform([", _bare(columns[0]), f"], lambda {variable}: ", body, ")[1]",
+                bare=True,
+            )  # fmt: skip
+    return filled(sql, arguments)
 
 
 def filled(sql: str, arguments: dict[str, tuple[Column, ...]]) -> Column:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from minishark.dataframe.row import Row
 from minishark.errors import OptionError
 from minishark.expressions import quote
 
@@ -339,5 +340,5 @@ class _Named(DataType):
 __all__ = [
     name
     for name, item in globals().items()
-    if isinstance(item, type) and issubclass(item, DataType) and not name.startswith("_")
+    if isinstance(item, type) and issubclass(item, DataType | Row) and not name.startswith("_")
 ]

@@ -17,14 +17,18 @@ from minishark.dataframe.column import (
     column_or_name,
     filter_condition,
     flat,
+    has_windows,
     only_reference,
     text_column,
     value,
 )
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.made_functions import bind
+from minishark.dataframe.randomness import rand
 from minishark.dataframe.select import Item, Select, parenthesized, statement
 from minishark.errors import ColumnError, OptionError, UnsupportedError
+
+_CONDITION = "minishark_condition"  # a column that users do not see
 
 # Columns
 
@@ -129,6 +133,11 @@ def drop(select: Select, columns: Sequence[Any]) -> Select:
 
 def filtered(select: Select, condition: Any) -> Select:
     column = filter_condition(condition)
+    if has_windows(column):  # which WHERE can't contain: the condition is a column, for a moment
+        inner = select.opened([column])
+        item = inner.item(column.alias(_CONDITION))
+        found = replace(inner, items=(*inner.items, item)).nested()
+        return replace(found, items=found.items[:-1], where=(found.items[-1].sql,))
     inner = select.opened([column], filtering=True)
     return replace(inner, where=(*inner.where, column.sql(inner.resolve)))
 
@@ -142,7 +151,7 @@ def ordered(select: Select, columns: Sequence[Any], ascending: bool | Sequence[b
 
 
 def distinct(select: Select) -> Select:
-    if select.distinct or select.order_by or select.is_cut or select.sample:
+    if select.distinct or select.order_by or select.is_cut:
         select = select.nested()
     return replace(select, distinct="DISTINCT")
 
@@ -168,9 +177,7 @@ def sampled(select: Select, with_replacement: Any, fraction: Any, seed: int | No
         raise UnsupportedError("minishark does not sample with replacement.")
     if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
         raise OptionError("sample() takes a fraction from 0 to 1.")
-    repeatable = "" if seed is None else f" REPEATABLE ({int(seed)})"
-    inner = select if select.is_bare else select.nested()
-    return replace(inner, sample=f"bernoulli({100 * fraction:.12g}%){repeatable}")
+    return filtered(select, rand(seed) < float(fraction))
 
 
 # Set operations
@@ -182,7 +189,7 @@ def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
         simple = select.is_open and not select.source.query
         sides.append(select.sql() if simple else parenthesized(select.sql()))
     text = f"\n{operator}\n".join(sides)
-    return left.over(statement(text, left.runtime.bind(text)), right)
+    return left.over(statement(text, bind(left.runtime, text)), right)
 
 
 def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:

@@ -26,6 +26,7 @@ from minishark.errors import ClusterError
 _LOOK_EVERY_S = 0.5
 _LOOK_S = 2.0  # how long a look waits for workers that are busy
 _CALLS = 16
+_WORKERS_S = 15.0  # for the first worker of a cluster that starts
 _hosts: dict[str, NodeHost] = {}  # of this worker's process, by the node's name
 
 
@@ -215,10 +216,17 @@ def connect_dask(client: Client | None) -> tuple[Client, Callable[[], None]]:
 def shape_of_dask(client: Client, nodes: int | None, cores: int | None) -> tuple[int, float]:
     """How many nodes of how many cores: by default all workers, with the threads of the smallest.
 
+    Waits for the first worker of a cluster that has just been started.
+
     Raises:
         ClusterError: there are no workers.
     """
+    with contextlib.suppress(TimeoutError):
+        client.wait_for_workers(1, timeout=_WORKERS_S)
     threads = [each["nthreads"] for each in client.scheduler_info(n_workers=-1)["workers"].values()]
     if not threads:
-        raise ClusterError("The Dask cluster has no workers.")
+        raise ClusterError(
+            f"No worker of the Dask cluster came within {_WORKERS_S:g} s: start some, or scale up "
+            "a cluster that adapts, which does not know of the machines that nodes need."
+        )
     return nodes or len(threads), cores or min(threads)

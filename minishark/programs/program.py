@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,14 @@ from canary_core.protocol.messages import Progress
 from minishark.programs.run import ProgramRun
 
 _REFRESH_S = 0.1
+# Shows a line, asked for again and again, to who waits in a block.
+Shown = Callable[[Callable[[], object]], AbstractContextManager[None]]
 _NOTHING_YET = Progress(stage=0, iterations=0, workers=0, epoch=1, snapshot=0, moves=0, tasks=0)
+
+
+def unseen(_: Callable[[], object]) -> AbstractContextManager[None]:
+    """Show nothing."""
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +86,10 @@ class ProgramFigures:
 class Program:
     """A program that runs in the cluster; `Session.program` starts it. Thread-safe."""
 
-    def __init__(self, name: str, run: ProgramRun) -> None:
+    def __init__(self, name: str, run: ProgramRun, shown: Shown = unseen) -> None:
         self.name = name
         self._run = run
+        self._shown = shown
 
     def __repr__(self) -> str:
         now = self.progress
@@ -117,7 +126,8 @@ class Program:
             TasksLostError: its workers died too often, or all at once.
         """
         try:
-            is_over = self._wait(timeout, on_progress)
+            with self._shown(lambda: f"{self.name}: {self.progress}"):
+                is_over = self._wait(timeout, on_progress)
         except BaseException:  # Ctrl-C
             self._run.cancel()
             self._run.await_end()

@@ -22,7 +22,7 @@ from canary_core.runtime.control import ControlThread
 from minishark.catalog import Table
 from minishark.cluster.backend import Cluster, Placement
 from minishark.errors import OptionError, ProgramError
-from minishark.programs.program import Program
+from minishark.programs.program import Program, Shown, unseen
 from minishark.programs.result_table import IntoTable, load_parts
 from minishark.programs.run import ProgramRun
 from minishark.programs.workers import WorkerJobs
@@ -76,9 +76,16 @@ class Programs:
         self._known: weakref.WeakValueDictionary[int, ProgramRun] = weakref.WeakValueDictionary()
 
     def start(
-        self, driver: Driver, options: ProgramOptions, into: IntoTable | None = None
+        self,
+        driver: Driver,
+        options: ProgramOptions,
+        into: IntoTable | None = None,
+        shown: Shown = unseen,
     ) -> Program:
-        """Start a program; `Session.program` says what the arguments mean."""
+        """Start a program; `Session.program` says what the arguments mean.
+
+        `shown` shows who waits for the result how far it is.
+        """
         if not callable(driver):
             raise OptionError(f"program() takes a function, not a {type(driver).__name__}.")
         options.check()
@@ -114,7 +121,7 @@ class Programs:
         run.name = _name(driver)
         self._known[number] = run
         run.start(WorkerJobs(self._cluster.backend, jobs, run.stage, run.fail))
-        return Program(_name(driver), run)
+        return Program(_name(driver), run, shown)
 
     def _load(self, into: IntoTable, outcome: Outcome) -> Any:
         parts = result_of(outcome)

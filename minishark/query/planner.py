@@ -301,14 +301,9 @@ class QueryPlanner:
 
     def _is_stored(self, plan: QueryPlan) -> bool:
         return all(
-            name in plan.source_tables or self._reloaded(table)
+            name in plan.source_tables or self.catalog.again(table)
             for name, table in plan.tables.items()
         )
-
-    def _reloaded(self, table: Table) -> Table | None:
-        """The same version of a table with its current locations; None if there is another."""
-        found = self.catalog.find(table.name)
-        return found if found is not None and found.same_rows(table) else None
 
     def _renewed(self, plan: QueryPlan) -> QueryPlan | None:
         """A plan for the versions that its tables have now; None if it might be another one."""
@@ -322,7 +317,7 @@ class QueryPlanner:
 
     def stored(self, plan: QueryPlan) -> Mapping[str, Table]:
         """The tables that a plan reads, with their current locations."""
-        return {name: self._reloaded(table) or table for name, table in plan.tables.items()}
+        return {name: self.catalog.again(table) or table for name, table in plan.tables.items()}
 
     def deterministic_inputs(self, sql: str, *, on_hosts: bool) -> tuple[Table, ...] | None:
         """The tables that alone decide which rows a query returns; None if other things do too."""

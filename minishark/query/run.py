@@ -29,6 +29,7 @@ from minishark.cluster.backend import (
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.limits import DiskUse
@@ -40,6 +41,7 @@ from minishark.query.shown import shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
+from minishark.worker.prints import PRINTS_FOLDER, PrintedFiles
 from minishark.worker.progress import parts_done
 from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode_outcome
 from minishark.worker.store import InputMissingError, Store
@@ -59,6 +61,10 @@ class Site:
     placement: Callable[[], Placement]
     # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
+    clock: Clock = SYSTEM_CLOCK
+
+
+_LOOK_S = 0.5  # between looks at what tasks print
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +91,9 @@ class QueryRun:
     adaptation: Adaptation | None = None
     observer: QueryObserver | None = None  # told what happens; it may end the query
     on_print: OnPrint | None = None  # takes what user code prints in tasks
+    printed: PrintedFiles = field(default_factory=PrintedFiles)  # reads what they print meanwhile
     disk: DiskUse = field(default_factory=lambda: DiskUse(None))
+    _looked_s: float = 0.0
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
@@ -110,7 +118,11 @@ class QueryRun:
             profiled=self.explained,
         )
         self._jobs = StageJobs(
-            graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
+            graph=self._graph,
+            backend=self.site.backend,
+            work=self,
+            lost_nodes=self.site.lost_nodes,
+            clock=self.site.clock,
         )
 
     @property
@@ -138,7 +150,11 @@ class QueryRun:
             ClusterError: no node is left to run tasks.
         """
         self.renew()
-        self._jobs.run()
+        try:
+            self._jobs.run()
+        finally:
+            self._look_for_prints()
+            self.printed.remove()
 
     def run_again(self, lost: FilesLostError) -> None:
         """Compute outputs of the last stage again that were lost after `run`.
@@ -289,10 +305,9 @@ class QueryRun:
             output = self._graph.at(submission.stage, event.task_id)
             assert output is not None, "the graph hears of a completion first"
             record.completed(submission.number, event, output.outcome)
+            self._show(event.executor, output.outcome.printed)
             if submission.stage != self._last.index or self.output.kind not in _KEPT:
                 self.disk.add(output.outcome)
-            if output.outcome.printed and self.on_print is not None:
-                self.on_print(event.executor, output.outcome.printed)
             if self.observer is not None:
                 self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
         elif isinstance(event, JobFinished):
@@ -325,8 +340,7 @@ class QueryRun:
         """The error of a task that failed for good."""
         if self.observer is not None:
             self.observer.failed(submission.stage, event)
-        if self.on_print is not None and (printed := printed_by(event)):
-            self.on_print(event.executor, printed)
+        self._show(event.executor, printed_by(event))
         return task_error(event, is_own_text=self._by_index[submission.stage].is_statement)
 
     def inputs_lost(self, files: Sequence[FileSlice]) -> TasksLostError:
@@ -345,6 +359,26 @@ class QueryRun:
             self.observer.check()
         if self.on_progress is not None:
             self.on_progress(self.progress())
+        if time.monotonic() > self._looked_s + _LOOK_S:
+            self._look_for_prints()
+
+    def _show(self, executor: str, printed: str) -> None:
+        if printed and self.on_print is not None:
+            self._look_for_prints()  # which were before
+            self.on_print(executor, printed)
+
+    def _look_for_prints(self) -> None:
+        """Show what tasks have printed that run still, or were lost."""
+        if self.on_print is None:
+            return
+        self._looked_s = time.monotonic()
+        folders = [
+            self.store.in_memory(f"{folder}/{PRINTS_FOLDER}", node)
+            for folder in dict.fromkeys((self.folder, self.output.folder or self.folder))
+            for node in self._placement.nodes
+        ]
+        for executor, text in self.printed.new(folders):
+            self.on_print(executor, text)
 
 
 def _drained(tables: deque[pa.Table]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,6 @@ handles them one at a time, so the graph needs no lock.
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ import msgspec
 
 from minishark.cluster.backend import Backend, JobEvent, job_error
 from minishark.errors import TasksLostError
+from minishark.query.clock import SYSTEM_CLOCK, Clock, Events
 from minishark.query.stage_graph import StageGraph, Submission, TaskOutput
 from minishark.worker.protocol import FileSlice, ProblemDetail, TaskProblem, decode_problem
 from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
@@ -67,13 +67,16 @@ class StageJobs:
     work: Work  # builds the jobs
     # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]]
+    clock: Clock = SYSTEM_CLOCK
     recoveries: int = 0  # the number of losses so far
     _jobs: dict[int, tuple[Submission, JobId]] = field(default_factory=dict)
-    _events: queue.SimpleQueue[tuple[Submission, JobEvent]] = field(
-        default_factory=queue.SimpleQueue
-    )
+    _events: Events = field(init=False)  # a submission and an event of its job, each
     _inputs_missed: int = 0
-    _looked_s: float = field(default_factory=time.monotonic)
+    _looked_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._events = self.clock.events()
+        self._looked_s = self.clock.now_s()
 
     def run(self) -> None:
         """Run until the last stage is complete; may be called again if outputs were lost since.
@@ -114,7 +117,8 @@ class StageJobs:
             )
         # Recover from the first losses at once; later ones may be nodes whose death is not known
         # yet, so back off.
-        time.sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2.0**self.recoveries) if self.recoveries > 2 else 0)
+        if self.recoveries > 2:
+            self.clock.sleep(min(_PAUSE_MAX_S, _PAUSE_S * 2.0**self.recoveries))
         self.work.renew()
 
     def _step(self) -> None:
@@ -129,7 +133,7 @@ class StageJobs:
 
     def _look_for_lost_nodes(self) -> None:
         # Asked for, not reported: a job whose inputs are on a dead node fails only by a timeout.
-        now = time.monotonic()
+        now = self.clock.now_s()
         if now < self._looked_s + _POLL_S:
             return
         self._looked_s = now
@@ -184,8 +188,8 @@ class StageJobs:
         waiting, self._jobs = self._jobs, {}
         for _, job_id in waiting.values():
             self.backend.cancel(job_id)
-        deadline = time.monotonic() + _CANCEL_WAIT_S
-        while waiting and time.monotonic() < deadline:
+        deadline = self.clock.now_s() + _CANCEL_WAIT_S
+        while waiting and self.clock.now_s() < deadline:
             try:
                 submission, event = self._events.get(timeout=0.1)
             except queue.Empty:
@@ -214,7 +218,5 @@ def _detail(event: TaskFailed) -> ProblemDetail | None:
         return None
 
 
-def _tagged(
-    events: queue.SimpleQueue[tuple[Submission, JobEvent]], submission: Submission, event: JobEvent
-) -> None:
+def _tagged(events: Events, submission: Submission, event: JobEvent) -> None:
     events.put((submission, event))

@@ -131,7 +131,7 @@ class SessionCatalog(CamelCase):
         """Remove a view; returns whether it existed."""
         return self.runtime.definitions.drop_view(name)
 
-    drop_view = drop_temp_view
+    drop_view = drop_global_temp_view = drop_temp_view
 
     def list_views(self) -> list[TableInfo]:
         """All views."""
@@ -223,6 +223,18 @@ class SessionCatalog(CamelCase):
             CatalogError: it is not cached, or is in memory only.
         """
         self.session.uncache(name)
+
+    def clear_cache(self) -> None:
+        """Free the rows that `cache_table` and DataFrames' `persist` have in memory.
+
+        Queries that need them read or compute them again.
+        """
+        with self.runtime.engine.up_to_date():
+            for table in self.runtime.engine.cached:
+                self.runtime.engine.cached.forget(table.name)
+            if self.runtime.warehouse is not None:
+                for name in filter(self.is_cached, self.runtime.warehouse.names):
+                    self.session.uncache(name)
 
     def refresh_table(self, name: str) -> None:
         """Do nothing but check the name: queries see the current rows.
@@ -375,6 +387,20 @@ class Settings(CamelCase):
         """
         _check_setting(name)
         self.run(f"SET {ident(name)} = {literal(value)}")
+
+    @property
+    def get_all(self) -> dict[str, Any]:
+        """All settings with their values."""
+        rows = self.runtime.planning.show("SELECT name, value FROM duckdb_settings()").to_pylist()
+        return {row["name"]: row["value"] for row in rows}
+
+    def is_modifiable(self, name: str) -> bool:
+        """Whether there is such a setting, which `set` can change."""
+        try:
+            _check_setting(name)
+        except OptionError:
+            return False
+        return True
 
     def unset(self, name: str) -> None:
         """Reset a setting to its default."""

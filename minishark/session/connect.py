@@ -7,12 +7,14 @@ is slow to import may be imported at the top of this module, directly or not.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import math
 import numbers
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
@@ -32,6 +34,27 @@ if TYPE_CHECKING:
     from minishark.session.session import Session
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _named(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A function with keywords, which says what others are near when one is misspelt."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for name in kwargs.keys() - known.keys():
+            from minishark.dataframe.names import nearest  # noqa: PLC0415 - slow to import
+
+            near = nearest(name, known) or f" Its options are {', '.join(known)}."
+            raise OptionError(f"{function.__name__}() has no option {name!r}.{near}")
+        return function(*args, **kwargs)
+
+    return called
+
+
+@_named
 def connect(
     cluster: Any = None,
     *,
@@ -134,10 +157,11 @@ def connect(
             timeout of its own, with TaskTimeoutError; None for no limit.
         query_disk_limit: how much a query may write to disk for itself, where its rows do not fit
             into memory, as "10GiB" or in bytes; more is a ResourceError. None for no limit.
-        progress: whether queries that take a while show their progress on stderr, if that is a
-            terminal; None for an interactive Python only.
+        progress: whether queries and programs that take a while show their progress on stderr, if
+            that is a terminal; None for an interactive Python only.
         prints: whether what user code prints in tasks is shown on stderr, with the executor's name
-            before each line, when the task has ended; at most 16,384 characters of a task.
+            before each line; at most 16,384 characters of a task. Lines of other hosts come when
+            their task has ended.
 
     Raises:
         OptionError: an argument is invalid.
@@ -150,6 +174,11 @@ def connect(
         ...     session.sql("SELECT 42 AS answer").collect()
         [Row(answer=42)]
     """
+    if isinstance(cluster, numbers.Number):
+        raise OptionError(
+            f"connect() takes the address or name of a cluster; write connect(nodes={cluster}) for "
+            "a number of nodes."
+        )
     check_placement(placement, probe_ratio)
     check_partitions(partitions)
     if not isinstance(disabled_optimizations, str):

@@ -24,7 +24,7 @@ from minishark.errors import (
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.worker.protocol import ScalarFunction
-from minishark.worker.scalars import callable_of, create_function, uncalled
+from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
 _VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
 """What comes before the value in SET VARIABLE and CREATE TYPE AS ENUM."""
@@ -135,8 +135,8 @@ class Definitions:
             self.remove_function(name)
         elif engine.planning.has_function(name):
             raise OptionError(f"DuckDB has a function {name!r}; choose another name.")
-        called = callable_of(function, fn)
-        engine.planning.change(lambda con: create_function(con, function, uncalled(fn)))
+        called = callable_of(function, fn, CurrentTask())
+        engine.planning.change(lambda con: create_function(con, function, uncalled(function, fn)))
         engine.scratch.change(lambda con: create_function(con, function, called))
         engine.set_functions({**engine.planner.functions, name: function})
 

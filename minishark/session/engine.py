@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from minishark.session.memory_transactions import MemoryTransaction
 
 OPEN_MAX = 1000
+# Of the queries that this thread, or asyncio task, runs: by these their user interrupts them.
+TAGS: ContextVar[frozenset[str]] = ContextVar("tags", default=frozenset())
 _MERGER_END_S = 5.0  # until nobody waits for it any more, when the cluster is gone
 _BESIDE_PROGRAMS_S = 0.05  # until a task may run on a node that it does not prefer
 _SLOTS_HELD = "Ran in the front end, as programs hold all slots."
@@ -162,6 +165,7 @@ class Engine:
         self.limits = Limits()
         self.transaction: MemoryTransaction | None = None  # the one that the session has begun
         self.running: dict[int, QueryObserver] = {}
+        self._tags: dict[int, frozenset[str]] = {}  # of those that run
         self._query_numbers = itertools.count(1)
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
         self._warnings: list[str] = list(cluster.warnings)
@@ -202,6 +206,7 @@ class Engine:
         self.planner = self.planner.over(self.planning)
         self.planner.catalog, self.transaction = self.tables.catalog, None
         self.own_environment = Environment(storage=self.storage)
+        self._tags = {}
         self.progress_handlers, self._warnings, self._promised = (), [], set()
         for setting in settings:
             self.add_setting(session_setting(setting) or setting)
@@ -341,7 +346,9 @@ class Engine:
         """The Python functions that statements of all sessions may call from now on."""
         root = self.root
         root.planner.python.by_name = functions
-        root.planning.set_functions(functions, (n for n, f in functions.items() if f.volatile))
+        # A task's index is the same however often the task runs, so that it may be distributed.
+        varying = (n for n, f in functions.items() if f.volatile and not f.takes_task)
+        root.planning.set_functions(functions, varying)
         with self._lock:
             root.own_environment = replace(
                 root.own_environment, functions=tuple(functions.values())
@@ -426,7 +433,7 @@ class Engine:
 
         number, began_s = next(self._query_numbers), time.perf_counter()
         observer = QueryObserver(number=number, emit=emit, kind=kind)
-        self.running[number] = observer
+        self.running[number], self._tags[number] = observer, TAGS.get()
         observer.started(self.sources.shown(sql))
         try:
             limited = observer.limited_to(self.root.limits.query_timeout_s)
@@ -436,7 +443,7 @@ class Engine:
             observer.raised(error, time.perf_counter() - began_s)
             raise
         finally:
-            del self.running[number]
+            del self.running[number], self._tags[number]
 
     @contextlib.contextmanager
     def binding(self, sql: str) -> Iterator[None]:
@@ -456,6 +463,10 @@ class Engine:
         if observer is not None:
             observer.cancel()
         return observer is not None
+
+    def tagged(self, tag: str | None) -> list[int]:
+        """The numbers of this session's running queries that have a tag; of all, for None."""
+        return [number for number, tags in tuple(self._tags.items()) if tag is None or tag in tags]
 
     def explain_for(self, seconds: float) -> None:
         """For so long, events say of every task why it ran where it did."""

@@ -2,38 +2,52 @@
 
 DuckDB says what a statement means: an INSERT runs in the scratch database, on an empty table with
 the columns, defaults and constraints of the real one, and the rows that are in it afterwards become
-a delta. A query that gives these rows runs on the cluster before.
+a delta. A query that gives these rows runs on the cluster before; if they are many, tasks store
+them, and queries check that they meet the constraints: if they do not, DuckDB says so as above.
 
 The others run on a table that has only the rows which they may change: a query finds those on the
 cluster, with their numbers. They are deleted, and what is left of them becomes a delta, with rows
 that a MERGE adds.
+
+A key (PRIMARY KEY, UNIQUE) is that of one row only: a query on the cluster looks for stored rows
+with the keys that a statement has made. If there are some, the statement runs again on a table that
+has these rows, too, where DuckDB says what is wrong, or does what ON CONFLICT says. That is
+repeated while there are others, as what it computes may vary.
 
 What can't be done so is left to the scratch database with all rows of the table.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import ROW_NUMBER, CatalogView, Table
+from minishark.catalog import ROW_NUMBER, CatalogView, ColumnStatistics, Table
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.stages.fragment import bucket_column
+from minishark.dataframe.literals import literal
 from minishark.errors import PartitionsLostError, QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import AddedRows, measured, with_rows
-from minishark.session.scratch_database import ROWS, Shell
-from minishark.tables.deltas import without_rows
+from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
+from minishark.tables.changed_statistics import joined_statistics
+from minishark.tables.deltas import NEW_PARTITION_ROWS, without_rows
+from minishark.tables.store import StoreMany
 from minishark.tables.tables import NUMBERED
 from minishark.tables.warehouse import dml
 
 _NONE = np.empty(0, np.int64)
+_RUNS_MAX = 8  # of a statement whose rows have keys that stored rows have
+_VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
+_INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +91,168 @@ class MemoryWrites:
 
     def _insert(self, sql: str, table: Table) -> pa.Table | None:
         engine = self.engine
-        if engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
-            made = engine.scratch.insert(sql, _shell(table))
-            self._publish(table, _NONE, made.rows)
-            return made.answer
+        insert, given = sql, None
+        shell = _shell(table)
+        if not engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
+            try:
+                change = dml.parse_change(sql, returning=True, on_conflict=True)
+                assert isinstance(change, dml.Insert), "it begins like an INSERT"
+                if not change.query:  # DEFAULT VALUES
+                    return None
+                if not (change.otherwise or change.clauses):
+                    found = self._selected(sql, change, table, shell)
+                    if isinstance(found, pa.Table):
+                        change, given = dml.all_columns(change), found
+                    elif found is not None:
+                        answer = self._joined(table, shell, found, change)
+                        if answer is not None:
+                            return answer
+                if given is None:
+                    query = f"{change.ctes}{change.query}"
+                    given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
+            except (UnsupportedError, QueryError):
+                return None  # DuckDB says what is wrong, or knows what minishark does not
+            insert = dml.of_rows(change, quote(ROWS))
+        return self._published(
+            table, lambda stored: engine.scratch.insert(insert, shell, given, stored), None
+        )
+
+    def _selected(
+        self, sql: str, change: dml.Insert, table: Table, shell: Shell
+    ) -> pa.Table | Table | None:
+        """The rows of an INSERT in the types of its table, as another one if they are many.
+
+        None if its columns are to be filled otherwise than by a query.
+        """
+        engine = self.engine
+        defaults = engine.scratch.constraints(shell).defaults
+        if any(map(engine.planning.varies, defaults.values())):
+            return None
+        bound = engine.planning.bind(f"{change.ctes}{change.query}").schema
+        names = [column.name for column in bound]
+        typed = f"{change.ctes}{change.query}"
+        if change.by_name or change.columns or [c.type for c in bound] != [*shell.types]:
+            target = dml.Target(table.name, table.schema)
+            typed = dml.inserted(change, target, names, defaults)
+        sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
+        return engine.run(typed, sink, told=sql)[0]
+
+    def _joined(
+        self, table: Table, shell: Shell, added: Table, change: dml.Insert
+    ) -> pa.Table | None:
+        """Publish a table with the rows of another one; None if they break a constraint.
+
+        What DuckDB raises for some of the rows that break one comes first.
+        """
+        engine = self.engine
+        files = {p.file: p.locations for p in added.partitions}
         try:
-            change = dml.parse_change(sql)
-            assert isinstance(change, dml.Insert), "it begins like an INSERT"
-            if not change.query:  # DEFAULT VALUES
+            wrong = self._wrong_rows(table, shell, added)
+            if wrong is not None:
+                insert = dml.of_rows(dml.all_columns(change), quote(ROWS))
+                made = engine.scratch.insert(insert, shell, wrong)
+                for keys in made.keys:
+                    stored = self._holders(table, keys)
+                    engine.scratch.insert(insert, shell, wrong, stored)
+                engine.tables.retire(files)
                 return None
-            query = f"{change.ctes}{change.query}"
-            given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
-        except (UnsupportedError, QueryError):
-            return None  # DuckDB says what is wrong, or knows what minishark does not
-        how = "BY NAME " if change.by_name else ""
-        if change.columns is not None:
-            how = f"({', '.join(map(quote, change.columns))}) "
-        insert = f"INSERT INTO {quote(table.name)} {how}FROM {quote(ROWS)}"
-        made = engine.scratch.insert(insert, _shell(table), given)
-        self._publish(table, _NONE, made.rows)
-        return made.answer
+            new = engine.tables.deltas.with_partitions(table, added)
+        except BaseException:
+            engine.tables.retire(files)
+            raise
+        kept = {part.file for part in new.partitions}
+        engine.tables.retire({file: nodes for file, nodes in files.items() if file not in kept})
+        known = joined_statistics(table.statistics, table.schema, added.statistics)
+        self._next(table, replace(new, statistics=known), None)
+        return counted(added.rows)
+
+    def _wrong_rows(self, table: Table, shell: Shell, added: Table) -> pa.Table | None:
+        """Some rows that break a constraint, of those that tasks have stored to be added."""
+        engine = self.engine
+        said = engine.scratch.constraints(shell)
+        new = replace(added, name=f"{NUMBERED}new_{table.folder}")
+        rows = quote(new.name)
+        wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in said.checks]
+        for columns in said.keys:
+            names = ", ".join(map(quote, columns))
+            filled = " AND ".join(f"{quote(name)} IS NOT NULL" for name in columns)
+            twice = f"FROM {rows} WHERE {filled} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+            wrong += [
+                f"FROM {rows} SEMI JOIN (SELECT {names} {twice}) USING ({names}) LIMIT 2",
+                f"FROM {rows} SEMI JOIN {quote(table.name)} USING ({names}) LIMIT 1",
+            ]
+        view = engine.seeing(CatalogView(engine.planner.catalog, [new]))
+        engine.planning.put_table(new)
+        try:
+            for each in wrong:
+                told = f"constraints of {table.name}"
+                found, _ = view.run(each, CollectRows(lossless=True), told=told)
+                if found.num_rows:
+                    return found
+            return None
+        finally:
+            engine.planning.remove_table(new.name)
+
+    def _published(
+        self, table: Table, run: Callable[[pa.Table | None], MadeRows], found: pa.Table | None
+    ) -> pa.Table | None:
+        """Run a statement on some of a table's rows, and publish what it makes of them.
+
+        Args:
+            table: the table.
+            run: runs it on stored rows, which come with their numbers.
+            found: the rows that it may change.
+
+        Returns:
+            Its answer; None if no run was the last.
+        """
+        for _ in range(_RUNS_MAX):
+            made = run(found)
+            others = [rows for keys in made.keys if (rows := self._holders(table, keys)).num_rows]
+            if not others:
+                self._publish(table, made.replaced.column(0).to_numpy(), made.rows)
+                return made.answer
+            both = pa.concat_tables([*([] if found is None else [found]), *others])
+            _, first = np.unique(both.column(both.num_columns - 1).to_numpy(), return_index=True)
+            found = both.take(np.sort(first))  # a row may hold several of the keys
+        return None
+
+    def _holders(self, table: Table, keys: NewKeys) -> pa.Table:
+        """The stored rows that have one of some keys, with their numbers."""
+        by_name = {column.name.lower(): column for column in table.schema}
+        columns = [by_name[name.lower()] for name in keys.columns]
+        names = [f"c{i}" for i in range(len(columns))]
+        values = keys.values.rename_columns(names)
+        if len(columns) == 1 and _INTEGER.fullmatch(columns[0].type):
+            values = _within(values, table.column_statistics(columns[0].name))
+        if not values.num_rows:
+            return values
+        held = None
+        if values.num_rows <= _VALUES_MAX:
+            rows = zip(*(column.to_pylist() for column in values.columns), strict=True)
+            texts = (f"({', '.join(map(literal, row))})" for row in rows)
+            given = f"(VALUES {', '.join(texts)}) AS v({', '.join(names)})"
+        else:
+            held = self.engine.cached.load(values)
+            given = quote(held.name)
+        typed = ", ".join(
+            f"CAST({name} AS {column.type}) AS {name}"
+            for name, column in zip(names, columns, strict=True)
+        )
+        equal = " AND ".join(
+            f"t.{quote(column.name)} = k.{name}"
+            for name, column in zip(names, columns, strict=True)
+        )
+        numbered = self.engine.tables.numbered(table)
+        view = self.engine.seeing(CatalogView(self.engine.planner.catalog, [numbered]))
+        search = f"FROM {quote(numbered.name)} AS t SEMI JOIN (SELECT {typed} FROM {given}) AS k"
+        # Mostly there is none: the other columns need not be read.
+        for wanted in (quote(ROW_NUMBER), "*"):
+            sql = f"SELECT t.{wanted} {search} ON {equal}"
+            rows = view.run(sql, CollectRows(lossless=True), told=f"keys of {table.name}")[0]
+            if not rows.num_rows:
+                break
+        return rows
 
     # DELETE, UPDATE, MERGE
 
@@ -116,12 +272,13 @@ class MemoryWrites:
         found = self._found(sql, change, table, "*")
         if found is None:
             return None
-        last = found.num_columns - 1
-        is_alone = not dml.reads_others(change)
-        rows, numbers = found.remove_column(last), found.column(last).to_numpy()
-        made = self.engine.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
-        self._publish(table, numbers, made.rows)
-        return made.answer
+        is_alone, shell = not dml.reads_others(change), _shell(table)
+
+        def run(rows: pa.Table | None) -> MadeRows:
+            assert rows is not None, "there are some, or none, but that is known"
+            return self.engine.scratch.change_some(sql, shell, rows, is_alone=is_alone)
+
+        return self._published(table, run, found)
 
     def _deleted(self, sql: str, change: dml.Delete, table: Table) -> pa.Table | None:
         if not change.condition and not change.using:
@@ -159,7 +316,9 @@ class MemoryWrites:
             rows = AddedRows(added.remove_column(last), added.column(last).combine_chunks())
             new = with_rows(self.engine, new, rows)
         if new is not table:
-            self._next(table, new, None if len(deleted) else rows)
+            # Another transaction may add rows with the same keys: both can't be committed.
+            is_alone = len(deleted) > 0 or bool(self.engine.scratch.keys_of(table.name))
+            self._next(table, new, None if is_alone else rows)
 
     def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
         """Let the next statements see a version; `added` if it only has more rows."""
@@ -192,3 +351,12 @@ def _bucket(table: Table) -> str:
     keys = [positions[name.lower()] for name in table.partition_by]
     columns = [ColumnRef(i, table.schema[i].type) for i in keys]
     return bucket_column(columns, names, len(table.partitions))
+
+
+def _within(values: pa.Table, known: ColumnStatistics | None) -> pa.Table:
+    """The keys of a column of integers, as text, that are within its bounds."""
+    if known is None or known.minimum is None or known.maximum is None:
+        return values
+    low, high = int(known.minimum), int(known.maximum)
+    within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
+    return values.filter(pa.array(within, pa.bool_()))

@@ -46,7 +46,7 @@ class NamedTables:
     def _refuse_in_transaction(self) -> None:
         if self.engine.transaction is not None:
             raise UnsupportedError(
-                "A transaction changes rows of tables in memory that have no keys or indexes, and "
+                "A transaction changes rows of tables in memory that have no indexes, and "
                 "nothing else: COMMIT or ROLLBACK it first."
             )
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from minishark.worker.prints import PrintedFiles
 
 _WAITING_MAX = 10_000  # lines
 _END_S = 1.0
+_LOOK_S = 0.25
+_LINGER_S = 1.0  # for which a thread waits for more calls
 
 
 class TaskPrints:
@@ -42,6 +49,11 @@ class TaskPrints:
                 self._thread.start()
             self._changed.notify()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is shown any more."""
+        return self._is_over
+
     def close(self) -> None:
         """Show what is left, if that does not take long, and no more."""
         with self._changed:
@@ -67,3 +79,60 @@ class TaskPrints:
                     sys.stderr.flush()
             if ends:
                 return
+
+
+class CallPrints:
+    """Shows what calls print while they run.
+
+    A thread looks at their files, as long as there are calls: nobody else may be waiting for them.
+    """
+
+    def __init__(
+        self,
+        prints: TaskPrints,
+        folders: Callable[[], Iterable[Path]],
+        is_busy: Callable[[], bool],
+    ) -> None:
+        """Prints of calls.
+
+        Args:
+            prints: shows them.
+            folders: gives those in which executors of this host leave them.
+            is_busy: whether calls are open.
+        """
+        self._prints, self._folders, self._is_busy = prints, folders, is_busy
+        self._files = PrintedFiles()
+        self._lock = threading.Lock()  # guards the files and the thread
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Calls were submitted."""
+        if self._thread is None and self._prints.are_shown:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name="minishark-call-prints", daemon=True
+                    )
+                    self._thread.start()
+
+    def show(self, executor: str, text: str) -> None:
+        """Show what a call has printed at last, after what it has printed before."""
+        self._look()
+        self._prints.show(executor, text)
+
+    def _look(self) -> None:
+        with self._lock:
+            for executor, text in self._files.new(self._folders()):
+                self._prints.show(executor, text)
+
+    def _run(self) -> None:
+        busy_s = time.monotonic()
+        while True:
+            time.sleep(_LOOK_S)
+            self._look()
+            if self._is_busy():
+                busy_s = time.monotonic()
+            with self._lock:
+                if self._prints.is_over or time.monotonic() > busy_s + _LINGER_S:
+                    self._thread = None
+                    return

@@ -1,18 +1,19 @@
-"""Live progress of running queries on the terminal."""
+"""Live progress of running queries and programs on the terminal."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from minishark.errors import ClusterError
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console, Group, RenderableType
     from rich.text import Text
 
     from minishark.cluster.status import NodeState
@@ -44,70 +45,107 @@ def progress_for_people(watched: Watched, wanted: bool | None) -> Iterator[None]
 
     `wanted` None: in an interactive Python. Only on the main thread, and for the outermost block.
     """
+    console = _console(wanted)
+    with shown_progress(watched, console) if console is not None else nullcontext():
+        yield
+
+
+@contextmanager
+def line_for_people(line: Callable[[], object], wanted: bool | None) -> Iterator[None]:
+    """Likewise a line, which is asked for again and again while the block runs."""
+    console = _console(wanted)
+    if console is None:
+        yield
+        return
+    drawn = partial(_line, line)
+    with _screen(console) as is_free, _redrawn(console, drawn) if is_free else nullcontext():
+        yield
+
+
+def _console(wanted: bool | None) -> Console | None:
     chosen = hasattr(sys, "ps1") if wanted is None else wanted
     is_terminal = chosen and sys.stderr is not None and sys.stderr.isatty()
     if not is_terminal or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+        return None
     from rich.console import Console  # noqa: PLC0415 - slow to import, and most programs don't use it
 
-    with shown_progress(watched, Console(stderr=True, highlight=False)):
-        yield
+    return Console(stderr=True, highlight=False)
 
 
 @contextmanager
 def shown_progress(watched: Watched, console: Console) -> Iterator[None]:
     """Show the progress of the session's queries while the block runs, after a short delay."""
-    # Shows nothing if `console` is not a terminal; leaves nothing on the screen.
-    if not console.is_terminal or not _drawing.acquire(blocking=False):
-        yield
-        return
-    try:
-        display = _Display(watched, console)
+    with _screen(console) as is_free:
+        if not is_free:
+            yield
+            return
+        display = _Display(watched)
         watched.register_progress_handler(display.hear)
         try:
-            with display:
+            with _redrawn(console, display.drawn):
                 yield
         finally:
             watched.remove_progress_handler(display.hear)
+
+
+@contextmanager
+def _screen(console: Console) -> Iterator[bool]:
+    """Whether the block may draw: on a terminal, and as the outermost that does."""
+    is_free = console.is_terminal and _drawing.acquire(blocking=False)
+    try:
+        yield is_free
     finally:
-        _drawing.release()
+        if is_free:
+            _drawing.release()
+
+
+@contextmanager
+def _redrawn(console: Console, drawn: Callable[[], RenderableType]) -> Iterator[None]:
+    """Draw again and again while the block runs, and leave nothing on the screen."""
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_redraw, args=(console, drawn, over), name="progress", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _redraw(console: Console, drawn: Callable[[], RenderableType], over: threading.Event) -> None:
+    if over.wait(_DELAY_S):
+        return
+    from rich.live import Live  # noqa: PLC0415 - slow to import, and most queries are over
+
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while not over.wait(_REFRESH_S):
+            live.update(drawn(), refresh=True)
+
+
+def _line(line: Callable[[], object]) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    text = f"{line()} · Ctrl-C cancels"
+    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class _Display:
-    """A thread that redraws the last reported progress."""
+    """What is drawn of the last reported progress of queries."""
 
-    def __init__(self, watched: Watched, console: Console) -> None:
+    def __init__(self, watched: Watched) -> None:
         self._watched = watched
-        self._console = console
         self._started_s = time.monotonic()
         self._heard: QueryProgress | None = None
         self._heard_s = self._started_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def hear(self, progress: QueryProgress) -> None:
         if self._heard is None or progress.stages != self._heard.stages:
             self._heard_s = time.monotonic()
         self._heard = progress
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        if self._over.wait(_DELAY_S):
-            return
-        from rich.live import Live  # noqa: PLC0415 - slow to import, and most queries are over
-
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            while not self._over.wait(_REFRESH_S):
-                live.update(self._drawn(), refresh=True)
-
-    def _drawn(self) -> Group:
+    def drawn(self) -> Group:
         now = time.monotonic()
         stages = self._heard.stages if self._heard is not None else ()
         quiet_s = now - self._heard_s

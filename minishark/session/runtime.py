@@ -16,6 +16,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
+from minishark.session.prints import CallPrints
 from minishark.session.progress import progress_for_people
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
@@ -54,6 +56,7 @@ from minishark.tasks.files import Files
 from minishark.tasks.items import Items
 from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
+from minishark.worker.prints import PRINTS_FOLDER
 from minishark.worker.protocol import TaskFunction
 
 if TYPE_CHECKING:
@@ -100,13 +103,20 @@ class Runtime:
         folder = cluster.folder(CALLS_FOLDER)
         files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
         cluster.keep_nodes(files.unread_nodes)
+
+        def printed() -> list[Path]:
+            store = cluster.store()
+            return [store.in_memory(f"{folder}/{PRINTS_FOLDER}", node) for node in cluster.nodes]
+
+        prints = CallPrints(self.engine.prints, printed, lambda: pool.is_busy)
         pool = CallPool(
             cluster.backend,
             self._placement,
             files,
             working_folder=working_folder,
             events=self.engine.events,
-            on_print=self.engine.prints.show,
+            on_print=prints.show,
+            on_send=prints.wake,
         )
         return Calls(pool, lambda: cluster.total_slots)
 
@@ -243,7 +253,7 @@ class Runtime:
         return self.engine.sources.with_calls(sql)
 
     def handles(self, sql: str) -> tuple[object, ...]:
-        return self.engine.sources.handles(sql)
+        return (*self.engine.sources.handles(sql), *self.engine.cached.handles(sql))
 
     @property
     def table_names(self) -> list[str]:

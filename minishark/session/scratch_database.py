@@ -54,7 +54,8 @@ _SETTINGS = {
     "produce_arrow_string_view": "false",
     "arrow_lossless_conversion": "true",
 }
-ROWS = " minishark rows"  # the name of registered rows; no table of a user has it
+ROWS = " minishark rows"  # the names of registered rows; no table of a user has them
+_STORED = " minishark stored"
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _QUALIFIER = ("memory", ".", "main", ".")
@@ -69,8 +70,10 @@ _ENUM = re.compile(
 _DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
 _CREATE = re.compile(r'\ACREATE TABLE (?:"(?:[^"]|"")+"|\w+)(?=\()')
 _COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
-# What must see all rows of a table, or what Arrow does not have.
-_SEES_ALL = re.compile(r"\b(?:PRIMARY KEY|UNIQUE|REFERENCES|GENERATED|COLLATE)\b", re.IGNORECASE)
+# What must see other tables, or what Arrow does not have.
+_SEES_MORE = re.compile(r"\b(?:REFERENCES|GENERATED|COLLATE)\b", re.IGNORECASE)
+_DESCRIBES = re.compile(r"\b(?:DESCRIBE|DESC)\b", re.IGNORECASE)
+_REFERENCES = re.compile(r"\bREFERENCES\b", re.IGNORECASE)
 _VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECASE)
 
 
@@ -96,11 +99,30 @@ class Shell:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraints:
+    """What is said of a table's rows, besides their types."""
+
+    defaults: Mapping[int, str]  # expressions, by the positions of columns
+    checks: tuple[str, ...]  # conditions that each row meets
+    keys: tuple[tuple[str, ...], ...]  # columns that no two rows have in common, unless one is NULL
+
+
+@dataclass(frozen=True, slots=True)
+class NewKeys:
+    """Keys that no row had before a statement: of rows that it has added or changed."""
+
+    columns: tuple[str, ...]  # of a PRIMARY KEY or UNIQUE constraint
+    values: pa.Table  # a column of text for each of them, none of it NULL
+
+
+@dataclass(frozen=True, slots=True)
 class MadeRows:
-    """What an INSERT has answered, and its rows, the last column being their buckets."""
+    """What a statement has answered, and the rows that it has added or changed."""
 
     answer: pa.Table
-    rows: pa.Table
+    rows: pa.Table  # the last column being their buckets
+    keys: tuple[NewKeys, ...]  # of rows that are not in the shell
+    replaced: pa.Table  # the numbers of stored rows that these replace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +140,8 @@ class _Changes:
     # How tables of the cluster are created that have defaults or constraints, by name in lower
     # case.
     described: dict[str, str] = field(default_factory=dict)
+    # The columns of each PRIMARY KEY or UNIQUE constraint of such tables, likewise.
+    keys: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     has_own: bool = False  # whether it may have tables or definitions of its own
     # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one of
     # two such transactions.
@@ -209,6 +233,8 @@ class ScratchDatabase:
         name = target.name if target is not None else None
         with self._lock, self._shared.lock, self._shows(sql) as names:
             self._take((name,) if name is not None else _mentioned(sql, names))
+            if _REFERENCES.search(sql):  # views have no keys; what is referenced stays here
+                self._take(_mentioned(sql, names))
             before = self._tables()
             with self._temporary_noted() if self.temporary else contextlib.nullcontext():
                 answer = self._answer(sql)
@@ -219,15 +245,22 @@ class ScratchDatabase:
             self._shared.gone.update(set(before).difference(after))
             return answer
 
-    def insert(self, sql: str, shell: Shell, given: pa.Table | None = None) -> MadeRows:
+    def insert(
+        self,
+        sql: str,
+        shell: Shell,
+        given: pa.Table | None = None,
+        stored: pa.Table | None = None,
+    ) -> MadeRows:
         """Run an INSERT that reads no other table, for a table whose rows are in the cluster.
 
         Args:
             sql: the statement, which may read `given` as `ROWS`.
             shell: what its table is like.
             given: rows.
+            stored: the rows of the table that have keys of added rows, and their numbers.
         """
-        return self._in_shell(sql, shell, given, fills=False)
+        return self._in_shell(sql, shell, given, stored, keeps_same=True)
 
     def change_some(self, sql: str, shell: Shell, rows: pa.Table, *, is_alone: bool) -> MadeRows:
         """Run a statement on a table that has these rows only.
@@ -235,30 +268,93 @@ class ScratchDatabase:
         Args:
             sql: the statement.
             shell: what its table is like.
-            rows: at least all rows that it changes.
+            rows: at least all rows that it changes, and their numbers.
             is_alone: whether it reads no other table.
         """
         with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
-            return self._in_shell(sql, shell, rows, fills=True)
+            return self._in_shell(sql, shell, None, rows, keeps_same=False)
 
-    def _in_shell(self, sql: str, shell: Shell, given: pa.Table | None, *, fills: bool) -> MadeRows:
+    def _in_shell(
+        self,
+        sql: str,
+        shell: Shell,
+        given: pa.Table | None,
+        stored: pa.Table | None,
+        *,
+        keeps_same: bool,
+    ) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
         with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
             self._replay()
             self._unregister(shell.name)
-            if given is not None:
-                undone.enter_context(self._registered(given))
+            for rows, name in (given, ROWS), (stored, _STORED):
+                if rows is not None:
+                    undone.enter_context(self._registered(rows, name))
             undone.callback(self._run, "ROLLBACK")
             self._run("BEGIN")
             self._run(self._shared.described.get(shell.name.lower(), shell.create))
-            table = f"memory.main.{quote(shell.name)}"
-            if fills:
-                self._run(f"INSERT INTO {table} FROM {quote(ROWS)}")
+            table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
+            if stored is not None:
+                number = quote(stored.column_names[-1])
+                self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
             answer = self._answer(sql)
             for name, value in settings.items():
                 undone.callback(self._run, f"RESET SESSION {name}")
                 self._run(f"SET SESSION {name} = {value}")
-            return MadeRows(answer, self._executed(f"SELECT *, {shell.bucket} FROM {table}"))
+            keys = [
+                self._new_keys(table, columns, has_stored=stored is not None)
+                for columns in self._shared.keys.get(shell.name.lower(), ())
+            ]
+            made, replaced = f"{table} AS t", pa.table({"number": pa.array([], pa.int64())})
+            if stored is not None:
+                was = f"SELECT s.{number} FROM {before} AS s"
+                if keeps_same:  # rows with keys, so that no two are the same
+                    same = " AND ".join(
+                        f"t.{quote(name)} IS NOT DISTINCT FROM s.{quote(name)}"
+                        for name in stored.column_names[:-1]
+                    )
+                    was += f" ANTI JOIN {made} ON {same}"
+                    made += f" ANTI JOIN {before} AS s ON {same}"
+                replaced = self._executed(was)
+            rows = self._executed(f"SELECT t.*, {shell.bucket} FROM {made}")
+            return MadeRows(answer, rows, tuple(keys), replaced)
+
+    def _new_keys(self, table: str, columns: tuple[str, ...], *, has_stored: bool) -> NewKeys:
+        """The keys of rows in a shell that none of the stored rows have."""
+        names = [quote(name) for name in columns]
+        texts = ", ".join(f"CAST({name} AS VARCHAR)" for name in names)
+        filled = " AND ".join(f"{name} IS NOT NULL" for name in names)
+        of_old = f" ANTI JOIN {quote(_STORED)} USING ({', '.join(names)})" if has_stored else ""
+        values = self._executed(f"SELECT {texts} FROM {table}{of_old} WHERE {filled}")
+        return NewKeys(columns, values)
+
+    def constraints(self, shell: Shell) -> Constraints:
+        """What a table in the cluster says of its rows."""
+        if shell.name.lower() not in self._shared.described:
+            return Constraints({}, (), ())
+        named = f"{_SHARED} AND lower(table_name) = {quote_text(shell.name.lower())}"
+        with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
+            self._replay()
+            undone.callback(self._run, "ROLLBACK")
+            self._run("BEGIN")
+            self._run(self._shared.described[shell.name.lower()])
+            defaults = self._run(
+                "SELECT column_index - 1, column_default FROM duckdb_columns() "
+                f"WHERE {named} AND column_default IS NOT NULL"
+            )
+            found = self._run(
+                "SELECT constraint_type, constraint_column_names, expression "
+                f"FROM duckdb_constraints() WHERE {named}"
+            )
+        filled = (quote(columns[0]) for kind, columns, _ in found if kind == "NOT NULL")
+        return Constraints(
+            defaults=dict(defaults),
+            checks=(
+                *(f"{column} IS NOT NULL" for column in filled),
+                *(f"({text}) IS NOT FALSE" for kind, _, text in found if kind == "CHECK"),
+            ),
+            keys=self.keys_of(shell.name),
+        )
 
     def must_keep(self, name: str) -> bool:
         """Whether a table is here, and not to be left to the cluster when that loads it."""
@@ -271,17 +367,44 @@ class ScratchDatabase:
 
     def _description(self, name: str) -> tuple[str, bool] | None:
         """The statement that creates a table that is here, and whether that tells all."""
+        named = f"{self._ours} AND lower(table_name) = {quote_text(name)}"
         found = self._run(
-            "SELECT sql, index_count = 0 AND comment IS NULL AND NOT temporary "
-            f"FROM duckdb_tables() WHERE {self._ours} AND lower(table_name) = {quote_text(name)}"
+            "SELECT sql, index_count, comment IS NULL AND NOT temporary "
+            f"FROM duckdb_tables() WHERE {named}"
         )
-        return found[0] if found else None
+        if not found:
+            return None
+        ((sql, indexes, tells_all),) = found
+        if indexes and tells_all:  # those of keys, or others?
+            ((keys,),) = self._run(
+                f"SELECT count(*) FROM duckdb_constraints() WHERE {named} "
+                "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
+            )
+            ((users,),) = self._run(
+                "SELECT count(*) FROM duckdb_constraints() "
+                f"WHERE {self._ours} AND lower(referenced_table) = {quote_text(name)}"
+            )
+            tells_all = keys == indexes and not users
+        return sql, tells_all
+
+    def _keys(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """The columns of each key of a table that is here."""
+        found = self._run(
+            f"SELECT constraint_column_names FROM duckdb_constraints() WHERE {self._ours} "
+            f"AND lower(table_name) = {quote_text(name)} "
+            "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
+        )
+        return tuple(tuple(columns) for (columns,) in found)
+
+    def keys_of(self, name: str) -> tuple[tuple[str, ...], ...]:
+        """The columns of each PRIMARY KEY or UNIQUE constraint of a table in the cluster."""
+        return self._shared.keys.get(name.lower(), ())
 
     def _is_only_rows(self, name: str, description: tuple[str, bool]) -> bool:
-        """Whether each row of a table stands for itself, and Arrow can hold it."""
+        """Whether statements on a table need no other one, and Arrow can hold its rows."""
         sql, tells_all = description
         shared = self._shared
-        stays = name in shared.own or name in shared.numbered or _SEES_ALL.search(sql)
+        stays = name in shared.own or name in shared.numbered or _SEES_MORE.search(sql)
         return tells_all and not stays
 
     def run(self, sql: str) -> pa.Table:
@@ -364,6 +487,9 @@ class ScratchDatabase:
         with self._lock, stoppable(self._con.interrupt), self._shows(sql) as names:
             if _ROW_NUMBERS.search(sql):
                 self._take_numbered(_mentioned(sql, names))
+            if _DESCRIBES.search(sql):  # views have no keys
+                named = _mentioned(sql, names)
+                self._take(name for name in named if self._shared.keys.get(name.lower()))
             return self._answer(sql) if lossless else self._handed_out(sql)
 
     def catalog(self, sql: str, hidden: tuple[str, ...], search: str = "") -> pa.Table:
@@ -447,6 +573,7 @@ class ScratchDatabase:
                     # The cluster has the rows; they are here again when a statement needs them.
                     whole = f"CREATE TABLE {_CLUSTERS}{quote(table.name)}"
                     self._shared.described[table.name] = _CREATE.sub(lambda _: whole, found[0])
+                    self._shared.keys[table.name] = self._keys(table.name)
                     self._drop(table.name)
 
     @property
@@ -479,6 +606,7 @@ class ScratchDatabase:
             self._shared.changed.pop(name.lower(), None)
             self._shared.own.pop(name.lower(), None)
             self._shared.described.pop(name.lower(), None)
+            self._shared.keys.pop(name.lower(), None)
             self._shared.numbered.discard(name.lower())
             self._unregister(name)
             if name.lower() not in self._tables():
@@ -635,14 +763,14 @@ class ScratchDatabase:
                 self._run(f"USE {'.'.join(map(quote, here))}")
 
     @contextlib.contextmanager
-    def _registered(self, rows: pa.Table) -> Iterator[None]:
-        """Make rows visible to statements as `ROWS`."""
-        self._con.register(ROWS, rows)
+    def _registered(self, rows: pa.Table, name: str = ROWS) -> Iterator[None]:
+        """Make rows visible to statements."""
+        self._con.register(name, rows)
         try:
             with self._lock:
                 yield
         finally:
-            self._con.unregister(ROWS)
+            self._con.unregister(name)
 
     def _handed_out(self, sql: str) -> pa.Table:
         """A statement's answer in the types in which users get results."""

@@ -47,7 +47,9 @@ from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table
 from minishark.session.connect import check_placement
 from minishark.session.engine import Engine
 from minishark.session.lazy import imported
+from minishark.session.operations import Operations, made
 from minishark.session.page import serve_session, share, show
+from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
 from minishark.session.served import Served
 from minishark.session.shown import session_html
@@ -80,7 +82,7 @@ class _Builder:
         return SessionBuilder(imported("minishark.session.connect").connect, {})
 
 
-class Session(CamelCase):
+class Session(Operations, CamelCase):
     """Tables in a cluster's memory, and SQL over them; use `connect` to make one.
 
     Safe to use from several threads. It is also a context manager.
@@ -123,6 +125,7 @@ class Session(CamelCase):
         if event_log is not None:
             self._watcher.write_to(event_log)
         is_here(self._name, self)
+        made(self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
@@ -667,12 +670,12 @@ class Session(CamelCase):
             balancer=balancer,
         )
         runtime = self._runtime
+        shown, table = partial(line_for_people, wanted=runtime.progress), None
         with runtime.engine.up_to_date():
-            if into is None:
-                return runtime.engine.programs.start(driver, options)
-            runtime.tables.check_new(into, replace=replace)
-            table = IntoTable(into, Layout(), replace, partial(self.table, into))
-            return runtime.engine.programs.start(driver, options, table)
+            if into is not None:
+                runtime.tables.check_new(into, replace=replace)
+                table = IntoTable(into, Layout(), replace, partial(self.table, into))
+            return runtime.engine.programs.start(driver, options, table, shown)
 
     # The cluster
 

@@ -25,7 +25,7 @@ from minishark.tables.store import survives_arrow
 
 _NOT_IN_TRANSACTION = (
     "A transaction over tables in memory takes queries, and INSERT, DELETE, UPDATE and MERGE on "
-    "tables without keys and indexes: COMMIT or ROLLBACK before other statements."
+    "tables without indexes: COMMIT or ROLLBACK before other statements."
 )
 _WAREHOUSE = (
     "VACUUM and CACHE TABLE are for tables of a warehouse: see connect(warehouse=...). Others are "

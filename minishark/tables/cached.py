@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import threading
 import weakref
 from collections import deque
@@ -29,6 +30,8 @@ from minishark.tables.tables import Tables, check_layout, named_columns
 from minishark.worker.protocol import TaskFunction
 
 CACHED_PREFIX = "_kept_"  # how the names of cached tables start
+
+_CACHED_NAME = re.compile(rf"{CACHED_PREFIX}\d+_")
 
 Fingerprint = tuple[str, ...]  # the settings and table loads that decide a cached table's rows
 
@@ -70,6 +73,9 @@ class CachedTables:
     _cached: dict[str, CachedTable] = field(default_factory=dict)
     _released: deque[str] = field(default_factory=deque)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _handles: weakref.WeakValueDictionary[str, CachedRows] = field(
+        default_factory=weakref.WeakValueDictionary
+    )
 
     def promise(self, plan: CachePlan) -> CachedRows:
         """Register a table that is computed when a query reads it; `schema` is the query's."""
@@ -97,9 +103,17 @@ class CachedTables:
         # Names end in an underscore, so that none is a prefix of another.
         rows = CachedRows(f"{CACHED_PREFIX}{next(self._numbers)}_", schema)
         self._cached[rows.name] = cached
+        self._handles[rows.name] = rows
         # A finalizer may run anywhere, even where locks are held: `sweep` does the work later.
         weakref.finalize(rows, self._released.append, rows.name).atexit = False
         return rows
+
+    def handles(self, sql: str) -> tuple[CachedRows, ...]:
+        """The handles of the cached rows that a text names; who keeps the text keeps them."""
+        if CACHED_PREFIX not in sql:
+            return ()
+        found = map(self._handles.get, dict.fromkeys(_CACHED_NAME.findall(sql)))
+        return tuple(rows for rows in found if rows is not None)
 
     def sweep(self) -> None:
         """Drop the tables whose last handle was released."""

@@ -45,6 +45,51 @@ def changed_statistics(
     return old if is_near and columns == old.columns else TableStatistics(rows, size_bytes, columns)
 
 
+def joined_statistics(
+    old: TableStatistics, schema: Schema, added: TableStatistics
+) -> TableStatistics:
+    """The statistics of a table to which the rows of another one are added."""
+    rows = old.rows + added.rows
+    columns = tuple(
+        _joined(known, new, column.type, old.rows, added.rows)
+        for known, new, column in zip(old.columns, added.columns, schema, strict=True)
+    )
+    return TableStatistics(rows, old.bytes + added.bytes, columns)
+
+
+def _joined(
+    known: ColumnStatistics, new: ColumnStatistics, type_: str, rows: int, new_rows: int
+) -> ColumnStatistics:
+    """Statistics of a column of `rows` rows, and of `new_rows` besides."""
+    if known.distinct is None or new.distinct is None:
+        return ColumnStatistics()
+    if not rows or known.null_fraction >= 1.0:
+        bounds: _Bounds = new.minimum, new.maximum
+    elif not new_rows or new.null_fraction >= 1.0:
+        bounds = known.minimum, known.maximum
+    else:
+        bounds = _outer((known.minimum, known.maximum), (new.minimum, new.maximum), type_)
+    nulls = (known.null_fraction * rows + new.null_fraction * new_rows) / max(1, rows + new_rows)
+    # All values are new if there are new bounds, and as rare as the old ones; else no more differ.
+    is_within = rows > 0 and bounds == (known.minimum, known.maximum)
+    distinct = max(known.distinct, new.distinct)
+    if not is_within:
+        distinct += min(known.distinct, new.distinct)
+    return ColumnStatistics(nulls, distinct, *bounds)
+
+
+def _outer(one: _Bounds, other: _Bounds, type_: str) -> _Bounds:
+    """Bounds of the values of both; unknown where Python might compare them otherwise."""
+    texts = (*one, *other)
+    if _COMPARED.fullmatch(type_) is None or None in texts:
+        return None, None
+    try:
+        values = [_read(text, type_) for text in texts if text is not None]
+    except (ValueError, ArithmeticError):  # dates that Python does not have
+        return None, None
+    return _text(min(values)), _text(max(values))
+
+
 def _with_values(
     known: ColumnStatistics, type_: str, values: pa.ChunkedArray, rows: int
 ) -> ColumnStatistics:

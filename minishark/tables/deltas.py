@@ -8,10 +8,11 @@ one before but few. Queries read the version that they were planned for.
                        delta 2    rows added after these
 
 **Rows that are added** become a delta of their partition: by the hash of its keys, or, for a table
-without, of the last one, so that rows stay in order. A small delta takes those before it along
-(each file is at least `_GROWTH` times as large as the next), so a partition has few files however
-many statements added to it, and a row is copied a few times. Text is encoded with the dictionaries
-of the partition's own file, longer ones where there are new values: codes keep their meaning.
+without, of the last one, so that rows stay in order; many rows become partitions there. A small
+delta takes those before it along (each file is at least `_GROWTH` times as large as the next), so a
+partition has few files however many statements added to it, and a row is copied a few times. Text
+is encoded with the dictionaries of the partition's own file, longer ones where there are new
+values: codes keep their meaning.
 
 **Rows that are deleted** are noted by their places in the file, and readers leave them out
 (`worker/visible_rows.py`). Where they leave small pieces of a file only (`_PIECE_ROWS_MIN`), a task
@@ -23,9 +24,10 @@ Everything here is done for one writer at a time; what is published, and when, `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,7 +55,10 @@ versions = itertools.count(1)
 
 _GROWTH = 4
 _DELTA_ROWS = 65_536  # a larger delta is not copied into the next one
-_NEW_PARTITION_ROWS = 250_000
+NEW_PARTITION_ROWS = 250_000
+"""Rows of a partition that is added, at least."""
+
+_NEW_PARTITIONS_MAX = 8  # that the front end adds at once
 _VALUES_MAX = 8_192  # of a dictionary
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
 _MERGED_ROWS_MIN = 100_000
@@ -174,29 +179,33 @@ class DeltaWriter:
         """
         partitions = list(table.partitions)
         store = self.cluster.store()
-        try:
+        with _told(table):
             for index, some in self._placed(table, rows, buckets):
                 if index < len(partitions):
                     partitions[index] = self._with_delta(table, partitions[index], some, store)
                 else:
                     partitions.append(self._new_partition(table, index, some, store))
-        except InputMissingError as error:
-            raise lost_partitions(table, error.files) or error from error
-        except OSError as error:
-            if error.errno in FULL:
-                raise ResourceError(disk_full(error)) from error
-            raise
         return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
 
     def emptied(self, table: Table) -> Table:
-        """The next version of a table, without any row."""
+        """The next version of a table, without any row.
+
+        Raises:
+            ResourceError: neither memory nor disk has room for a file.
+            PartitionsLostError: no node has a partition any more, whose columns are to be kept.
+        """
         store = self.cluster.store()
-        partitions = []
-        for partition in table.partitions:
-            first = partition_slices(partition)[0]
-            none = store.read((FileSlice(first.file, first.locations, 0, 0),))
-            partitions.append(self._new_partition(table, partition.index, _plain(none), store))
+        with _told(table):
+            partitions = [
+                self._new_partition(table, partition.index, self._none(partition, store), store)
+                for partition in table.partitions
+            ]
         return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+    @staticmethod
+    def _none(partition: Partition, store: Store) -> pa.Table:
+        first = partition_slices(partition)[0]
+        return _plain(store.read((FileSlice(first.file, first.locations, 0, 0),)))
 
     def _placed(
         self, table: Table, rows: pa.Table, buckets: pa.Array | None
@@ -208,8 +217,34 @@ class DeltaWriter:
             return
         last = len(table.partitions) - 1
         mean = table.rows / len(table.partitions)
-        full = table.partitions[last].rows >= max(_NEW_PARTITION_ROWS, 2 * mean)
+        if len(rows) >= 2 * NEW_PARTITION_ROWS:
+            size = max(NEW_PARTITION_ROWS, -(-len(rows) // _NEW_PARTITIONS_MAX))
+            for i, start in enumerate(range(0, len(rows), size), 1):
+                yield last + i, rows.slice(start, size)
+            return
+        full = table.partitions[last].rows >= max(NEW_PARTITION_ROWS, 2 * mean)
         yield last + full, rows
+
+    def with_partitions(self, table: Table, added: Table) -> Table:
+        """The next version of a table, with the rows of another one in its folder.
+
+        Args:
+            table: the table.
+            added: a table of the same layout. If that has keys, its files are copied, as text is to
+                be encoded as in the partitions to which their rows belong.
+        """
+        partitions = list(table.partitions)
+        if not table.is_hashed:
+            first = len(partitions)
+            new = (dataclasses.replace(part, index=first + part.index) for part in added.partitions)
+            partitions.extend(new)
+        else:
+            store = self.cluster.store()
+            for index, part in enumerate(added.partitions):
+                if part.rows:
+                    rows = store.read(partition_slices(part))
+                    partitions[index] = self._with_delta(table, partitions[index], rows, store)
+        return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
 
     def _with_delta(
         self, table: Table, partition: Partition, rows: pa.Table, store: Store
@@ -303,6 +338,19 @@ class DeltaWriter:
                 known[position] = encoded.dictionary
             schema = schema.set(position, wanted.with_type(columns[position].type))
         return pa.Table.from_arrays(columns, schema=schema)
+
+
+@contextlib.contextmanager
+def _told(table: Table) -> Iterator[None]:
+    """What goes wrong in the block, as errors for users."""
+    try:
+        yield
+    except InputMissingError as error:
+        raise lost_partitions(table, error.files) or error from error
+    except OSError as error:
+        if error.errno in FULL:
+            raise ResourceError(disk_full(error)) from error
+        raise
 
 
 def _first(partition: Partition) -> FileSlice:

@@ -178,7 +178,11 @@ class TableLoader:
         self.renew()
         self._tell_stages()
         StageJobs(
-            graph=self._graph, backend=self.site.backend, work=self, lost_nodes=self.site.lost_nodes
+            graph=self._graph,
+            backend=self.site.backend,
+            work=self,
+            lost_nodes=self.site.lost_nodes,
+            clock=self.site.clock,
         ).run()
         return stored_table([output.outcome for output in self._graph.outputs(1)])
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
+from minishark.catalog import Partition
 from minishark.errors import MinisharkError
 from minishark.tables.deltas import rebased, settled, should_merge
 from minishark.tables.tables import Tables
@@ -22,8 +25,9 @@ class Merger:
     """A thread that merges, while there is something to merge."""
 
     tables: Tables
-    writing: threading.RLock  # held while versions are published
+    writing: AbstractContextManager[Any]  # held while versions are published
     is_open: Callable[[], bool]  # whether the session is
+    is_worn: Callable[[Partition], bool] = should_merge  # whether to merge a partition
     _wanted: dict[str, None] = field(default_factory=dict)  # names of tables
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
@@ -31,7 +35,7 @@ class Merger:
     def look(self, name: str) -> None:
         """A table has changed: merge its partitions if it is time."""
         table = self.tables.catalog.find(name)
-        if table is None or not any(map(should_merge, table.partitions)):
+        if table is None or not any(map(self.is_worn, table.partitions)):
             return
         with self._lock:
             self._wanted[name] = None
@@ -57,16 +61,17 @@ class Merger:
         """Merge the partitions of a table that are worn."""
         tables = self.tables
         table = tables.catalog.get(name)
-        worn = [settled(part) for part in table.partitions if should_merge(part)]
+        worn = [settled(part) for part in table.partitions if self.is_worn(part)]
         if not worn:
             return
         merged = tables.stored_again(table, worn)
         with self.writing:
             current = tables.catalog.find(name)
-            new = current and rebased(current, worn, merged)
-            if current is None or new is None or current.folder != table.folder:
-                return
-            tables.changed((current, new))
+            if current is None or current.folder != table.folder:
+                return  # it was dropped or replaced meanwhile
+            new = rebased(current, worn, merged)
+            if new is not None:
+                tables.changed((current, new))
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread, which ends when the cluster does."""

@@ -16,7 +16,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ import zmq
 from minishark.catalog import Table
 from minishark.cluster.backend import CALLS_FOLDER, Cluster
 from minishark.errors import MinisharkError
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.locality import replica_locations
 from minishark.tables.rebalancing import Copy, Farewells, moves
 from minishark.worker.protocol import FileSlice
@@ -82,6 +82,7 @@ class Replicator:
     # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
     # whether they did: not if the table has changed meanwhile.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
+    clock: Clock = SYSTEM_CLOCK
     _farewells: Farewells = field(default_factory=Farewells)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -116,8 +117,7 @@ class Replicator:
         if not needed:  # what is lost comes first
             needed = [copy for table in self.tables() for copy in moves(table, nodes)]
         if needed:
-            with ThreadPoolExecutor(COPIES_AT_ONCE, "minishark-copy") as pool:
-                list(pool.map(self._copy, needed))
+            self.clock.each(self._copy, needed, COPIES_AT_ONCE)
         self._say_farewell()
 
     def _say_farewell(self) -> None:
@@ -140,7 +140,11 @@ class Replicator:
             for partition in table.partitions:
                 # Restarted before or after this partition was copied there? Only the node knows.
                 asked = [node for node in partition.locations if node in restarted]
-                gone = [node for node in asked if not _has(store, partition.file, node)]
+                gone = [
+                    node
+                    for node in asked
+                    if not all(_has(store, file, node) for file in partition.files)
+                ]
                 if gone:
                     self.moved(table, partition.index, (), gone)
             before.update(now)
@@ -161,6 +165,12 @@ class Replicator:
             for node in copy.leaves:
                 for file in partition.files:
                     self._farewells.give_up(file, node, self.cluster.open_folders)
+        elif any(table.folder == copy.table.folder for table in self.tables()):
+            # The partition has other files by now: what was copied is of no use.
+            for file in partition.files:
+                self._farewells.give_up(file, copy.target, self.cluster.open_folders)
+        else:
+            self.cluster.remove_folder(copy.table.folder)
 
 
 def _has(store: Store, file: str, node: str) -> bool:

@@ -22,10 +22,11 @@ from minishark.errors import CatalogError
 from minishark.expressions import Column, Schema, numbered
 from minishark.query.run import QueryRun
 from minishark.query.sinks import Layout, Output, Sink
-from minishark.tables.load import TableSource, stored_table
+from minishark.tables.load import TableLayout, TableSource, stored_table
 from minishark.tables.sources import SourceSize
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import FileSlice, OutputKind, TaskFunction
+from minishark.worker.store import InputMissingError
 
 _ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
 
@@ -129,6 +130,51 @@ class StoreAsTable(Sink[Table]):
         tables = self.tables
         with tables.temporary_folders(self.folder), tables.loading(self.name) as observer:
             return tables.load(self.name, self.folder, source, layout, observer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMany(Sink[pa.Table | Table]):
+    """Rows to be added to a table: in the front end if they are few.
+
+    If they are many, tasks store them in the table's folder, as the partitions of another table of
+    the same layout, which is not published.
+    """
+
+    tables: Tables
+    table: Table  # to which they will be added
+    many: int  # so many rows, at least
+    lossless = True
+    distributes_files = True
+    needs_tasks = False
+
+    def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
+        names = tuple(column.name for column in self.table.schema)
+        return Output(kind=OutputKind.PIECE, columns=names, cuts=self.tables.partitions)
+
+    def finish(self, run: QueryRun) -> pa.Table | Table:
+        while True:
+            source, size = _pieces(run, self.table.schema)
+            try:
+                if size.rows is None or size.rows < self.many:
+                    return run.store.read(source.slices)
+                return self._stored(source)
+            except InputMissingError as missing:
+                run.run_again(FilesLostError(missing.files))
+            except FilesLostError as lost:
+                run.run_again(lost)
+
+    def _stored(self, source: TableSource) -> Table:
+        table, tables = self.table, self.tables
+        count = len(table.partitions) if table.is_hashed else tables.partitions
+        layout = TableLayout(table.partition_by, count, max(2, table.replicas))
+        with (
+            tables.temporary_folders(table.folder),
+            tables.loading(table.name, "add rows to") as observer,
+        ):
+            return tables.load(table.name, table.folder, source, layout, observer)
+
+    def accept(self, rows: pa.Table) -> pa.Table | Table:
+        return rows.rename_columns([column.name for column in self.table.schema])
 
 
 def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:

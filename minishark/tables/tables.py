@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -16,7 +16,14 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.catalog import ROW_NUMBER, Catalog, ColumnStatistics, Partition, Table
+from minishark.catalog import (
+    ROW_NUMBER,
+    Catalog,
+    ColumnStatistics,
+    Partition,
+    Table,
+    TableStatistics,
+)
 from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -29,6 +36,7 @@ from minishark.errors import (
     PartitionsLostError,
 )
 from minishark.expressions import Column, Schema
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.observer import QueryObserver
 from minishark.query.run import Site
@@ -83,6 +91,7 @@ class Tables:
     files: Callable[[str | Path], Source]
     storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
+    clock: Clock = SYSTEM_CLOCK
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: where its rows are from; the first load with the same rows; nodes'
@@ -90,13 +99,16 @@ class Tables:
     _origins: dict[str, _Loaded] = field(default_factory=dict)
     _same_as: dict[str, str] = field(default_factory=dict)
     _homes: dict[str, dict[str, str]] = field(default_factory=dict)
+    # By the folder of a load: nodes that have lost its files, and which version was current then.
+    _emptied: dict[str, dict[str, int]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
     _numbered: set[str] = field(default_factory=set)  # folders of tables whose rows were numbered
     _retired: Farewells = field(default_factory=Farewells)  # files of former versions
-    _restoring: threading.Lock = field(default_factory=threading.Lock)
+    _restoring: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.deltas = DeltaWriter(self.cluster)
+        self._restoring = self.clock.lock()
 
     def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
         self.check_new(name, replace=replace)
@@ -185,6 +197,7 @@ class Tables:
             self._numbered.discard(folder)
             self.planning.remove_table(f"{NUMBERED}{folder}")
         self._homes.pop(folder, None)
+        self._emptied.pop(folder, None)
         self.cluster.remove_folder(folder)
 
     def read(self, name: str) -> pa.Table:
@@ -215,13 +228,23 @@ class Tables:
         """
         with self._lock:
             current = {old.folder: self._current(old) for old, _ in changes}
-            found = [_relocated(new, current[old.folder]) for old, new in changes]
+            found = [
+                _relocated(new, current[old.folder], self._doubted(old)) for old, new in changes
+            ]
             self.catalog.add(*found)
             for new in found:
                 self.planning.update_table(new)
         for old, new in changes:
             self.retire(changed_files(old, new))
         self.sweep()
+
+    def _doubted(self, old: Table) -> Collection[str]:
+        """The nodes that lost files since a version was published.
+
+        They may have come back since, but what a change of it has stored there may be gone.
+        """
+        emptied = self._emptied.get(old.folder, {})
+        return [node for node, version in emptied.items() if version == old.version]
 
     def _current(self, old: Table) -> Table:
         current = self.catalog.find(old.name)
@@ -252,12 +275,25 @@ class Tables:
         source = TableSource(schema=table.schema, merged=tuple(worn))
         copies = self.copies(len(table.partitions), table.replicas)
         layout = TableLayout((), len(worn), copies)
-        with self.temporary_folders(table.folder), self.loading(table.name, "merge") as observer:
+        with (
+            self._into(table),
+            self.temporary_folders(table.folder),
+            self.loading(table.name, "merge") as observer,
+        ):
             loaded = self._loader(table.folder, source, layout, observer).load()
         return [
             replace_fields(new, index=old.index)
             for old, new in zip(worn, loaded.partitions, strict=True)
         ]
+
+    @contextlib.contextmanager
+    def _into(self, table: Table) -> Iterator[None]:
+        """Tasks store files in the folder of a table, which may be dropped meanwhile."""
+        try:
+            yield
+        finally:
+            if not self.is_current(table):
+                self.cluster.remove_folder(table.folder)
 
     def numbered(self, table: Table) -> Table:
         """The same rows with their numbers, as a table that only views of the catalog have."""
@@ -293,6 +329,7 @@ class Tables:
             tables=lambda: tuple(self.catalog),
             homes=lambda table: self._homes.get(table.folder, {}),
             moved=self._moved,
+            clock=self.clock,
         )
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> bool:
@@ -305,6 +342,8 @@ class Tables:
             if found and partition.files != table.partitions[index].files:
                 return False  # it has changed meanwhile: the next round copies what it is now
             stored = [n for n in partition.locations if n not in gone]
+            emptied = self._emptied.setdefault(table.folder, {})
+            emptied.update(dict.fromkeys(gone, current.version))
             self.catalog.add(current.with_locations(index, tuple(dict.fromkeys((*stored, *found)))))
             return True
 
@@ -352,9 +391,10 @@ class Tables:
         The same pieces of the same source give the same rows in the same order: what was deleted is
         known by its place. Rows that were added are on other nodes or in the session's own store.
         """
-        loaded = self.build(
-            table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
-        )
+        with self._into(table):
+            loaded = self.build(
+                table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
+            )
         files = [partition.file for partition in loaded.partitions]
         partitions, unused = list(table.partitions), {*files}
         for i, old in enumerate(table.partitions):
@@ -450,7 +490,12 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> TableLoader:
         return TableLoader(
-            site=Site(self.cluster.backend, lambda: self._place(folder), self.cluster.lost_nodes),
+            site=Site(
+                self.cluster.backend,
+                lambda: self._place(folder),
+                self.cluster.lost_nodes,
+                self.clock,
+            ),
             folder=folder,
             source=source,
             layout=layout,
@@ -478,18 +523,20 @@ class Tables:
             self.warn(
                 f"There is no room in shared memory: table {name} is on disk, which is slower."
             )
-        columns = [(column.name, column.type) for column in schema]
-        size = sum(partition.bytes for partition in loaded.partitions)
-        with contextlib.closing(self.planning.connection()) as connection:
-            statistics = merge_statistics(connection, loaded.measured, columns, size)
         return Table(
             name=name,
             schema=schema,
             partitions=loaded.partitions,
             partition_by=keys,
-            statistics=statistics,
+            statistics=self.statistics_of(loaded, schema),
             replicas=replicas,
         )
+
+    def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
+        columns = [(column.name, column.type) for column in schema]
+        size = sum(partition.bytes for partition in loaded.partitions)
+        with contextlib.closing(self.planning.connection()) as connection:
+            return merge_statistics(connection, loaded.measured, columns, size)
 
     def publish(self, table: Table, *, replace: bool) -> None:
         with self._lock:
@@ -502,16 +549,20 @@ class Tables:
             self._forget(replaced.folder)
 
 
-def _relocated(new: Table, current: Table) -> Table:
-    """The next version of `current`, whose replicas may have moved while it was made."""
+def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:
+    """The next version of `current`, whose replicas may have moved while it was made.
+
+    Nodes that are `doubted` may lack what was stored for it; if no other has that, they count.
+    """
     partitions = list(new.partitions)
     for i, now in enumerate(current.partitions):
         made = partitions[i]
         if made.files == now.files:
             partitions[i] = replace_fields(made, locations=now.locations)
-        elif made.file == now.file:
-            both = tuple(node for node in made.locations if node in now.locations)
-            partitions[i] = replace_fields(made, locations=both or made.locations)
+        else:
+            still = now.locations if made.file == now.file else made.locations
+            sure = tuple(n for n in made.locations if n in still and n not in doubted)
+            partitions[i] = replace_fields(made, locations=sure or made.locations)
     return replace_fields(new, partitions=tuple(partitions))
 
 

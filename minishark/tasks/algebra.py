@@ -7,7 +7,10 @@ import copy
 import datetime as dt
 import functools
 import itertools
+import os
 import random
+import shlex
+import subprocess
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +18,8 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import cloudpickle
 
 from minishark.errors import OptionError
 from minishark.worker.protocol import FileSlice, Value
@@ -186,6 +191,18 @@ class Sampled:
         return (item for item in items if self.low <= generator.random() < self.high)
 
 
+@dataclass(frozen=True, slots=True)
+class SampledByKey:
+    """The pairs whose random number is below the share of their key."""
+
+    shares: dict[Any, float]
+    seed: int | None
+
+    def __call__(self, number: int, items: Iterator[Any]) -> Iterator[Any]:
+        generator = random.Random(None if self.seed is None else f"{self.seed} {number}")
+        return (pair for pair in items if generator.random() < self.shares.get(pair[0], 0.0))
+
+
 def seeded(seed: int | None) -> int:
     """A seed, or a random one, so that several samples fit each other."""
     return random.randrange(1 << 62) if seed is None else seed
@@ -260,6 +277,39 @@ class TextFile:
         with (Path(self.path) / f"part-{number:05}").open("w") as out:
             out.writelines(f"{item}\n" for item in items)
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class PickleFile:
+    """A partition's items as pickles in a file."""
+
+    path: str
+
+    def __call__(self, number: int, items: Iterator[Any]) -> list[Any]:
+        with (Path(self.path) / f"part-{number:05}").open("wb") as out:
+            for item in items:
+                out.write(cloudpickle.dumps(item))
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Piped:
+    """The lines that a command writes for a partition's items, which it reads as lines."""
+
+    command: str
+    env: dict[str, str]
+    checks: bool
+
+    def __call__(self, items: Iterator[Any]) -> list[str]:
+        ended = subprocess.run(
+            shlex.split(self.command),
+            input="".join(f"{item}\n" for item in items),
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self.env},
+            check=self.checks,
+        )
+        return ended.stdout.splitlines()
 
 
 def new_folder(path: str) -> None:

@@ -335,6 +335,11 @@ class Items(Pairs, Figures, CamelCase):
         """The number of items."""
         return sum(self.actions("count", lambda items: sum(1 for _ in items)))
 
+    def count_approx(self, timeout: int, confidence: float = 0.95) -> int:
+        """The number of items: exact, whatever `timeout` and `confidence` are."""
+        del timeout, confidence
+        return self.count()
+
     def sum(self) -> Any:
         """The sum of all items; 0 if there are none."""
         return sum(self.actions("sum", sum))
@@ -396,6 +401,29 @@ class Items(Pairs, Figures, CamelCase):
         algebra.new_folder(path)
         written = self.map_partitions_with_index(algebra.TextFile(path))
         written.chained("save_as_text_file", list)
+
+    def save_as_pickle_file(self, path: str, batch_size: int = 10) -> None:
+        """Write pickled items, to a file for each partition in a new folder.
+
+        The folder must be one that all nodes have. Each file is one pickle after another.
+
+        Raises:
+            OSError: the folder exists.
+        """
+        del batch_size
+        algebra.new_folder(path)
+        written = self.map_partitions_with_index(algebra.PickleFile(path))
+        written.chained("save_as_pickle_file", list)
+
+    def pipe(self, command: str, env: Any = None, check_code: bool = False) -> Items:
+        """The lines that a command writes, which reads the items of a partition as lines.
+
+        Args:
+            command: run by each task, without a shell, where the partition is.
+            env: variables of its environment besides the executor's.
+            check_code: whether an exit status other than 0 is an error.
+        """
+        return self.map_partitions(algebra.Piped(command, dict(env or {}), check_code))
 
     # Partitions
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from minishark.dataframe.applied import check_callable
+from minishark.errors import UnsupportedError
 from minishark.tasks import algebra
 
 if TYPE_CHECKING:
@@ -55,6 +56,19 @@ class Pairs:
         """`(key, element)` for each element of `fn(value)`."""
         check_callable("flat_map_values", fn)
         return self._items.flat_map(lambda pair: ((pair[0], each) for each in fn(pair[1])))
+
+    def sample_by_key(
+        self, with_replacement: bool, fractions: Mapping[Any, float], seed: int | None = None
+    ) -> Items:
+        """Each pair with the probability of its key; a seed repeats the choice.
+
+        Raises:
+            UnsupportedError: `with_replacement` is true.
+        """
+        if with_replacement:
+            raise UnsupportedError("minishark does not sample with replacement.")
+        chosen = algebra.SampledByKey(dict(fractions), seed)
+        return self._items.map_partitions_with_index(chosen)
 
     # By key
 

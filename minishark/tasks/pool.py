@@ -85,6 +85,7 @@ class CallPool:
         working_folder: Callable[[], str] = str,
         events: EventStream | None = None,
         on_print: OnPrint | None = None,
+        on_send: Callable[[], None] | None = None,
     ) -> None:
         """Run calls on a backend.
 
@@ -95,8 +96,9 @@ class CallPool:
             working_folder: where relative paths begin.
             events: what happens is told to it.
             on_print: takes what calls print; must not block.
+            on_send: called when calls are sent; must not block.
         """
-        self._on_print = on_print
+        self._on_print, self._on_send = on_print, on_send
         self._events = events or EventStream(1)
         self.files = files
         self.functions = Functions(files)
@@ -113,6 +115,11 @@ class CallPool:
         self._open: dict[Sent, None] = {}
         self._withdrawn: dict[Sent, list[int]] = {}
         self._closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls were sent that have not ended."""
+        return bool(self._open)
 
     # Submitting
 
@@ -232,6 +239,8 @@ class CallPool:
             function = calls[0].function.label
             self._events.emit(CallsSubmitted(at=time.time(), function=function, count=len(calls)))
             sent.job_id = self._backend.submit(job, partial(self._on_event, sent))
+            if self._on_send is not None:
+                self._on_send()
         except Exception as error:  # noqa: BLE001 - nobody else would end these calls
             for call in self._forget(sent):
                 self.fail(call, ClusterError(f"The cluster can't run calls: {error}"))

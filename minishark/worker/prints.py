@@ -1,12 +1,28 @@
-"""What user code prints in an executor, to be sent along with the outcome of its task."""
+"""What user code prints in an executor, to be sent along with the outcome of its task.
+
+What a task prints that takes a while is in a file before, for front ends of the same host: they
+look into the folder of their query, or of their calls.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import sys
 import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+PRINTS_FOLDER = "prints"
+"""In the folder of a query or of calls."""
+
 _CHARS_MAX = 16_384  # of a task
+_AFTER_S = 0.5  # from the beginning of a task
+_FILES_MAX = 8  # of one process in a folder: a front end has read the others, or does not look
+_MARK = "~"  # between an executor's name and the rest of a file's
 
 
 class Prints:
@@ -22,6 +38,46 @@ class Prints:
         self._parts: list[str] = []
         self._chars = 0
         self._left_out = 0
+        self._file: Path | None = None  # of the task that runs
+        self._began_s = 0.0
+        self._numbers = itertools.count()
+        self._written: list[Path] = []
+
+    @contextlib.contextmanager
+    def of_task(self, folder: Path, executor: str) -> Iterator[None]:
+        """A task runs while the block does: what it prints goes to a file in a folder.
+
+        Args:
+            folder: is made when it is needed; that in which it is, is there.
+            executor: the name of this process.
+        """
+        self.take()  # of threads that an earlier task has left behind
+        name = f"{executor}{_MARK}{os.getpid()}{_MARK}{next(self._numbers)}"
+        with self._lock:
+            self._file, self._began_s = folder / name, time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._file = None
+
+    def write(self) -> None:
+        """Write the lines that the task has printed to its file, if it has run for a while."""
+        if not self._parts or time.monotonic() < self._began_s + _AFTER_S:
+            return
+        with self._lock:
+            lines, _, rest = "".join(self._parts).rpartition("\n")
+            if self._file is None or not lines:
+                return
+            with contextlib.suppress(OSError):  # the query is over, or memory is full
+                self._file.parent.mkdir(exist_ok=True)
+                with self._file.open("a", encoding="utf-8", errors="replace") as file:
+                    file.write(f"{lines}\n")
+                self._parts = [rest] if rest else []
+                if self._file not in self._written:
+                    self._written.append(self._file)
+                while len(self._written) > _FILES_MAX:
+                    self._written.pop(0).unlink(missing_ok=True)
 
     def install(self) -> None:
         """Copy from now on; only for a process that runs nothing but tasks, one after another."""
@@ -44,12 +100,49 @@ class Prints:
             self._parts.clear()
             self._chars = self._left_out = 0
         if left_out:
-            text = f"{text.rstrip()}\n... and {left_out:,} more characters"
+            text = f"{text.rstrip()}\n... and {left_out:,} more characters".lstrip("\n")
         return text
 
 
 PRINTS = Prints()
 """That of this process."""
+
+
+class PrintedFiles:
+    """Reads what tasks that still run have printed, on the same host; each line once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, int] = {}  # bytes of each file that were read
+
+    def new(self, folders: Iterable[Path]) -> list[tuple[str, str]]:
+        """The executors that have printed since the last call, each with its lines."""
+        found = []
+        for folder in folders:
+            try:
+                names = sorted(os.listdir(folder))  # noqa: PTH208 - mostly there is none
+            except OSError:
+                continue
+            for name in names:
+                file = folder / name
+                with contextlib.suppress(OSError), file.open("rb") as opened:
+                    opened.seek(self._read.get(file, 0))
+                    lines = opened.read()
+                    if lines:
+                        self._read[file] = self._read.get(file, 0) + len(lines)
+                        found.append((name.partition(_MARK)[0], lines.decode()))
+            gone = [f for f in self._read if f.parent == folder and f.name not in names]
+            for file in gone:
+                del self._read[file]
+        return found
+
+    def remove(self) -> None:
+        """Delete the files that were read, and their folders."""
+        for file in self._read:
+            file.unlink(missing_ok=True)
+        for folder in {file.parent for file in self._read}:
+            with contextlib.suppress(OSError):  # a task writes one yet
+                folder.rmdir()
+        self._read.clear()
 
 
 class _Copied:

@@ -96,6 +96,7 @@ class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True)
     vectorized: bool = False  # whether it takes Arrow arrays instead of values
     sees_nulls: bool = False  # whether it is called if an argument is NULL
     volatile: bool = False  # whether equal arguments may give different results
+    takes_task: bool = False  # whether it takes the task's index, and nothing of SQL
 
 
 class CopyTarget(msgspec.Struct, frozen=True, array_like=True):

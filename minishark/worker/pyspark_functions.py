@@ -7,14 +7,23 @@ Executors import this module; docs and the functions themselves come from
 from __future__ import annotations
 
 import base64
+import bisect
+import csv
+import datetime as dt
+import decimal
 import hashlib
 import hmac as hmac_of
+import itertools
+import os
 import re
 import string
 import urllib.parse
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from minishark.sources.optional import library
 
 _DIGITS = string.digits + string.ascii_uppercase
 _WORD_64 = 1 << 64
@@ -182,3 +191,206 @@ def try_to_number(text: str, pattern: str) -> str | None:
     if not digits or len(mine) > whole.count("#") or len(rest) > fraction.count("#"):
         return None
     return f"{'-' if is_negative else ''}{digits}"
+
+
+_CHUNK_BYTES = 4096  # of a bitmap
+_NUMBER_FORMAT = re.compile(
+    r"(?P<sign>S|MI)?(?P<dollar>\$)?(?P<whole>[09,G]*)(?:[.D](?P<fraction>[09]*))?"
+    r"(?P<after>S|MI)?(?P<angle>PR)?"
+)
+
+
+def to_char(number: str, pattern: str) -> str:
+    """A number, as text, in a format such as "$99,999.99"; # for digits where it does not fit."""
+    found = _NUMBER_FORMAT.fullmatch(pattern.upper())
+    if found is None or not re.search("[09]", pattern):
+        raise ValueError(f"{pattern!r} is no format of numbers, such as '999,999.99'.")
+    slots = found["whole"].replace("G", ",")
+    places = len(found["fraction"] or "")
+    is_negative = number.startswith("-")
+    digits, _, rest = format(decimal.Decimal(number.lstrip("-")), "f").partition(".")
+    digits, rest = digits.lstrip("0"), rest.rstrip("0")
+    room = len(slots.replace(",", ""))
+    fits = len(digits) <= room and len(rest) <= places
+    if fits and not digits and places:
+        digits = "0" * min(room, 1)
+    whole = _in_slots(digits, slots) if fits else re.sub("[09]", "#", slots)
+    fraction = rest.ljust(places, "0") if fits else "#" * places
+    text = (found["dollar"] or "") + whole + (f".{fraction}" if places else "")
+    if found["sign"] and fits:
+        text = _signed(text, "-" if is_negative else "+" if found["sign"] == "S" else " ")
+    if found["after"] and fits:
+        text += "-" if is_negative else "+" if found["after"] == "S" else " "
+    if found["angle"] and fits:
+        text = f"<{text}>" if is_negative else f"{text}  "
+    return text
+
+
+def _in_slots(digits: str, slots: str) -> str:
+    """Digits at the right of the slots; 0 shows zeros, 9 spaces, from the first 0 on all zeros."""
+    padded = digits.rjust(len(slots.replace(",", "")))
+    out, place, is_zero = "", 0, False
+    for slot in slots:
+        if slot == ",":
+            out += "," if out.strip() else " "
+            continue
+        digit = padded[place]
+        is_zero = is_zero or slot == "0"
+        out += "0" if digit == " " and is_zero else digit
+        place += 1
+    return out
+
+
+def _signed(text: str, sign: str) -> str:
+    """The text with a sign before its first character that is no space."""
+    start = len(text) - len(text.lstrip())
+    return text[:start] + sign + text[start:]
+
+
+def schema_of_csv(text: str, separator: str) -> str:
+    cells = next(csv.reader([text], delimiter=separator), [])
+    fields = (f"_c{place}: {_type_of_cell(cell)}" for place, cell in enumerate(cells))
+    return f"STRUCT<{', '.join(fields)}>"
+
+
+def _type_of_cell(cell: str) -> str:
+    if re.fullmatch(r"[+-]?\d+", cell):
+        number = int(cell)
+        small, fits = abs(number) < 1 << 31, abs(number) < 1 << 63
+        return "INT" if small else "BIGINT" if fits else f"DECIMAL({len(str(abs(number)))},0)"
+    if cell.lower() in ("true", "false"):
+        return "BOOLEAN"
+    checks: tuple[tuple[str, Callable[[str], Any]], ...] = (
+        ("DOUBLE", float),
+        ("DATE", dt.date.fromisoformat),
+        ("TIMESTAMP", dt.datetime.fromisoformat),
+    )
+    for name, check in checks:
+        try:
+            check(cell)
+        except ValueError:
+            continue
+        return name
+    return "STRING"
+
+
+def bitmap_construct_agg(positions: Iterable[int]) -> bytes:
+    bits = 0
+    for position in positions:
+        if not 0 <= position < 8 * _CHUNK_BYTES:
+            raise ValueError(f"{position} is no position in a bitmap; see bitmap_bit_position().")
+        bits |= 1 << position
+    return bits.to_bytes(_CHUNK_BYTES, "little")
+
+
+def bitmap_or_agg(bitmaps: Iterable[bytes]) -> bytes:
+    bits = 0
+    for bitmap in bitmaps:
+        bits |= int.from_bytes(bitmap[:_CHUNK_BYTES], "little")
+    return bits.to_bytes(_CHUNK_BYTES, "little")
+
+
+def bitmap_and_agg(bitmaps: Iterable[bytes]) -> bytes:
+    bits = (1 << 8 * _CHUNK_BYTES) - 1
+    for bitmap in bitmaps:
+        bits &= int.from_bytes(bitmap[:_CHUNK_BYTES], "little")
+    return bits.to_bytes(_CHUNK_BYTES, "little")
+
+
+def histogram_numeric(values: Iterable[float], bins: int) -> list[dict[str, float]] | None:
+    """Centres and weights of bins (Ben-Haim and Tom-Tov, JMLR 2010, as in Hive and Spark)."""
+    if bins < 2:
+        raise ValueError("histogram_numeric() takes 2 bins at least.")
+    centres: list[float] = []
+    weights: list[float] = []
+    for value in values:
+        place = bisect.bisect_left(centres, value)
+        if place < len(centres) and centres[place] == value:
+            weights[place] += 1
+            continue
+        centres.insert(place, value)
+        weights.insert(place, 1.0)
+        if len(centres) > bins:
+            _merge_nearest(centres, weights)
+    return [{"x": x, "y": y} for x, y in zip(centres, weights, strict=True)] or None
+
+
+def _merge_nearest(centres: list[float], weights: list[float]) -> None:
+    gaps = [right - left for left, right in itertools.pairwise(centres)]
+    place = gaps.index(min(gaps))
+    weight = weights[place] + weights[place + 1]
+    moment = centres[place] * weights[place] + centres[place + 1] * weights[place + 1]
+    centres[place : place + 2] = [moment / weight]
+    weights[place : place + 2] = [weight]
+
+
+# AES
+
+
+def aes_encrypt(data: Any, key: Any, mode: str, padding: str, iv: Any, aad: Any) -> bytes:
+    cipher = _cipher(mode, padding, key)
+    data, aad, start = _bytes(data), _bytes(aad), _bytes(iv)
+    if cipher.name == "GCM":
+        start = start or os.urandom(12)
+        return start + bytes(cipher.aead.encrypt(start, data, aad or None))
+    if aad:
+        raise ValueError("Only the mode GCM takes additional data (aad).")
+    start = b"" if cipher.name == "ECB" else start or os.urandom(16)
+    missing = 16 - len(data) % 16
+    encryptor = cipher.of(start).encryptor()
+    padded = data + bytes([missing]) * missing
+    return start + bytes(encryptor.update(padded) + encryptor.finalize())
+
+
+def aes_decrypt(data: Any, key: Any, mode: str, padding: str, aad: Any) -> bytes:
+    cipher = _cipher(mode, padding, key)
+    data, aad = _bytes(data), _bytes(aad)
+    try:
+        if cipher.name == "GCM":
+            return bytes(cipher.aead.decrypt(data[:12], data[12:], aad or None))
+        iv = b"" if cipher.name == "ECB" else data[:16]
+        decryptor = cipher.of(iv).decryptor()
+        found: bytes = decryptor.update(data[len(iv) :]) + decryptor.finalize()
+    except Exception as error:  # the library's types, which need not be here
+        raise ValueError("This can't be decrypted: the key, mode or data are wrong.") from error
+    missing = found[-1] if found else 0
+    if not 1 <= missing <= 16 or found[-missing:] != bytes([missing]) * missing:
+        raise ValueError("This can't be decrypted: the key, mode or data are wrong.")
+    return found[:-missing]
+
+
+def try_aes_decrypt(data: Any, key: Any, mode: str, padding: str, aad: Any) -> bytes | None:
+    try:
+        return aes_decrypt(data, key, mode, padding, aad)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cipher:
+    name: str  # of the mode
+    aead: Any  # for GCM
+    of: Callable[[bytes], Any]  # for the others, given the initialization vector
+
+
+def _cipher(mode: str, padding: str, key: Any) -> _Cipher:
+    ciphers = library("cryptography.hazmat.primitives.ciphers", "crypto")
+    aead = library("cryptography.hazmat.primitives.ciphers.aead", "crypto")
+    name, key = mode.upper(), _bytes(key)
+    fitting = {"GCM": ("DEFAULT", "NONE"), "CBC": ("DEFAULT", "PKCS"), "ECB": ("DEFAULT", "PKCS")}
+    if padding.upper() not in fitting.get(name, ()):
+        raise ValueError(f"There is no AES of mode {mode!r} with padding {padding!r}.")
+    if len(key) not in (16, 24, 32):
+        raise ValueError(f"A key of AES has 16, 24 or 32 bytes, not {len(key)}.")
+
+    def of(iv: bytes) -> Any:
+        modes = ciphers.modes
+        return ciphers.Cipher(
+            ciphers.algorithms.AES(key), modes.ECB() if name == "ECB" else modes.CBC(iv)
+        )
+
+    return _Cipher(name, aead.AESGCM(key) if name == "GCM" else None, of)
+
+
+def spark_partition_id(task: int) -> int:
+    return task

@@ -180,7 +180,7 @@ class TaskRunner:
                 if task.reads:
                     return self._stored_splits(stage, task)
                 return self._stored_unchanged(stage, task, task.inputs["in0"])
-        scalars = self._scalars.known_to(self._duckdb.con, stage.scalars)
+        scalars = self._scalars.known_to(self._duckdb.con, stage.scalars, task.index)
         with task_errors(), self._inputs(stage, task) as variables, scalars:
             if stage.target is not None:
                 return self._write_files(stage, stage.target, task, variables)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,8 +39,19 @@ def create_function(
     )
 
 
-def callable_of(function: ScalarFunction, fn: Callable[..., Any]) -> Callable[..., Any]:
+@dataclass(slots=True)
+class CurrentTask:
+    """The index of the task that a slot runs; 0 in the front end."""
+
+    index: int = 0
+
+
+def callable_of(
+    function: ScalarFunction, fn: Callable[..., Any], task: CurrentTask
+) -> Callable[..., Any]:
     """The function that DuckDB calls for a user's function."""
+    if function.takes_task:
+        return lambda: fn(task.index)
     if function.vectorized:
 
         @functools.wraps(fn)
@@ -48,29 +60,43 @@ def callable_of(function: ScalarFunction, fn: Callable[..., Any]) -> Callable[..
             return pa.array(result) if isinstance(result, list) else result
 
         return over_arrays
+    called = _keeping_nan(fn) if function.returns in ("DOUBLE", "FLOAT") else fn
     if function.sees_nulls:
-        return fn
+        return called
 
     @functools.wraps(fn)
     def over_values(*values: Any) -> Any:
-        return None if any(value is None for value in values) else fn(*values)
+        return None if any(value is None for value in values) else called(*values)
 
     return over_values
+
+
+def _keeping_nan(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same; NaN is returned as a text, as DuckDB makes NULL of the float."""
+
+    @functools.wraps(fn)
+    def keeping(*values: Any) -> Any:
+        found = fn(*values)
+        return "nan" if isinstance(found, float) and math.isnan(found) else found
+
+    return keeping
 
 
 def _whole(array: Any) -> pa.Array:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def uncalled(fn: Callable[..., Any]) -> Callable[..., Any]:
+def uncalled(function: ScalarFunction, fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the parameters of `fn` that must not be called, for planning."""
 
-    @functools.wraps(fn)
     def planned(*_: Any) -> Any:
         message = "user functions are not called while planning"
         raise RuntimeError(message)
 
-    return planned
+    def without_arguments() -> Any:
+        planned()
+
+    return without_arguments if function.takes_task else functools.wraps(fn)(planned)
 
 
 @dataclass(slots=True)
@@ -79,6 +105,7 @@ class Scalars:
 
     _known: dict[str, ScalarFunction] = field(default_factory=dict)
     _raised: list[BaseException] = field(default_factory=list)
+    _task: CurrentTask = field(default_factory=CurrentTask)
 
     def forget(self) -> None:
         """Forget all functions: DuckDB was restarted."""
@@ -86,14 +113,15 @@ class Scalars:
 
     @contextlib.contextmanager
     def known_to(
-        self, con: duckdb.DuckDBPyConnection, wanted: Sequence[ScalarFunction]
+        self, con: duckdb.DuckDBPyConnection, wanted: Sequence[ScalarFunction], task: int
     ) -> Iterator[None]:
-        """Register a task's functions while it runs, and raise what they raise.
+        """Register the functions of the task with an index while it runs, raise what they raise.
 
         Raises:
             FunctionFailedError: one raised, or can't be unpickled here.
         """
         self._raised.clear()
+        self._task.index = task
         for function in wanted:
             if self._known.get(function.name) != function:
                 self._make(con, function)
@@ -113,7 +141,7 @@ class Scalars:
             raise FunctionFailedError.of(error) from error
         if self._known.pop(function.name, None) is not None:
             con.remove_function(function.name)
-        create_function(con, function, self._watched(callable_of(function, fn)))
+        create_function(con, function, self._watched(callable_of(function, fn, self._task)))
         self._known[function.name] = function
 
     def _watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:

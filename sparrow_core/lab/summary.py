@@ -53,7 +53,8 @@ def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
     lines: dict[str, list[Row]] = {}
     for row in rows:
         lines.setdefault(row.series, []).append(row)
-    title = ", ".join(filter(None, (panel, chart.y if chart.style != "steps" else chart.x)))
+    what = "" if panel in chart.figures else chart.y
+    title = ", ".join(filter(None, (panel, what if chart.style != "steps" else chart.x)))
     if chart.style == "steps":
         header = tuple(f"{percent}th percentile" for percent in _PERCENTILES)
         cells = {name: _percentiles(line) for name, line in lines.items()}
@@ -64,7 +65,9 @@ def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
         xs = min(({row.x for row in line} for line in lines.values()), key=len)
     if len(xs) <= _COLUMNS_MAX:
         header = tuple((chart.category or "{:g}").format(x) for x in sorted(xs))
-        cells = {name: [_at(line, x) for x in sorted(xs)] for name, line in lines.items()}
+        cells = {
+            name: [_at(line, x, chart.unit_ms) for x in sorted(xs)] for name, line in lines.items()
+        }
         return _table(title, chart.x, header, cells)
     low, high = min(xs), max(xs)
     edges = [low + (high - low) * part / _PARTS for part in range(_PARTS + 1)]
@@ -78,13 +81,15 @@ def _table(title: str, x: str, header: tuple[str, ...], cells: dict[str, list[st
     return Table(title, (x, *header), tuple((name, *line) for name, line in cells.items()))
 
 
-def _at(line: Sequence[Row], x: float) -> str:
+def _at(line: Sequence[Row], x: float, unit_ms: float) -> str:
     """The value of a line at x; for lines of points, between those at its sides."""
     row = min(line, key=lambda each: abs(each.x - x))
     if isinstance(row, Response):
         if row.x != x:
             return ""
-        return f"{with_interval('{:,.0f}', row.p50_ms, row.p50_ci_ms)} ({row.p95_ms:,.0f})"
+        shown = "{:,.0f}" if unit_ms == 1 else "{:,.1f}"
+        median = with_interval(shown, row.p50_ms / unit_ms, row.p50_ci_ms / unit_ms)
+        return f"{median} ({shown.format(row.p95_ms / unit_ms)})"
     if row.x == x:
         half = math.nan if math.isnan(row.low) else (row.high - row.low) / 2
         return with_interval("{:.4g}", row.y, half)

@@ -182,7 +182,7 @@ class NodeMonitor:
         # What has finished lately: the scheduler that was told of it may be the one that died.
         self._done: deque[tuple[JobId, TaskId]] = deque(maxlen=_DONE_MAX)
         self._weights = SetWeights()
-        self._levels = 0  # that were told
+        self._levels = 0  # the stamp of the last that was told
         # The scheduler to tell when the node falls idle, since the last task that ended.
         self._idle_to: Address | None = None
         # Executors that died. Messages from before their death may still arrive.
@@ -731,6 +731,8 @@ class NodeMonitor:
             return []  # a duplicate: only one timer chain may go on
         self._generation += 1
         self._give_up_asking(now)
+        # Under a name, a new process tells higher stamps than the one before it.
+        self._levels = max(self._levels, int(1e6 * now))
         out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
         timeout_s = self._config.executor_timeout_s
         for executor in self._pool.silent(now, timeout_s, self._config.heartbeat_s):

@@ -1195,7 +1195,8 @@ class Scheduler:
         forgotten = now - 2 * config.lease_s
         while self._unknown and next(iter(self._unknown.values())) < forgotten:
             self._unknown.popitem(last=False)
-        return [*out, *self._abort_deserted(now)]
+        # The last news before all is quiet would be told with the next job, which is too late.
+        return [*out, *self._abort_deserted(now), *self._tell_peers(now)]
 
     def _forgive_stall(self, now: float) -> None:
         """Do not take time in which this process did not run for the silence of others."""

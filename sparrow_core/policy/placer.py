@@ -89,8 +89,8 @@ class Watcher:
     def notes(self, peers: int, now: float) -> bytes:
         """What to tell the same placement of the `peers` other schedulers now; b"" for nothing.
 
-        Asked whenever the scheduler has reserved, or has heard from a node: a placement that always
-        has something to tell costs more messages than it saves.
+        Asked whenever the scheduler has reserved, or has heard from a node, and every half second:
+        a placement that always has something to tell costs more messages than it saves.
         """
         return b""
 

@@ -26,6 +26,7 @@ from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.types import NodeLevel, TaskSpec
 
 OPEN_MAX: Final = 4096  # jobs that are remembered; those that were aborted would stay for ever
+GONE_MAX: Final = 4096  # lost nodes that are
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +177,7 @@ class Levels(Memory):
 
     # News of so many nodes, for each of the other schedulers, are told: a message in so many. So
     # are those that are that old.
-    NEWS: Final = 40
+    NEWS: Final = 10
     NEWS_S: Final = 0.05
     # Nothing is told where that would be more than this share of the nodes: so late, all schedulers
     # would choose the same nodes, and each does better on its own.
@@ -185,6 +186,8 @@ class Levels(Memory):
     def __init__(self) -> None:
         super().__init__(free_only=True)
         self._stamps: dict[NodeName, int] = {}
+        # Nodes that are lost, of which others may still tell: that is not to be remembered.
+        self._gone: OrderedDict[NodeName, None] = OrderedDict()
         # To be told: the node, and its stamp and level, or 0 and a change of its level.
         self._news: dict[NodeName, list[Any]] = {}
         self._told_at = 0.0
@@ -204,6 +207,13 @@ class Levels(Memory):
         super().lost(node)
         self._stamps.pop(node, None)
         self._news.pop(node, None)
+        self._gone[node] = None
+        while len(self._gone) > GONE_MAX:
+            self._gone.popitem(last=False)
+
+    def joined(self, node: NodeName) -> None:
+        """It lives, perhaps again."""
+        self._gone.pop(node, None)
 
     def _bound(self, node: NodeName, tasks: int) -> None:
         self._add(node, tasks)  # it told its level as if the slots were free
@@ -251,6 +261,8 @@ class Levels(Memory):
         except msgspec.DecodeError:
             return
         for node, stamp, number in news:
+            if node in self._gone:
+                continue
             if not stamp:
                 self._change(node, number)
             elif stamp > stamps.get(node, 0):  # else the node has told more since
@@ -314,7 +326,7 @@ class KnownIdle(Remembering):
     HEADROOM: Final = 1.02
     # Reservations a task where too few nodes are idle, also if other schedulers tell nothing: what
     # has four messages a task at 95 % load.
-    CROWDED: Final = 1.2
+    CROWDED: Final = 1.15
     CROWDED_ALONE: Final = 1.35
 
     def __init__(self) -> None:
@@ -325,6 +337,11 @@ class KnownIdle(Remembering):
         if any(task.preferred_nodes for task in job.tasks):
             return self.memory.open(job, late_binding_placer(job, rng, job.probe_ratio))
         return self.memory.open(job, _KnownIdlePlacer(rng, self))
+
+    def on_heartbeat(
+        self, node: NodeName, load: int, running: Mapping[JobId, float], now: float
+    ) -> None:
+        self.levels.joined(node)
 
     def on_level(self, node: NodeName, level: NodeLevel, now: float) -> None:
         self.levels.told(node, level)

@@ -86,7 +86,8 @@ def claim_of(user: str, options: JobOptions, waiting: int, *, levels: bool = Fal
 class NodeLevel(Struct, frozen=True, array_like=True, gc=False):
     """A node's queued reservations minus its free slots, at some moment.
 
-    `stamp` grows with each that the node tells, so that a late one can be told from a newer.
+    `stamp` grows with each that the node tells, so that a late one can be told from a newer; also
+    from one process of that name to the next, as it follows the node's clock (in microseconds).
     """
 
     net: int

@@ -47,7 +47,7 @@ def host_executor(
     driver.host(name, machine)
     threads = []
     for number, (slot, address) in enumerate(zip(slots, addresses, strict=True)):
-        make = partial(factory, dict(group.runner_config), number)
+        make = partial(factory, {**group.runner_config, "executor": name}, number)
         threads.append(SlotThread(address, at, make, driver.post, on_broken))
         driver.host(slot, threads[-1])
     return threads

@@ -65,7 +65,8 @@ def load_factory(path: str) -> RunnerFactory:
     """Import a runner's factory.
 
     Args:
-        path: "module:factory"; `factory(config, slot)` makes the runner of slot number `slot`.
+        path: "module:factory"; `factory(config, slot)` makes the runner of slot number `slot`;
+            `config["executor"]` is the name of its executor.
 
     Raises:
         RunnerError: There is no such module or factory, or its import failed.

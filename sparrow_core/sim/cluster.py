@@ -185,6 +185,8 @@ class SimulatedCluster:
         scheduler: SchedulerConfig | None = None,
         client: ClientConfig | None = None,
         slowness: Callable[[NodeName], float] = lambda _: 1.0,  # factor on task times
+        # Makes slots that do something else than to sleep: by address, executor and node.
+        slot: Callable[[Address, Address, NodeName], Machine[Any]] | None = None,
     ) -> None:
         """Host all machines; nodes register when the world runs."""
         self.world = world
@@ -197,6 +199,7 @@ class SimulatedCluster:
         self._attributes = attributes
         self._frameworks = frameworks
         self._slowness = slowness
+        self._slot = slot or self._sleeping
         self._monitor_config = msgspec.structs.replace(
             monitor or NodeMonitorConfig(), heartbeat_s=heartbeat_s,
             executor_timeout_s=10 * heartbeat_s,
@@ -281,9 +284,12 @@ class SimulatedCluster:
         )  # fmt: skip
         self.world.host(at, executor)
         for slot in slots:
-            on_run = functools.partial(self._on_run, name)
-            self.world.host(slot, SimulatedSlot(slot, at, on_run, self._slowness(name), name))
+            self.world.host(slot, self._slot(slot, at, name))
             self.world.post(at, SlotReady(slot))
+
+    def _sleeping(self, slot: Address, executor: Address, name: NodeName) -> Machine[Any]:
+        on_run = functools.partial(self._on_run, name)
+        return SimulatedSlot(slot, executor, on_run, self._slowness(name), name)
 
     def _on_run(self, name: NodeName, key: TaskKey) -> None:
         self.starts[key] = self.starts.get(key, 0) + 1

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer
@@ -176,6 +177,9 @@ class ExpressCluster:
         self._names = [NodeName(f"n{number}") for number in range(nodes)]
         self._nodes = {name: _Node(name, slots, policy) for name in self._names}
         self._order = itertools.count()
+        # When schedulers tick: they then tell each other what has been new for long.
+        self._tick_s = SchedulerConfig().tick_s if schedulers > 1 else float("inf")
+        self._tick_at = self._tick_s
         # (time, handler, subject). All messages take `delay_s`, so they are in order.
         self._messages: deque[tuple[float, Callable[[Any], None], Any]] = deque()
         self._timers: list[tuple[float, int, Callable[[Any], None], Any]] = []
@@ -206,6 +210,12 @@ class ExpressCluster:
                 continue  # their requests may be due first
             if next_s > until_s or next_s == never:
                 return
+            if next_s > self._tick_at:
+                self.now = self._tick_at
+                self._tick_at += self._tick_s
+                for placements in self._placements:
+                    self._tell_peers(placements)
+                continue
             self.now = next_s
             if due == _MESSAGE:
                 _, handle, subject = messages.popleft()

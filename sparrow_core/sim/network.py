@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from random import Random
 
 from msgspec import Struct
@@ -27,6 +28,7 @@ class Network(Struct, frozen=True):
         return tuple(delay_s + rng.random() * self.jitter_s for _ in range(copies))
 
 
+@lru_cache(4096)
 def host_of(endpoint: str) -> str:
     """The host of a process: the node `n3` and its executor `n3-e7` are on one."""
     return endpoint.partition("-")[0]

@@ -8,6 +8,7 @@ exactly.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Sequence
@@ -16,10 +17,13 @@ from typing import Any, get_args
 
 import msgspec
 
-from sparrow_core.protocol.ids import Address, endpoint_of
+from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.ids import endpoint_of as read_endpoint
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import Message, Tick
 from sparrow_core.sim.network import Network, host_of, is_local
+
+endpoint_of = functools.lru_cache(4096)(read_endpoint)  # each message asks several times
 
 Trace = Callable[[float, Address, Message], None]
 Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
@@ -45,6 +49,7 @@ class World:
         self._cuts: list[tuple[frozenset[str], float, bool]] = []
         self._links: list[tuple[frozenset[str], float]] = []  # that are cut
         self._frozen: dict[str, float] = {}
+        self._drifts: dict[str, tuple[float, float]] = {}
         self._network = network or Network()
         self._network_rng = Random(f"network {seed}")
         self._wire = wire
@@ -85,6 +90,21 @@ class World:
         """Stop a process (SIGSTOP) until then; its messages and timers are delivered afterwards."""
         self._frozen[endpoint] = until_s
 
+    def frozen_until(self, endpoint: str) -> float:
+        """When a process goes on that is stopped; a time in the past for others."""
+        return self._frozen.get(endpoint, 0.0) if self._frozen else 0.0
+
+    def drift(self, host: str, rate: float) -> None:
+        """From now on a host's clock runs faster or slower: by `rate` seconds a second."""
+        self._drifts[host] = (rate, self.clock_s(host) - self.now * rate)
+
+    def clock_s(self, endpoint: str) -> float:
+        """What a process takes for the time."""
+        if not self._drifts or (drift := self._drifts.get(host_of(endpoint))) is None:
+            return self.now
+        rate, offset_s = drift
+        return self.now * rate + offset_s
+
     def post(self, to: Address, msg: Message, delay_s: float = 0.0) -> None:
         """Deliver a message, bypassing the network."""
         heapq.heappush(self._heap, (self.now + delay_s, next(self._order), (to, msg)))
@@ -106,13 +126,13 @@ class World:
         machine = self.machines.get(to)
         if machine is None:
             return  # its process is dead
-        frozen_until_s = self._frozen.get(endpoint_of(to), 0.0) if self._frozen else 0.0
-        if frozen_until_s > self.now:
+        if self._frozen and (frozen_until_s := self.frozen_until(endpoint_of(to))) > self.now:
             self.post(to, msg, frozen_until_s - self.now)
             return
         if self._trace is not None:
             self._trace(self.now, to, msg)
-        envelopes = machine.on_message(msg, self.now)
+        now = self.clock_s(endpoint_of(to)) if self._drifts else self.now
+        envelopes = machine.on_message(msg, now)
         for tap in self.taps:
             tap(to, msg, envelopes, self.now)
         for envelope in envelopes:
@@ -125,21 +145,26 @@ class World:
         if here == there:
             self.post(envelope.to, envelope.msg, envelope.delay_s)
             return
-        if (self._cuts or self._links) and self._is_cut(here, there):
+        if (self._cuts or self._links) and self.is_cut(here, there):
             return
         msg = self._over_the_wire(envelope) if self._wire else envelope.msg
         local = is_local(here, there)
         for delay_s in self._network.delays_s(self._network_rng, local=local):
             self.post(envelope.to, msg, delay_s + envelope.delay_s)
 
-    def _is_cut(self, sender: str, receiver: str) -> bool:
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """Whether a message from one process does not reach the other now."""
         here, there = host_of(sender), host_of(receiver)
-        if any(pair == {here, there} and self.now < until_s for pair, until_s in self._links):
+        if here == there:
+            return False
+        self._cuts = [cut for cut in self._cuts if self.now < cut[1]]
+        self._links = [link for link in self._links if self.now < link[1]]
+        if any(pair == {here, there} for pair, _ in self._links):
             return True
         return any(
-            self.now < until_s and ((here in inside) > (there in inside) if one_way
-                                    else (here in inside) != (there in inside))
-            for inside, until_s, one_way in self._cuts
+            (here in inside) > (there in inside) if one_way
+            else (here in inside) != (there in inside)
+            for inside, _, one_way in self._cuts
         )  # fmt: skip
 
     def _over_the_wire(self, envelope: Envelope) -> Message:

@@ -80,6 +80,22 @@ def test_wrong_arguments(dask: Any) -> None:
         minishark.connect(cpus_per_node=2)
 
 
+def test_workers_are_yet_to_come(dask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them is awaited; if none comes, the error says what to do."""
+    from minishark.deploy import dask_nodes
+
+    dask.cluster.scale(0)
+    while dask.scheduler_info()["workers"]:
+        time.sleep(0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(dask_nodes, "_WORKERS_S", 0.2)
+        with pytest.raises(ClusterError, match="No worker of the Dask cluster came"):
+            minishark.connect(dask)
+    dask.cluster.scale(2)
+    with minishark.connect(dask, nodes=1, memory_limit=_LIMIT) as session:
+        assert session.sql("SELECT 42 AS a").collect() == [(42,)]
+
+
 def test_no_client() -> None:
     """A program without a client is told to make one."""
     pytest.importorskip("distributed")

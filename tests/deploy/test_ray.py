@@ -59,8 +59,8 @@ def _deployment(session: Session) -> Any:
 def test_tpch_on_two_ray_nodes(session: Session, tmp_path: Path) -> None:
     """22 of 22 answers equal DuckDB's, from tables of partitions on both nodes."""
     files = tpch_tables(generate(0.01, tmp_path, parts=2, on_progress=lambda done, total: None))
-    for table in TABLES:
-        session.create_table(table.name, files[table.name], partition_by=table.partition_by)
+    for name, key in TABLES.items():
+        session.create_table(name, files[name], partition_by=key)
     wrong = {}
     with duckdb.connect() as connection:
         create_views(connection, files)
@@ -178,7 +178,7 @@ def _await_whole(session: Session, gone: set[str], nodes: int) -> float:
 
 @pytest.mark.parametrize("kind", ["node", "head"])
 def test_actors_die(session: Session, kind: str) -> None:
-    """No query is lost or wrong, and replicas are whole again soon."""
+    """No query is lost or wrong; replicas are whole again soon, and queries go on."""
     import ray
 
     _create(session)
@@ -188,11 +188,14 @@ def test_actors_die(session: Session, kind: str) -> None:
         for _ in range(_DEATHS):
             names = [name for name in platform._nodes if name.startswith(kind)]
             victim = random.choice(names)
+            begun = time.monotonic()
             ray.kill(platform.actor(victim))
-            took.append(_await_whole(session, {victim}, nodes=2))
+            _await_whole(session, {victim}, nodes=2)
             before = load.done
             while load.done < before + 2:
                 time.sleep(0.05)
+            took.append(time.monotonic() - begun)
+    print(f"\n{load.done} queries; whole after {max(took):.1f} s at most")  # noqa: T201
     assert (load.wrong, load.lost) == (0, [])
     assert max(took) < _WHOLE_S
 
@@ -201,6 +204,7 @@ def test_ray_nodes_are_removed(ray_cluster: Any) -> None:
     """A machine goes, with its actor, and another one comes: a node joins there."""
     with minishark.connect("ray", nodes=2, cpus_per_node=1, memory_limit=_LIMIT) as session:
         _create(session)
+        took = []
         machines = _deployment(session).machines
         with _Load(session) as load:
             for number in range(_DEATHS):
@@ -211,8 +215,10 @@ def test_ray_nodes_are_removed(ray_cluster: Any) -> None:
                 victim = hosts[machines()[name]]
                 assert victim is not spare
                 ray_cluster.remove_node(victim, gracefully=bool(number % 2))
-                assert _await_whole(session, {name}, nodes=2) < _WHOLE_S
+                took.append(_await_whole(session, {name}, nodes=2))
+        print(f"\n{load.done} queries; whole after {max(took):.1f} s at most")  # noqa: T201
         assert (load.wrong, load.lost) == (0, [])
+        assert max(took) < _WHOLE_S
     ray_cluster.await_nothing_left()
 
 

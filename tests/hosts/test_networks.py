@@ -233,6 +233,7 @@ def test_hosts_are_cut_off_one_after_the_other(tmp_path: Path) -> None:
             bed.heal(host)
         time.sleep(2)
         found = asking.figures()
+    print(f"\n{found}")  # noqa: T201
     assert ([], [], 0) == (found["wrong"], found["failed"], found["healing"]), found
     assert found["right"] > 3 * _CUTS
     assert 0 < found["longest"] < _WHOLE_S

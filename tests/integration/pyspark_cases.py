@@ -80,6 +80,15 @@ TABLES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
             (5, '{"a": null, "b": {"c": []}}', "5,z"),
         ],
     ),
+    "x": (
+        "id int, x string, w string, j string",
+        [
+            (1, '<a id="7"><b>b1</b><b>2</b><c x="y">3.5</c><d/></a>', "<p>a</p>", '{"a": [1]}'),
+            (2, "<a>text<b>true</b></a>", "<p><q>1</q><q>2</q></p>", '{"b": {"c": null}}'),
+            (3, None, None, None),
+            (4, "<a><b>-4</b></a>", "<p/>", '{"a": [], "n": null, "s": "é"}'),
+        ],
+    ),
     "g": (
         "k string, v int, x double, s string",
         [
@@ -227,6 +236,15 @@ F.col("d").cast("decimal(10,1)")
 F.typeof("a").isNotNull()
 F.char(F.lit(65))
 F.uniform(F.lit(1), F.lit(2)).isNotNull()
+F.to_char("a", F.lit("99"))
+F.to_char("a", F.lit("S999"))
+F.to_char("a", F.lit("00PR"))
+F.to_char("d", F.lit("$99.99"))
+F.to_char("d", F.lit("99.99MI"))
+F.to_char("d", F.lit("0,000.00S"))
+F.to_char("l", F.lit("9G999"))
+F.to_varchar("d", F.lit("9.9"))
+F.to_char(F.lit(454.5), F.lit("9999D9"))
 """
 
 TEXT = """
@@ -375,6 +393,8 @@ F.hmac(F.lit("key"), "s")
 F.char("k")
 F.try_to_date("s")
 F.try_to_timestamp("s")
+F.to_char(F.encode("s", "utf-8"), F.lit("hex"))
+F.to_char(F.encode("u", "utf-8"), F.lit("base64"))
 """
 
 TIMES = """
@@ -489,6 +509,9 @@ F.current_timezone().isNotNull()
 F.localtimestamp().isNotNull()
 F.current_date().isNotNull()
 F.now().isNotNull()
+F.to_char("d", F.lit("yyyy/MM/dd"))
+F.session_window("ts", "10 minutes").end
+F.window_time(F.session_window("us", "10 minutes"))
 """
 
 NESTED = """
@@ -614,7 +637,79 @@ F.try_variant_get(F.try_parse_json("j"), "$.a", "int")
 F.is_variant_null(F.parse_json(F.lit("null")))
 """
 
+XML = r"""
+F.xpath("x", F.lit("a/b/text()"))
+F.xpath("x", F.lit("a/b"))
+F.xpath("x", F.lit("a/@id"))
+F.xpath("x", F.lit("/a/b[1]/text()"))
+F.xpath("x", F.lit("//c/@x"))
+F.xpath_string("x", F.lit("a/b"))
+F.xpath_string("x", F.lit("count(a/b)"))
+F.xpath_string("x", F.lit("a/b[2]"))
+F.xpath_boolean("x", F.lit("a/c"))
+F.xpath_boolean("x", F.lit("a/b = '2'"))
+F.xpath_double("x", F.lit("sum(a/b)"))
+F.xpath_double("x", F.lit("a/b | a/c"))
+F.xpath_number("x", F.lit("a/c"))
+F.xpath_float("x", F.lit("a/c"))
+F.xpath_int("x", F.lit("a/b[last()]"))
+F.xpath_long("x", F.lit("count(a/b) + count(/a/c)"))
+F.xpath_short("x", F.lit("a/@id"))
+F.from_xml("x", "b ARRAY<STRING>, c STRUCT<_x: STRING, _VALUE: DOUBLE>, d STRING, _id INT, q INT")
+F.from_xml("x", "b STRING")
+F.from_xml("x", "STRUCT<b: INT>")
+F.from_xml(F.lit("no xml"), "b INT")
+F.from_xml("w", "q ARRAY<BIGINT>")
+F.schema_of_xml(F.lit('<p><a>1</a><a>1.5</a><b>2024-01-01</b><c t="1">true</c><f/></p>'))
+F.to_xml(F.struct("id", F.lit("x<y").alias("b"), F.array("id", F.lit(2)).alias("c")))
+F.to_xml(F.struct(F.lit(1).alias("_a"), F.lit("x").alias("_VALUE")), {"rowTag": "person"})
+F.to_xml(F.struct(F.struct(F.lit(True).alias("e"), F.lit(None).cast("int").alias("f")).alias("d")))
+F.schema_of_variant(F.parse_json("j"))
+F.schema_of_variant(F.parse_json(F.lit('[1, 2.5, null]')))
+F.schema_of_variant(F.parse_json(F.lit('[1, "a"]')))
+F.schema_of_variant(F.parse_json(F.lit('[{"a": 1}, {"b": 2}]')))
+F.schema_of_variant(F.parse_json(F.lit('12345678901234567890')))
+F.to_json(F.variant_insert(F.parse_json("j"), "$.z", F.col("id")))
+F.to_json(F.try_variant_insert(F.parse_json("j"), "$.a[0]", F.lit("q")))
+F.to_json(F.variant_insert(F.parse_json("j"), "$.x.y[1].z", F.lit(1)))
+F.to_json(F.try_variant_insert(F.parse_json("j"), "$.s", F.lit(1)))
+F.to_json(F.variant_set(F.parse_json("j"), "$.a", F.array(F.lit(1), "id")))
+F.to_json(F.try_variant_set(F.parse_json("j"), "$.a[2]", F.lit(True)))
+F.to_json(F.variant_set(F.parse_json("j"), "$.q.r", F.lit(1.5), False))
+F.to_json(F.try_variant_set(F.parse_json("j"), "$.s.t", F.lit(1)))
+F.to_json(F.variant_set(F.parse_json("j"), "$.a", F.lit(None)))
+F.to_json(F.variant_delete(F.parse_json("j"), "$.a[0]", "$.b.c", "$.zz"))
+F.to_json(F.variant_delete(F.parse_json("j"), F.lit(None), "$['s']"))
+F.to_json(F.try_variant_array_append(F.parse_json("j"), "$.a", F.lit(7)))
+F.to_json(F.try_variant_array_append(F.parse_json("j"), "$.n", F.lit(7)))
+F.to_json(F.variant_strip_nulls(F.parse_json("j")))
+F.to_json(F.variant_strip_nulls(F.parse_json(F.lit('[1, null, {"a": null}]')), False))
+F.schema_of_csv(F.lit("1,a,true,1.5,2024-01-01,,2024-01-01 01:02:03,12345678901"))
+F.schema_of_csv(F.lit("1|a"), {"sep": "|"})
+F.hex(F.aes_encrypt("w", F.lit("0000111122223333"), F.lit("ECB")))
+F.hex(F.aes_encrypt("w", F.lit("0" * 32), F.lit("CBC"), F.lit("PKCS"), F.lit("0123456789abcdef")))
+F.hex(F.aes_encrypt("w", F.lit("0" * 24), iv=F.lit("0123456789ab"), aad=F.lit("x")))
+F.aes_decrypt(F.aes_encrypt("w", F.lit("0" * 16)), F.lit("0" * 16)).cast("string")
+F.try_aes_decrypt(F.lit("x"), F.lit("0" * 16))
+F.collate("w", "UTF8_LCASE") == F.lit("<P>A</P>")
+F.collate("w", "UNICODE_CI") == F.lit("<P>A</P>")
+F.collate("w", "UNICODE_AI") == F.lit("<p>ä</p>")
+F.spark_partition_id() >= 0
+F.pmod(F.floor(F.rand(5) * 2), F.lit(2)).isin(0, 1)
+"""
+
 AGGREGATES = """
+F.try_sum("x")
+F.sum(F.col("v") * 2) + 1
+F.sum("v").cast("string")
+F.vector_sum(F.array(F.col("v").cast("float"), F.lit(1.5).cast("float")))
+F.vector_avg(F.array(F.col("v").cast("float"), F.col("v").cast("float")))
+F.histogram_numeric(F.col("v").cast("double"), F.lit(8))
+F.hex(F.substring(F.bitmap_construct_agg(F.bitmap_bit_position("v")), 1, 4))
+F.hex(F.substring(F.bitmap_or_agg(F.encode("s", "utf-8")), 1, 4))
+F.hex(F.substring(F.bitmap_and_agg(F.encode("s", "utf-8")), 1, 4))
+F.length(F.bitmap_construct_agg(F.bitmap_bit_position("v")))
+F.schema_of_variant_agg(F.parse_json(F.col("v").cast("string")))
 F.any_value("v", True)
 F.approx_count_distinct("s")
 F.avg("v")
@@ -684,6 +779,9 @@ F.max(F.struct("v", "s"))
 """
 
 WINDOWS = """
+F.counter_diff("v").over(w)
+F.counter_diff("v", "x").over(w)
+F.try_sum("v").over(w)
 F.row_number().over(w)
 F.rank().over(w)
 F.dense_rank().over(w)
@@ -715,6 +813,7 @@ GROUPS = {
     "times": ("d", TIMES),
     "nested": ("c", NESTED),
     "json": ("j", JSON),
+    "xml": ("x", XML),
     "aggregates": ("g", AGGREGATES),
     "groups": ("g", AGGREGATES),
     "windows": ("g", WINDOWS),

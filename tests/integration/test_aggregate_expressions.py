@@ -47,14 +47,14 @@ WHOLE: dict[str, Made] = {
     "difference": (F.max("v") - F.min("v"), "max(v) - min(v)"),
     "quotient": (F.sum("v") / F.count("v"), "sum(v) / count(v)"),
     "plus a literal": (F.sum("v") + 1, "sum(v) + 1"),
-    "literal minus": (1 - F.sum("id"), "1 - sum(id)"),
+    "literal minus": (1 - F.sum("id"), "1 - sum(id)::BIGINT"),
     "negative": (-F.sum("v"), "-sum(v)"),
     "function": (F.round(F.avg("v"), 1), "round(avg(v), 1)"),
     "coalesce": (F.coalesce(F.sum("v"), F.lit(0)), "coalesce(sum(v), 0)"),
     "cast": (F.sum("v").cast("string"), "CAST(sum(v) AS VARCHAR)"),
     "cast of a quotient": (
         (F.sum("id") / F.count()).cast("decimal(20, 3)"),
-        "CAST(sum(id) / count(*) AS DECIMAL(20, 3))",
+        "CAST(sum(id)::BIGINT / count(*) AS DECIMAL(20, 3))",
     ),
     "comparison": (F.max("v") > F.min("id"), "max(v) > min(id)"),
     "conditions": (

@@ -9,7 +9,7 @@ import pytest
 
 from minishark import Column
 from minishark import functions as F
-from minishark.errors import OptionError, UnsupportedError
+from minishark.errors import OptionError
 from minishark.session.session import Session
 
 # A Column, and what it is in SQL over the toy table t.
@@ -133,12 +133,6 @@ def test_a_pattern_of_dates_that_means_nothing_raises() -> None:
     """A letter without a counterpart is an error, not a wrong date."""
     with pytest.raises(OptionError, match="'QQQ'"):
         F.date_format("d", "QQQ yyyy")
-
-
-def test_what_would_do_nothing_raises() -> None:
-    """Seeds are refused, with a reason."""
-    with pytest.raises(UnsupportedError, match="no seed"):
-        F.rand(1)
 
 
 def test_functions_are_documented() -> None:

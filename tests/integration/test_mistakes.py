@@ -254,6 +254,13 @@ MISTAKES: dict[str, Mistake] = {
     "a frame of another session": (
         lambda w: w.o.union(w.left), OptionError, "DataFrames", "same session"
     ),
+    "a misspelt option": (lambda w: minishark.connect(node=2), OptionError, "'node'", "nodes"),
+    "another name of an option": (
+        lambda w: minishark.connect(threads=2), OptionError, "'threads'", "task_threads"
+    ),
+    "nodes as an address": (
+        lambda w: minishark.connect(2), OptionError, "address", r"connect\(nodes=2\)"
+    ),
     "no nodes": (lambda w: minishark.connect(nodes=0), OptionError, "nodes", "at least 1"),
     "an amount of memory": (
         lambda w: minishark.connect(memory_limit="lots"), OptionError, "'lots'", "such as 4GiB"

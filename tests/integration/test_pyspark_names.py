@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,13 @@ import pytest
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
 from minishark import types as T  # noqa: N812 - as PySpark's users call it
-from minishark.errors import CatalogError, OptionError
+from minishark.errors import (
+    CatalogError,
+    ExecutionError,
+    OptionError,
+    QueryCancelledError,
+    UnsupportedError,
+)
 from minishark.session.session import Session
 
 ROWS = [("a", 1, 1.5), ("b", 2, 2.5), ("a", 3, None), (None, 3, 4.0)]
@@ -216,3 +224,169 @@ def test_accumulators(toy_session: Session) -> None:
     assert 45 == total.value
     with pytest.raises(Exception, match="only the front end reads"):
         toy_session.parallelize([1]).map(lambda _: total.value).collect()
+
+
+def test_sums_of_whole_numbers_are_bigint(toy_session: Session, frame: DataFrame) -> None:
+    """A sum that is no BIGINT is an error, or NULL; stages still add partial sums."""
+    window = Window.partition_by("k")
+    made = frame.agg(
+        F.sum("v"),
+        F.sum("x"),
+        F.sum_distinct("v"),
+        F.sum("v").filter(F.col("v") > 1),
+        F.sum("v") + 1,
+    )
+    assert ["BIGINT", "DOUBLE", "BIGINT", "BIGINT", "BIGINT"] == [type_ for _, type_ in made.dtypes]
+    assert ["sum(v)", "sum(x)"] == made.columns[:2]
+    assert "sum(v) OVER (PARTITION BY k)" == frame.select(F.sum("v").over(window)).columns[0]
+    for grouped in (frame.group_by("k").sum(), frame.group_by("k").agg({"v": "sum"})):
+        assert ("sum(v)", "BIGINT") == grouped.dtypes[1]
+    big = toy_session.create_dataframe([(2**62,)] * 2, "x bigint")
+    with pytest.raises(ExecutionError, match="out of range"):
+        big.agg(F.sum("x")).collect()
+    assert [(None,)] == values(big.agg(F.try_sum("x")))
+    assert [(2**63,)] == values(big.agg(F.expr("sum(x)")))
+    spread = toy_session.range(20_000).repartition(4)
+    spread.group_by((F.col("id") % 3).alias("k")).sum("id").to_arrow(verify=True)
+    assert "PartialAggregate" in spread.agg(F.sum("id")).plan_text()
+
+
+def test_a_seed_repeats_random_numbers(toy_session: Session) -> None:
+    """The same seed draws the same for the same rows; another seed draws otherwise."""
+    rows = toy_session.range(5000).repartition(3).persist()
+    draws = [F.rand(7), F.randn(7), F.uniform(F.lit(1), F.lit(9), 7), F.randstr(F.lit(5), 7)]
+    drawn = rows.select("id", *draws)
+    assert drawn.collect() == drawn.collect()
+    assert rows.select(F.rand(7)).collect() != rows.select(F.rand(8)).collect()
+    numbers = rows.select(F.randn(3).alias("n"), F.rand(3).alias("u"))
+    mean, spread, middle = numbers.agg(F.avg("n"), F.stddev("n"), F.avg("u")).collect()[0]
+    assert [0, 1, 0.5] == pytest.approx([mean, spread, middle], abs=0.1)
+    shares = {0: 0.2, 1: 0.9}
+    for chosen in (
+        rows.sample(0.3, seed=4),
+        rows.filter(F.rand(4) < 0.3),
+        rows.withColumn("k", F.col("id") % 2).sampleBy("k", shares, seed=4).select("id"),
+        rows.orderBy(F.rand(5)),
+    ):
+        assert chosen.collect() == chosen.collect()
+        assert chosen.columns == ["id"]
+    rows.unpersist()
+
+
+def test_arguments_that_vary_are_drawn_once(toy_session: Session) -> None:
+    """A template that names an argument twice draws it once."""
+    same = F.pmod(F.floor(F.rand() * 10) - 5, F.lit(3))  # CASE WHEN x % 3 < 0 THEN x % 3 + 3 ...
+    found = toy_session.range(300).select(same.alias("r")).collect()
+    assert {0, 1, 2} == {row.r for row in found}
+
+
+def test_session_windows(toy_session: Session) -> None:
+    """Rows within a gap are one session, each key's on its own; other columns stay usable."""
+    rows = [("a", 0, 1), ("a", 10, 2), ("a", 21, 3), ("b", 5, 4), ("a", None, 5)]
+    made = toy_session.create_dataframe(rows, "k string, minute int, v int")
+    times = made.withColumn("at", F.timestamp_seconds(F.col("minute") * 60))
+    sessions = times.groupBy("k", F.session_window("at", "10 minutes")).agg(
+        F.sum(times.v), F.count()
+    )
+    assert ["k", "session_window", "sum(v)", "count"] == sessions.columns
+    ends = sessions.select("k", F.minute("session_window.end"), "sum(v)")
+    assert [("a", 20, 3), ("a", 31, 3), ("b", 15, 4)] == values(ends)
+    gap = F.when(F.col("k") == "a", "5 minutes").otherwise("1 minute")
+    whole = times.groupBy(F.session_window("at", gap).alias("w")).sum("v")
+    assert [(0, 5), (10, 2), (21, 3)] == values(whole.select(F.minute("w.start"), "sum(v)"))
+
+
+def test_filters_on_windows(frame: DataFrame) -> None:
+    """A condition may contain functions over windows, which SQL's WHERE may not."""
+    latest = frame.filter(F.row_number().over(Window.partition_by("k").order_by("v")) == 1)
+    assert [("a", 1, 1.5), ("b", 2, 2.5), (None, 3, 4.0)] == sorted(values(latest), key=str)
+    assert ["k", "v", "x"] == latest.columns
+
+
+def test_where_rows_are(toy_session: Session, tmp_path: Path) -> None:
+    """The numbers of partitions, and the names of files."""
+    spread = toy_session.range(8).repartition(4)
+    by_place = spread.groupBy(F.spark_partition_id().alias("p")).count()
+    assert [(0, 2), (1, 2), (2, 2), (3, 2)] == values(by_place)
+    for kind in ("parquet", "csv", "json"):
+        path = str(tmp_path / f"x.{kind}")
+        toy_session.range(3).write.format(kind).save(path)
+        read = toy_session.read.format(kind).load(path)
+        assert [(path,)] * 3 == values(read.select(F.input_file_name()))
+    with pytest.raises(UnsupportedError, match="right after"):
+        spread.select(F.input_file_name())
+
+
+def test_subqueries(toy_session: Session, frame: DataFrame) -> None:
+    """DataFrames as values, conditions and sides of joins, with columns of what is around."""
+    keys = toy_session.create_dataframe([("a", 10), ("c", 20)], "k string, w int")
+    assert [("a", 3, None), (None, 3, 4.0)] == values(
+        frame.filter(frame.v > frame.agg(F.avg("v")).scalar())
+    )
+    theirs = frame.filter(F.col("k") == F.col("k").outer())  # both have a k
+    assert [("a", 10)] == values(keys.filter(theirs.exists()))
+    assert [("c", 20)] == values(keys.filter(~theirs.exists()))
+    total = theirs.agg(F.sum("v")).scalar()
+    assert [("a", 10, 4), ("c", 20, None)] == values(keys.withColumn("total", total))
+    largest = frame.filter(frame.k == keys.k.outer()).orderBy(F.desc("v")).limit(1).select("v")
+    assert [("a", 10, 3)] == values(keys.lateralJoin(largest))
+    assert [("a", 10, 3), ("c", 20, None)] == values(keys.lateralJoin(largest, how="left"))
+    assert [] == values(keys.lateralJoin(largest, F.col("v") > F.col("w")))
+    kept = keys.filter(keys.w > toy_session.create_dataframe([(15,)], "x int").scalar())
+    assert [("c", 20)] == values(kept)  # whose rows live as long as the query
+    with pytest.raises(OptionError, match="inner, left or cross"):
+        keys.lateralJoin(largest, how="full")
+    with pytest.raises(OptionError, match="goes with a column"):
+        (keys.w + 1).outer()
+
+
+def test_tags_interrupt_queries(toy_session: Session) -> None:
+    """A thread's queries have its tags, by which others cancel them; one session is active."""
+    with toy_session.new_session() as session:
+        began = threading.Event()
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            session.addTag("slow")
+            began.set()
+            try:
+                session.sql("SELECT count(*) FROM range(1000000) a, range(1000000) b").collect()
+            except QueryCancelledError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        began.wait(10)
+        assert set() == session.getTags()
+        assert [] == session.interruptTag("other")
+        deadline = time.monotonic() + 10
+        while not (found := session.interruptTag("slow")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        thread.join(10)
+        assert found
+        assert 1 == len(failures)
+        assert [] == session.interruptAll()
+        assert [] == session.interruptOperation("none")
+    assert toy_session.active().is_open
+    with pytest.raises(OptionError, match="comma"):
+        toy_session.addTag("a,b")
+
+
+def test_settings_and_caches(toy_session: Session, tmp_path: Path) -> None:
+    """All settings; rows in caches are freed, and computed again."""
+    assert "threads" in toy_session.conf.getAll
+    assert toy_session.conf.isModifiable("timezone")
+    assert not toy_session.conf.isModifiable("spark.sql.shuffle.partitions")
+    kept = toy_session.range(3).persist()
+    assert 3 == kept.count()
+    toy_session.catalog.clearCache()
+    assert 3 == kept.count()
+    toy_session.range(1).createGlobalTempView("for_a_while")
+    assert toy_session.catalog.dropGlobalTempView("for_a_while")
+    items = toy_session.parallelize(range(6), 2)
+    assert (6, 2.5, 15) == (items.countApprox(9), items.meanApprox(9), items.sumApprox(9))
+    assert ["1", "2", "3", "4", "5"] == items.pipe("grep -v 0").collect()
+    pairs = items.map(lambda n: (n % 2, n))
+    assert [0, 2, 4] == sorted(n for _, n in pairs.sampleByKey(False, {0: 1.0}).collect())
+    items.saveAsPickleFile(str(tmp_path / "pickles"))
+    assert 2 == len(list((tmp_path / "pickles").iterdir()))

@@ -678,6 +678,40 @@ def test_the_end_of_a_session_is_the_end_of_its_calls() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
+def test_prints_reach_the_user_while_the_task_runs(
+    processes: Session, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of a call and of a function over rows, which end when they are told that it was seen."""
+    go = tmp_path / "go"
+
+    def waits(rows: Any) -> Any:
+        print("begun")  # noqa: T201 - what is tested
+        while not go.exists():
+            time.sleep(0.05)
+        print("over")  # noqa: T201 - what is tested
+        return rows
+
+    frame = processes.range(3).map_partitions(waits, "id BIGINT")
+    for run in (lambda: processes.submit(waits, 1).result(WAIT_S), frame.collect):
+        told = ""
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(run)
+            while "begun" not in told and not running.done():
+                time.sleep(0.05)
+                told += capsys.readouterr().err
+            assert not running.done()
+            go.touch()
+            running.result(WAIT_S)
+        deadline = time.monotonic() + 10
+        while "over" not in told and time.monotonic() < deadline:
+            time.sleep(0.05)
+            told += capsys.readouterr().err
+        words = [line.split()[-1] for line in told.splitlines()]
+        assert ["begun", "over"] == words
+        go.unlink()
+
+
 def test_prints_of_tasks_reach_the_user(
     processes: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -335,6 +335,11 @@ def test_levels_are_told_to_those_who_want_them() -> None:
     told = ReportTasks((JobReport(OTHER, (0,)),), N, NodeLevel(-2, 3))
     assert [Envelope(S, told)] == out
     assert [] == node(Tick(9), Flush())
+    # Schedulers tell each other, for a while also of a process that is no more.
+    restarted = Driven(e0=1)
+    restarted(Tick(0), now=5.0)
+    asked = restarted(Reserve(JOB, S, 1, levels), now=5.1)
+    assert [Envelope(S, get(JOB, 1, 1, (), NodeLevel(-1, 5_000_001)))] == asked
 
 
 def test_the_supervisor_hears_of_a_refusal() -> None:

@@ -122,6 +122,7 @@ def test_jobs_go_on_when_a_node_dies(run_dir: Path) -> None:
         os.kill(victim.pid, signal.SIGKILL)
         for job in jobs:
             assert set(range(60)) == set(job.results())
+        until(lambda: not cluster.nodes()[0].alive, "the notice of its death")
         assert [False, True, True] == [node.alive for node in cluster.nodes()]
         assert () == cluster.nodes()[0].executors
         assert "unsatisfiable" == run(cluster, task(0, "echo", "n0")).failure().kind

@@ -130,6 +130,11 @@ def test_schedulers_tell_each_other_what_is_on_nodes() -> None:
     assert -3 == hearer.levels.load[first]
     hearer.on_node_lost(first, 3.0)
     assert hearer.levels.is_free(first)
+    hearer.on_notes(note, 3.1)
+    assert first not in hearer.levels.load, "it is dead, as the teller does not know yet"
+    hearer.on_heartbeat(first, 0, {}, 4.0)
+    hearer.on_notes(note, 4.1)
+    assert 2 == hearer.levels.load[first], "it has come back"
 
 
 def test_what_was_cancelled_is_forgotten() -> None:

@@ -256,6 +256,13 @@ def test_placements_tell_those_of_other_schedulers(monkeypatch: pytest.MonkeyPat
     notes = [each for each in told if isinstance(each.msg, Notes)]
     assert [(other, "known_idle")] == [(each.to, each.msg.placement) for each in notes]
     assert [] == scheduler(notes[0].msg)
+    monkeypatch.setattr(Levels, "NEWS", 9)
+    monkeypatch.setattr(Levels, "NEWS_SHARE", 100.0)
+    idle = ReportTasks((), NodeName("a"), NodeLevel(-1, 1))
+    assert [] == scheduler(idle), "too little is new"
+    quiet = scheduler(Tick(0), 0.5)
+    assert other in [each.to for each in quiet], "the last is told when all is quiet"
+    assert other not in [each.to for each in scheduler(Tick(1), 1.0)]
 
 
 def test_the_shared_part_travels_to_a_node_once() -> None:

@@ -10,6 +10,7 @@ import pytest
 from sparrow_core.lab.replay import LONG, MESSAGES, SHORT, Replay, replayed
 from sparrow_core.lab.reports import write_report
 from sparrow_core.lab.rows import Response
+from sparrow_core.lab.summary import summary
 from sparrow_core.lab.table import EXPERIMENTS
 from sparrow_core.lab.traces import TracedJob, hawk_shaped, read_trace, write_hawk
 from sparrow_core.protocol.errors import SparrowError
@@ -148,6 +149,11 @@ def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> 
     messages = [row for row in found if row["panel"] == MESSAGES]
     assert all(1 <= float(row["y"]) < 8 and not row["p50_ms"] for row in messages)
     assert all(float(row["p50_ms"]) > 1 and not row["y"] for row in found if row not in messages)
+    tables = {table.title.split(", ")[0]: table for table in summary(experiment, [rows])}
+    assert tables[MESSAGES].title == MESSAGES
+    assert "Response time (s)" in tables[SHORT].title
+    first = next(row for row in found if row["panel"] == SHORT)
+    assert tables[SHORT].lines[0][1].startswith(f"{float(first['p50_ms']) / 1000:,.1f}")
 
 
 def test_a_trace_keeps_its_own_times_if_no_load_is_wanted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 import threading
 from pathlib import Path
@@ -14,9 +15,14 @@ from rich.console import Console
 
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.prints import TaskPrints
-from minishark.session.progress import progress_for_people, progress_lines, shown_progress
+from minishark.session.progress import (
+    line_for_people,
+    progress_for_people,
+    progress_lines,
+    shown_progress,
+)
 from minishark.worker import progress as worker_progress
-from minishark.worker.prints import Prints
+from minishark.worker.prints import PrintedFiles, Prints
 from minishark.worker.progress import TaskProgress, parts_done
 from minishark.worker.protocol import OutputKind, StageTask, TaskPayload
 
@@ -117,6 +123,29 @@ def test_progress_is_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [0] == elsewhere
 
 
+def test_a_line_is_drawn_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a block runs on a terminal, and one at a time; nothing is left of it."""
+    err, drawn, asked = io.StringIO(), threading.Event(), itertools.count()
+    monkeypatch.setattr(err, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def line() -> str:
+        number = next(asked)
+        if number == 2:
+            drawn.set()
+        return f"iteration {number}"
+
+    with line_for_people(line, True), line_for_people(lambda: "another", True):
+        assert drawn.wait(30)
+    assert "iteration 1 · Ctrl-C cancels" in err.getvalue()
+    assert "another" not in err.getvalue()
+    asked = itertools.count()
+    with line_for_people(line, False):
+        pass
+    assert 0 == next(asked)
+
+
 def test_prints_are_kept_up_to_a_bound() -> None:
     """Since the last task; the rest is counted. Streams go on as they were."""
     prints = Prints()
@@ -127,6 +156,33 @@ def test_prints_are_kept_up_to_a_bound() -> None:
     assert text.startswith("hello\nyyy")
     assert text.endswith("y\n... and 3,622 more characters")
     assert "" == prints.take()
+
+
+def test_lines_of_a_task_that_runs_are_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read once, there or in the outcome; both together are bounded."""
+    monkeypatch.setattr("minishark.worker.prints._AFTER_S", 0.0)
+    prints, files, folder = Prints(), PrintedFiles(), tmp_path / "prints"
+    assert [] == files.new([folder])
+    with prints.of_task(folder, "node-0-e0"):
+        for text, told in (("one\ntw", "one\n"), ("o\nthree\n", "two\nthree\n")):
+            prints.add(text)
+            prints.write()
+            assert [("node-0-e0", told)] == files.new([folder])
+        prints.add("x" * 20_000)
+        prints.write()
+    prints.add("late\n")
+    prints.write()  # no task runs
+    assert [] == files.new([folder])
+    assert prints.take().endswith("x\n... and 3,639 more characters")
+    files.remove()
+    assert not folder.exists()
+    for _ in range(20):
+        with prints.of_task(folder, "node-0-e0"):
+            prints.add("again\n")
+            prints.write()
+    assert 8 == len(list(folder.iterdir()))
 
 
 def test_prints_go_on_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,16 @@ _SKEW = (
     " / sqrt(@count({col}) * (@count({col}) - 1)) END"
 )
 _NO_OVERFLOW = "Sums of integers have 128 bits, which do not overflow."
+_WHOLE = "CASE WHEN list_count({col}) = len({col}) THEN {col} END"
+_BY_ELEMENT = (
+    f"list_transform(generate_series(1, CASE WHEN @count(DISTINCT len({{col}})) > 1"
+    f" THEN error('The vectors have different dimensions.') ELSE @max(len({_WHOLE})) END),"
+    f" lambda i_: {{each}}(list_transform(@list({_WHOLE}), lambda v_: v_[i_])))::FLOAT[]"
+)
+_PREVIOUS = "@lag({value} IGNORE NULLS)"
+_SINCE = (
+    "@lag(CASE WHEN {value} IS NOT NULL THEN struct_pack(at := {startTime}) END IGNORE NULLS).at"
+)
 
 AGGREGATES = (
     T(
@@ -49,7 +59,25 @@ AGGREGATES = (
         "@string_agg(DISTINCT {col}, {delimiter})",
         "The distinct values joined to one text.",
     ),
-    T("try_sum(col)", "@sum({col})", "The sum.", _NO_OVERFLOW),
+    T(
+        "vector_sum(col)",
+        _BY_ELEMENT.replace("{each}", "list_sum"),
+        "The sum of vectors, element by element, without those that have NULLs.",
+    ),
+    T(
+        "vector_avg(col)",
+        _BY_ELEMENT.replace("{each}", "list_avg"),
+        "The mean of vectors, element by element, without those that have NULLs.",
+    ),
+    T(
+        "counter_diff(value, startTime=None)",
+        (
+            f"CASE WHEN {{value}} >= {_PREVIOUS} THEN {{value}} - {_PREVIOUS} END",
+            f"CASE WHEN {{value}} >= {_PREVIOUS} AND ({{startTime}} > {_SINCE}) IS NOT TRUE"
+            f" THEN {{value}} - {_PREVIOUS} END",
+        ),
+        "What a counter has grown by since the row before; NULL where it was reset.",
+    ),
     T("try_avg(col)", "@avg({col})", "The mean.", _NO_OVERFLOW),
     T("ntile(n)", "@ntile({n})", "The number of one of n groups of equal size, from 1."),
 )

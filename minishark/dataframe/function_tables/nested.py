@@ -110,14 +110,6 @@ NESTED = (
         " ELSE list_sort({col}, 'DESC', 'NULLS LAST') END",
         "Sorted; NULLs are the least.",
     ),
-    T(
-        "shuffle(col)",
-        "list_transform(list_sort(list_transform({col}, lambda x_: struct_pack(r := random(),"
-        " x := x_))), lambda p_: p_.x)",
-        "The elements in a random order.",
-        "It takes no seed.",
-        kind=Kind.FREE,
-    ),
     # Sets
     T(
         "array_distinct(col)",

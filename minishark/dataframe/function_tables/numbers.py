@@ -1,6 +1,5 @@
 """Conditions, numbers and bits."""
 
-from minishark.dataframe.column import Kind
 from minishark.dataframe.templates import Template as T
 
 _WHOLE = (
@@ -119,20 +118,6 @@ NUMBERS = (
     T("log10(col)", "CASE WHEN {col} > 0 THEN log10({col}) END", "The decimal logarithm."),
     T("log2(col)", "CASE WHEN {col} > 0 THEN log2({col}) END", "The binary logarithm."),
     T("log1p(col)", "CASE WHEN {col} > -1 THEN ln(1 + {col}) END", "The logarithm of 1 + x."),
-    T(
-        "randn()",
-        "sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())",
-        "A random number of the standard normal distribution.",
-        "It takes no seed.",
-        kind=Kind.FREE,
-    ),
-    T(
-        "uniform(min, max)",
-        "{min} + ({max} - {min}) * random()",
-        "A random number from `min` up to `max`.",
-        "It takes no seed, and is a double for whole bounds, too.",
-        kind=Kind.FREE,
-    ),
     # Bits and notations
     T("bitwise_not(col)", "~{col}", "All bits flipped."),
     T("bit_get(col, pos)", "({col} >> {pos}) & 1", "The bit at a position, from 0 at the right."),

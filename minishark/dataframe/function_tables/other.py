@@ -23,13 +23,6 @@ OTHER = (
         " THEN json_array_length({col})::INTEGER END",
         "The number of elements of an array; NULL if the text is none.",
     ),
-    T(
-        "to_json(col)",
-        "json_merge_patch('{{}}', to_json({col}))::VARCHAR",
-        "A value as JSON; fields that are NULL are left out.",
-        "It takes no options. Timestamps are written without T and time zone, and entries of maps"
-        " that are NULL are left out, too.",
-    ),
     T("parse_json(col)", "{col}::JSON", "A text as JSON.", _VARIANT),
     T("try_parse_json(col)", "TRY_CAST({col} AS JSON)", "A text as JSON, or NULL.", _VARIANT),
     T("to_variant_object(col)", "to_json({col})", "A nested value as JSON.", _VARIANT),
@@ -54,6 +47,12 @@ OTHER = (
     T("current_user()", "current_user", "The user: always duckdb."),
     T("session_user()", "session_user", "The user: always duckdb."),
     T("user()", "user", "The user: always duckdb."),
+    T(
+        "current_path()",
+        "array_to_string(current_schemas(true), ',')",
+        "The schemas in which names are looked up.",
+        "They are DuckDB's schemas.",
+    ),
     # Bitmaps
     T(
         "bitmap_bit_position(col)",

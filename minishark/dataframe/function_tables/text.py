@@ -1,6 +1,5 @@
 """Text and blobs."""
 
-from minishark.dataframe.column import Kind
 from minishark.dataframe.templates import Template as T
 
 _RE2 = "Regular expressions are RE2's, which has no lookaround or backreferences."
@@ -172,7 +171,6 @@ TEXT = (
     T("upper(col)", "upper({col})", "In upper case.", _CASE),
     T("lcase(str)", "lower({str})", "In lower case."),
     # Measures
-    T("length(col)", "length({col})", "The number of characters."),
     T("octet_length(col)", "bit_length({col}) // 8", "The number of bytes."),
     T(
         "levenshtein(left, right, threshold=None)",
@@ -218,13 +216,4 @@ TEXT = (
     ),
     T("url_decode(str)", "url_decode(replace({str}, '+', ' '))", "Decoded from an HTML form."),
     T("try_url_decode(str)", "try(url_decode(replace({str}, '+', ' ')))", "Decoded, or NULL."),
-    T(
-        "randstr(length)",
-        "array_to_string(list_transform(range({length}), lambda i_: substring("
-        "'0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ',"
-        " 1 + floor(random() * 62)::INTEGER, 1)), '')",
-        "A random text of letters and digits.",
-        "It takes no seed.",
-        kind=Kind.FREE,
-    ),
 )

@@ -10,8 +10,8 @@ DuckDB has parsed the statement, so what is read from its tokens here has the ri
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -39,6 +39,7 @@ _INTO = ("INSERT", "MERGE")
 _READS = frozenset(
     ("SELECT", "FROM", "TABLE", "WITH", "PIVOT", "UNPIVOT", "DESCRIBE", "SHOW", "SUMMARIZE")
 )
+_NOTHING: Mapping[int, str] = {}
 _VERBS = ("INSERT", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
 
 
@@ -51,6 +52,9 @@ class Insert:
     by_name: bool
     query: str  # the rows; empty for DEFAULT VALUES
     ctes: str = ""  # a WITH clause before the statement
+    alias: str = ""
+    otherwise: str = ""  # REPLACE or IGNORE, after OR
+    clauses: str = ""  # ON CONFLICT and RETURNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,18 @@ class Text:
             self.at += 1
         return self.sql[start : self.offset].strip().rstrip(";").rstrip()
 
+    def before_clauses(self) -> str:
+        """The text up to ON CONFLICT or RETURNING outside of brackets, or the end; moves there."""
+        start = self.offset
+        while self.at < len(self.tokens):
+            words = [text for _, text, depth in self.tokens[self.at : self.at + 3] if not depth]
+            if words[:1] == ["RETURNING"]:
+                break
+            if words[:2] == ["ON", "CONFLICT"] and words[2:] in (["DO"], ["("]):
+                break
+            self.at += 1
+        return self.sql[start : self.offset].strip().rstrip(";").rstrip()
+
     def alias(self, default: str, *ends: str) -> str:
         """An optional alias before one of the words `ends`."""
         if self.skip("AS") or (self.next() and self.next() not in (*ends, ";")):
@@ -241,14 +257,20 @@ def mentions(sql: str, name: str) -> int:
     return sum(w == name.upper() and not is_text and after != "." for w, is_text, after in named)
 
 
-def parse_change(sql: str, *, returning: bool = False) -> Change:
-    """A statement that changes a table's rows; `returning` if it may return some.
+def parse_change(sql: str, *, returning: bool = False, on_conflict: bool = False) -> Change:
+    """A statement that changes a table's rows.
+
+    Args:
+        sql: the statement.
+        returning: whether it may return rows.
+        on_conflict: whether it may say what becomes of rows with keys that others have.
 
     Raises:
         UnsupportedError: it has a clause that tables of the warehouse do not support.
     """
     text = Text(sql)
-    text.refuse("CONFLICT", *([] if returning else ["RETURNING"]))
+    refused = (("CONFLICT", on_conflict), ("RETURNING", returning))
+    text.refuse(*(word for word, may_be in refused if not may_be))
     ctes = ""
     if text.next() == "WITH":
         ctes = text.until(*_VERBS) + " "
@@ -256,7 +278,7 @@ def parse_change(sql: str, *, returning: bool = False) -> Change:
     text.at += 1
     match verb:
         case "INSERT":
-            return _insert(text, ctes)
+            return _insert(text, ctes, on_conflict=on_conflict)
         case "DELETE" | "TRUNCATE":
             return _delete(text, ctes)
         case "UPDATE":
@@ -266,20 +288,35 @@ def parse_change(sql: str, *, returning: bool = False) -> Change:
             return _merge(text, ctes)
 
 
-def _insert(text: Text, ctes: str) -> Insert:
+def _insert(text: Text, ctes: str, *, on_conflict: bool) -> Insert:
+    otherwise = ""
     if text.skip("OR"):
-        raise UnsupportedError("Tables of the warehouse have no keys: write INSERT INTO or MERGE.")
+        if not on_conflict:
+            raise UnsupportedError(
+                "Tables of the warehouse have no keys: write INSERT INTO or MERGE."
+            )
+        otherwise = text.next()
+        text.at += 1
     text.skip("INTO")
     target = text.name()
-    if text.skip("AS"):
-        text.name()
+    alias = text.name()[0] if text.skip("AS") else ""
     is_list = text.next() == "(" and text.tokens[text.at + 1][1] not in ("SELECT", "FROM", "WITH")
     columns = text.names_in_brackets() if is_list else None
     by_name = text.skip("BY", "NAME")
     if not by_name:
         text.skip("BY", "POSITION")
-    query = "" if text.skip("DEFAULT", "VALUES") else text.until()
-    return Insert(target=target, columns=columns, by_name=by_name, query=query, ctes=ctes)
+    is_default = text.skip("DEFAULT", "VALUES")
+    query = text.before_clauses()
+    return Insert(
+        target=target,
+        columns=columns,
+        by_name=by_name,
+        query="" if is_default else query,
+        ctes=ctes,
+        alias=alias,
+        otherwise=otherwise,
+        clauses=text.until(),
+    )
 
 
 def _delete(text: Text, ctes: str) -> Delete:
@@ -454,13 +491,16 @@ def at_moment(sql: str, moment: datetime) -> str:
     return text + sql[last:]
 
 
-def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:
+def inserted(
+    change: Insert, target: Target, names: Sequence[str], defaults: Mapping[int, str] = _NOTHING
+) -> str:
     """The rows to be added.
 
     Args:
         change: the statement.
         target: the table.
         names: the columns of `change.query`.
+        defaults: expressions for columns without values, by position; NULL for the others.
 
     Raises:
         QueryError: the columns are not the table's, or more or fewer than the values.
@@ -480,7 +520,7 @@ def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:
     positions = [target.position(column) for column in columns]
     if len({*positions}) != len(positions):
         raise QueryError("A column is named twice.")
-    values = {position: f"v{i}" for i, position in enumerate(positions)}
+    values = {**defaults, **{position: f"v{i}" for i, position in enumerate(positions)}}
     given = ", ".join(f"v{i}" for i in range(len(names)))
     return f"{change.ctes}SELECT {target.typed(values)} FROM ({change.query}) AS v({given})"
 
@@ -570,6 +610,21 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
         return f"{selected} WHERE {condition}"
     others = " CROSS JOIN ".join(Text(source).parts())
     return f"{selected} SEMI JOIN ({others}) ON ({condition})"
+
+
+def all_columns(change: Insert) -> Insert:
+    """The same INSERT of rows that have all columns of the table."""
+    return replace(change, columns=None, by_name=False)
+
+
+def of_rows(change: Insert, rows: str) -> str:
+    """An INSERT of the rows of a relation, which its query has given."""
+    how = "BY NAME " if change.by_name else ""
+    if change.columns is not None:
+        how = f"({', '.join(map(quote, change.columns))}) "
+    verb = f"INSERT OR {change.otherwise}" if change.otherwise else "INSERT"
+    alias = f"AS {quote(change.alias)} " if change.alias else ""
+    return f"{verb} INTO {quote(change.target[-1])} {alias}{how}FROM {rows} {change.clauses}"
 
 
 def search_of(change: Change) -> str:

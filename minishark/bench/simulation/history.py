@@ -1,0 +1,279 @@
+"""Runs one history, and says what was wrong with it.
+
+Sessions run statements while faults happen. When the last fault is mended, every table is read, the
+catalogs are compared with the disks, all is dropped and closed, and nothing may be left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from minishark.bench.simulation.checks import left_behind, misplaced, strays, unexcused
+from minishark.bench.simulation.disks import Disks
+from minishark.bench.simulation.faults import Faults
+from minishark.bench.simulation.fibers import Fiber, Fibers
+from minishark.bench.simulation.hosts import Hosts
+from minishark.bench.simulation.model import Model, updated
+from minishark.bench.simulation.queries import Query
+from minishark.bench.simulation.script import TABLES, Script, Statement, write
+from minishark.bench.simulation.session import SimulatedSession
+from minishark.errors import CatalogError, MinisharkError, PartitionsLostError
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.world import Trace, World
+
+_STARTED_S = 0.3
+_CALM_S = 10.0  # from the last fault until no statement may fail any more
+_HANG_S = 400.0  # from the last fault until all statements must have ended
+_LOOK_S = 1.0
+_LEASES_S = 140.0  # until the files are gone of sessions whose end a node has not heard of
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What has become of a history."""
+
+    script: Script
+    queries: int = 0
+    writes: int = 0
+    faults: int = 0
+    events: int = 0
+    took_s: list[float] = field(default_factory=list)  # simulated time of each statement
+    failures: Counter[str] = field(default_factory=Counter)  # by type, of those that may fail
+    wrong: list[str] = field(default_factory=list)
+    hangs: list[str] = field(default_factory=list)
+    leaks: list[str] = field(default_factory=list)
+    misplaced: list[str] = field(default_factory=list)  # where the catalog is wrong
+    broken: list[str] = field(default_factory=list)  # errors that nobody may see
+
+    @property
+    def complaints(self) -> list[str]:
+        """All that is wrong with it."""
+        named = {
+            "wrong": self.wrong,
+            "hang": self.hangs,
+            "leak": self.leaks,
+            "misplaced": self.misplaced,
+            "error": self.broken,
+        }
+        return [f"{kind}: {text}" for kind, texts in named.items() for text in texts]
+
+
+class _User:
+    """Who runs the statements of a session."""
+
+    def __init__(
+        self, session: SimulatedSession, faults: Faults, outcome: Outcome, seed: str
+    ) -> None:
+        self.session = session
+        self.faults = faults
+        self.outcome = outcome
+        self.model = Model()
+        self.doing: dict[str, str] = {}  # the statement of each thread
+        self._rng = Random(seed)
+        self.is_calm: Callable[[], bool] = lambda: False
+
+    def begin(self) -> None:
+        """Create the tables."""
+        for name in TABLES:
+            self.run(write(self._rng, "create", name), "writer")
+
+    def work(self, statements: tuple[Statement, ...], thread: str) -> None:
+        """Run statements one after the other, with pauses."""
+        for each in statements:
+            self.session.clock.sleep(self._rng.expovariate(1 / self.outcome.script.pause_s))
+            self.run(each, thread)
+        self.doing.pop(thread, None)
+
+    def run(self, statement: Statement, thread: str) -> None:
+        """Run one statement, and note what it returns or changes."""
+        self.doing[thread] = str(statement)
+        was_calm, first = self.is_calm(), self.model.number
+        world = self.session.hosts.world
+        began_s = world.now
+        try:
+            if statement.kind == "query":
+                self._query(statement)
+            else:
+                self._write(statement)
+        except MinisharkError as error:
+            self._failed(statement, error, first, was_calm=was_calm)
+        except Exception:  # noqa: BLE001 - to be told
+            self.outcome.broken.append(f"{statement}: {traceback.format_exc(limit=-4)}")
+        self.outcome.took_s.append(world.now - began_s)
+
+    def _query(self, statement: Statement) -> None:
+        first = self.model.number
+        self.outcome.queries += 1
+        self.model.seen(statement, first, self.session.query(statement.query))
+
+    def _write(self, statement: Statement) -> None:
+        needs = (*statement.query.tables,) if statement.kind == "store" else ()
+        if statement.kind not in ("create", "store"):
+            needs = (statement.table,)
+        if not all(name in self.model.now for name in needs):
+            return
+        self.outcome.writes += 1
+        done = None
+        self.model.writing = statement
+        try:
+            self._change(statement)
+            done = statement
+        finally:
+            self.model.end(done)
+
+    def _change(self, statement: Statement) -> None:
+        session, name = self.session, statement.table
+        match statement.kind:
+            case "create":
+                session.create(name, statement.rows, statement.layout)
+            case "store":
+                session.store(name, statement.query, statement.layout)
+            case "insert":
+                session.change(name, None, lambda _: statement.rows)
+            case "delete":
+                session.change(name, statement.goes, lambda _: ())
+            case "update":
+                session.change(name, statement.goes, lambda rows: updated(rows, statement))
+            case "empty":
+                session.empty(name)
+            case "drop":
+                session.drop(name)
+
+    def _failed(
+        self, statement: Statement, error: MinisharkError, first: int, *, was_calm: bool
+    ) -> None:
+        if isinstance(error, CatalogError) and self.model.may_lack(statement.query.tables, first):
+            return
+        self.outcome.failures[type(error).__name__] += 1
+        if isinstance(error, CatalogError):
+            self.outcome.wrong.append(f"{statement}: {error}")
+        elif was_calm and not self._may_be_lost(error):
+            self.outcome.broken.append(f"{statement}, when all was well: {_told(error)}")
+        elif why := unexcused(error, self.faults):
+            self.outcome.broken.append(f"{statement}: {_told(error)}, but {why}")
+
+    def _may_be_lost(self, error: MinisharkError) -> bool:
+        """Whether rows are lost that can't be had again: no source has them."""
+        if not isinstance(error, PartitionsLostError):
+            return False
+        table = self.session.tables.catalog.find(error.table)
+        is_loaded = table is not None and table.folder in self.session.tables._origins  # noqa: SLF001
+        return not is_loaded or bool(table and table.version)
+
+    def end(self) -> None:
+        """Read all tables, drop them, and leave."""
+        for name in TABLES:
+            if name in self.model.now:
+                self.run(Statement("query", Query("rows", (name,))), "writer")
+                self.run(Statement("query", Query("deep", (name,))), "writer")
+        for name in TABLES:
+            if name in self.model.now:
+                self.run(Statement("drop", Query("rows", (name,)), name), "writer")
+        self.doing["writer"] = "close"
+        self.session.close()
+        self.doing.clear()
+
+
+def run_history(script: Script, trace: Trace | None = None) -> Outcome:
+    """Run a history to its end."""
+    network = Network(jitter_s=script.jitter_s, loss=script.loss, duplication=script.duplication)
+    world = World(script.seed, network, trace=trace)
+    outcome = Outcome(script=script)
+    fibers, disks = Fibers(world), Disks(world)
+    hosts = Hosts(
+        world, disks, nodes=script.nodes, schedulers=script.schedulers, slots=script.slots
+    )
+    fronts = [f"front{i}" for i in range(len(script.writers))]
+    faults = Faults(world=world, hosts=hosts, fronts=fronts)
+    world.run(_STARTED_S)
+    users = [
+        _User(SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front), faults, outcome, front)
+        for front in fronts
+    ]
+    with contextlib.closing(fibers):
+        _Run(world, hosts, fibers, faults, users, outcome).run()
+    outcome.events, outcome.faults = world.events, faults.injected
+    return outcome
+
+
+@dataclass(slots=True)
+class _Run:
+    """The phases of a history."""
+
+    world: World
+    hosts: Hosts
+    fibers: Fibers
+    faults: Faults
+    users: list[_User]
+    outcome: Outcome
+
+    def run(self) -> None:
+        script, world = self.outcome.script, self.world
+        self.faults.plan(script.faults)
+        nodes = tuple(self.hosts.nodes)
+        mended_s = self.faults.ends_s + 0.01
+        world.call(mended_s, lambda: self.faults.mend(nodes))
+        calm_s = mended_s + _CALM_S if script.faults else 0.0
+        workers = []
+        for user, statements, reads in zip(self.users, script.writers, script.readers, strict=True):
+            user.session.start()
+            user.is_calm = lambda: world.now > calm_s
+            workers += [self._worker(user, statements, reads)]
+        if not self._ended(workers, calm_s + _HANG_S):
+            return
+        world.run(max(world.now, calm_s))
+        for user in self.users:
+            self.outcome.wrong += user.model.wrong()
+            user.model.answers.clear()
+            session = user.session
+            tables = tuple(session.tables.catalog)
+            self.outcome.misplaced += misplaced(tables, self.hosts, self.faults)
+            if not script.faults and not script.loss:
+                self.outcome.leaks += strays(session.cluster.store_name, tables, self.hosts)
+        ends = [self.fibers.start(user.session.endpoint, user.end) for user in self.users]
+        if not self._ended(ends, world.now + _HANG_S):
+            return
+        for user in self.users:
+            self.outcome.wrong += user.model.wrong()
+        until_s, left = world.now + _LEASES_S, ["not looked yet"]
+        while left and world.now < until_s:
+            world.run(world.now + _LOOK_S)
+            left = [*left_behind(self.hosts)]
+        self.outcome.leaks += left
+
+    def _worker(
+        self, user: _User, statements: tuple[Statement, ...], reads: tuple[Statement, ...]
+    ) -> Fiber:
+        def work() -> None:
+            user.begin()
+            endpoint = user.session.endpoint
+            reader = self.fibers.start(endpoint, lambda: user.work(reads, "reader"))
+            user.work(statements, "writer")
+            self.fibers.join([reader])
+
+        return self.fibers.start(user.session.endpoint, work)
+
+    def _ended(self, workers: list[Fiber], until_s: float) -> bool:
+        """Run until all workers have ended; whether they have, in time."""
+        self.world.run(until_s, done=lambda: all(worker.over for worker in workers))
+        for worker in workers:
+            if worker.error is not None:
+                text = "".join(traceback.format_exception(worker.error, limit=-4))
+                self.outcome.broken.append(text)
+        if all(worker.over for worker in workers):
+            return True
+        for user in self.users:
+            self.outcome.hangs += [
+                f"{statement} of {user.session.endpoint} does not end"
+                for statement in user.doing.values()
+            ]
+        return False
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

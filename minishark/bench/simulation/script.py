@@ -1,0 +1,179 @@
+"""What happens in a history, drawn from its seed: a cluster, statements of sessions, and faults.
+
+Everything is drawn before anything runs, so a history with fewer statements or faults is the same
+but for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from minishark.bench.simulation.queries import KINDS, Query
+from minishark.bench.simulation.work import Row
+from minishark.query.sinks import Layout
+
+TABLES = ("t", "u", "w")
+_TWO = ("joined", "broadcast")
+_WRITES = ("create", "store", "insert", "insert", "delete", "update", "empty", "drop")
+FAULTS = (
+    "kill_executor",
+    "kill_node",
+    "kill_nodes",
+    "kill_scheduler",
+    "stop_executor",
+    "stop_node",
+    "stop_front",
+    "stop_scheduler",
+    "cut_off",
+    "cut_one_way",
+    "separate",
+    "full_disk",
+    "lost_file",
+    "lost_output",
+    "lost_output",
+    "drain",
+    "join",
+    "drift",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement: a query, or what changes the table of this name."""
+
+    kind: str
+    query: Query
+    table: str = ""
+    layout: Layout = field(default_factory=Layout)
+    rows: tuple[Row, ...] = ()
+    modulo: int = 2  # rows whose value is a multiple of it are deleted or updated
+
+    def goes(self, row: Row) -> bool:
+        """Whether a DELETE or UPDATE means a row."""
+        return row[1] % self.modulo == 0
+
+    def __str__(self) -> str:
+        if self.kind == "query":
+            return f"query {self.query.kind} of {', '.join(self.query.tables)}"
+        return f"{self.kind} {self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong; `target` chooses among those that can be hit then."""
+
+    at_s: float
+    kind: str
+    target: int
+    for_s: float
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.3f} s: {self.kind} for {self.for_s:.3f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A history before it runs."""
+
+    seed: int
+    nodes: int
+    schedulers: int
+    slots: int
+    jitter_s: float
+    loss: float
+    duplication: float
+    pause_s: float  # mean time between statements
+    writers: tuple[tuple[Statement, ...], ...]  # of each session
+    readers: tuple[tuple[Statement, ...], ...]  # of each session: queries at the same time
+    faults: tuple[Fault, ...]
+
+    def kept(self, faults: Sequence[int] | None, statements: Sequence[int] | None) -> Script:
+        """With these faults and statements only, by number; None keeps all."""
+        script = self
+        if faults is not None:
+            script = replace(script, faults=tuple(self.faults[i] for i in faults))
+        if statements is not None:
+            wanted, first, lists = {*statements}, 0, []
+            for each in (*self.writers, *self.readers):
+                lists.append(tuple(s for i, s in enumerate(each, first) if i in wanted))
+                first += len(each)
+            count = len(self.writers)
+            script = replace(script, writers=tuple(lists[:count]), readers=tuple(lists[count:]))
+        return script
+
+    @property
+    def statements(self) -> int:
+        """How many there are."""
+        return sum(map(len, (*self.writers, *self.readers)))
+
+
+def script_of(seed: int, statements: int, faults_max: int) -> Script:
+    """The history of a seed.
+
+    Args:
+        seed: decides everything.
+        statements: of each session.
+        faults_max: the most faults.
+    """
+    rng = Random(f"history {seed}")
+    sessions = rng.choice((1, 1, 2, 3))
+    pause_s = rng.choice((0.005, 0.03, 0.1))
+    horizon_s = 0.5 + statements * (pause_s + 0.05)
+    writes = rng.choice((0.1, 0.3, 0.6))
+    faults = sorted(
+        (
+            Fault(
+                rng.uniform(0.3, horizon_s),
+                rng.choice(FAULTS),
+                rng.randrange(1 << 30),
+                rng.choice((0.05, 0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5),
+            )
+            for _ in range(rng.randint(0, faults_max))
+        ),
+        key=lambda fault: fault.at_s,
+    )
+    return Script(
+        seed=seed,
+        nodes=rng.randint(2, 5),
+        schedulers=rng.choice((1, 2, 2)),
+        slots=rng.choice((1, 2)),
+        jitter_s=rng.choice((0.0, 0.002, 0.05)),
+        loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        duplication=rng.choice((0.0, 0.0, 0.05)),
+        pause_s=pause_s,
+        writers=tuple(
+            tuple(_statement(rng, writes) for _ in range(statements - statements // 3))
+            for _ in range(sessions)
+        ),
+        readers=tuple(
+            tuple(_statement(rng, 0.0) for _ in range(statements // 3)) for _ in range(sessions)
+        ),
+        faults=tuple(faults),
+    )
+
+
+def _statement(rng: Random, writes: float) -> Statement:
+    kind = rng.choice(KINDS)
+    tables = tuple(rng.sample(TABLES, 2 if kind in _TWO else 1))
+    query = Query(kind, tables, rng.randint(1, 4))
+    if rng.random() >= writes:
+        return Statement("query", query)
+    return write(rng, rng.choice(_WRITES), rng.choice(TABLES))
+
+
+def write(rng: Random, kind: str, table: str) -> Statement:
+    """A statement that changes a table."""
+    is_hashed = rng.random() < 0.5
+    layout = Layout(
+        partition_by=("k",) if is_hashed else (),
+        partitions=rng.randint(1, 4),
+        replicas=rng.choice((1, 2, 2, 3)),
+    )
+    rows = tuple(
+        (rng.randrange(12), rng.randrange(100))
+        for _ in range(rng.randint(0 if kind == "create" else 1, 12))
+    )
+    source = Query(rng.choice(("rows", "grouped", "joined")), tuple(rng.sample(TABLES, 2)), 2)
+    return Statement(kind, source, table, layout, rows, rng.randint(2, 4))

@@ -1,0 +1,352 @@
+"""A simulated session: production's tables and query runs over a simulated cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import zmq
+
+from minishark.bench.simulation.attached import SimulatedAttached
+from minishark.bench.simulation.fibers import Fiber, Fibers, SimulatedClock
+from minishark.bench.simulation.hosts import Hosts
+from minishark.bench.simulation.queries import COLUMNS, ENVIRONMENT, Query
+from minishark.bench.simulation.work import SCHEMA, Row, batch_of, bucket_of, rows_of
+from minishark.catalog import (
+    Catalog,
+    CatalogView,
+    ColumnStatistics,
+    Table,
+    TableStatistics,
+)
+from minishark.cluster.backend import Cluster, FragmentRejectedError
+from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.stages.stage import Stage
+from minishark.errors import MinisharkError, PartitionsLostError
+from minishark.expressions import Schema
+from minishark.query.ladder import climb
+from minishark.query.observer import QueryObserver
+from minishark.query.run import QueryRun, Site
+from minishark.query.sinks import CollectRows, Layout, Sink
+from minishark.sources.contract import Pushed, Snapshot, Source, Split
+from minishark.sources.files import FileSource
+from minishark.sources.storage_options import Storage
+from minishark.tables.deltas import without_rows
+from minishark.tables.load import LoadedTable
+from minishark.tables.merging import Merger
+from minishark.tables.replication import Replicator
+from minishark.tables.store import StoreAsTable
+from minishark.tables.tables import NUMBERED, Tables
+
+_HEAL_S = 1.0
+_MERGE_S = 1.5
+
+
+class _Rows(Split):
+    """A part of a simulated source."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self.rows = len(rows)
+        self.bytes = 16 * len(rows)
+
+    def read(self, pushed: Pushed) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(SCHEMA, [batch_of(self._rows)])
+
+
+class Given(Source, Snapshot):
+    """A source with these rows, as one version."""
+
+    schema = COLUMNS
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.name = "given"
+        self.version = "1"
+        self._rows = rows
+        columns = (ColumnStatistics(), ColumnStatistics())
+        self.statistics = TableStatistics(len(rows), 16 * len(rows), columns)
+
+    def resolve(self) -> Snapshot:
+        return self
+
+    def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
+        size = max(1, -(-len(self._rows) // tasks))
+        parts = [self._rows[i : i + size] for i in range(0, len(self._rows), size)]
+        return [_Rows(part) for part in parts or [self._rows]]
+
+
+class _Planning:
+    """In place of the planning database, which knows tables for DuckDB's sake."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def put_table(self, table: Table) -> None:
+        self.names[table.name] = None
+
+    def update_table(self, table: Table) -> None:
+        """Nothing is planned here."""
+
+    def remove_table(self, name: str) -> None:
+        del self.names[name]
+
+    def has_view(self, name: str) -> bool:
+        return False
+
+
+class _Tables(Tables):
+    """The tables of a session, without statistics, which DuckDB measures and merges."""
+
+    def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
+        rows, size = (
+            sum(getattr(p, name) for p in loaded.partitions) for name in ("rows", "bytes")
+        )
+        return TableStatistics(rows, size, tuple(ColumnStatistics() for _ in schema))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A planned query: its stages, and the versions of the tables that it reads."""
+
+    stages: Sequence[Stage]
+    tables: Mapping[str, Table]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rungs:
+    """One query on the ladder."""
+
+    session: SimulatedSession
+    query: Query
+    catalog: Catalog
+    sink: Sink[Any]
+    observer: QueryObserver | None = None
+
+    def plan(self, *, whole: bool) -> _Plan:
+        assert not whole, "no fragment is ever rejected"
+        known = self.catalog.at_once()
+        tables = [known.get(name) for name in self.query.tables]
+        return _Plan(self.query.stages(tables), {t.name.lower(): t for t in tables})
+
+    def compute(self, tables: Sequence[str]) -> None:
+        message = "no table is promised"
+        raise AssertionError(message)
+
+    def execute(self, plan: _Plan, warnings: tuple[str, ...]) -> Any:
+        session, cluster = self.session, self.session.cluster
+        physical: PhysicalPlan = plan.stages[-1].plan
+        with session.query_folder() as folder:
+            run = QueryRun(
+                stages=plan.stages,
+                tables=lambda: {
+                    name: self.catalog.again(table) or table for name, table in plan.tables.items()
+                },
+                site=session.site(folder),
+                store=cluster.store(),
+                folder=folder,
+                output=self.sink.output(physical, ("k", "v", "row")[: len(physical.schema)]),
+                environment=ENVIRONMENT,
+                observer=self.observer,
+            )
+            run.run()
+            return self.sink.finish(run)
+
+    def is_current(self, plan: _Plan) -> bool:
+        return all(self.catalog.again(table) for table in plan.tables.values())
+
+    def restore(self, lost: PartitionsLostError) -> None:
+        self.session.tables.restore(lost)
+
+    def run_in_front_end(self, rejected: FragmentRejectedError) -> Any:
+        raise rejected
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulatedSession:
+    """What a user of the simulated cluster holds."""
+
+    hosts: Hosts
+    fibers: Fibers
+    endpoint: str
+    cluster: SimulatedAttached = field(init=False)
+    tables: Tables = field(init=False)
+    clock: SimulatedClock = field(init=False)
+    writing: Any = field(init=False)
+    threads: list[Fiber] = field(default_factory=list)  # that run until it is closed
+    _merger: Merger = field(init=False)
+    _replicator: Replicator = field(init=False)
+    _folders: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.clock = SimulatedClock(self.fibers, self.endpoint)
+        self.cluster = SimulatedAttached(self.hosts, self.endpoint, self.clock)
+        self.writing = self.clock.lock()
+        cluster = cast("Cluster", self.cluster)
+        self.tables = _Tables(
+            cluster=cluster,
+            planning=cast("PlanningDatabase", _Planning()),
+            placement=lambda: self.cluster.placement("sparrow", 2.0),
+            partitions=3,
+            warn=lambda _: None,
+            observed=self._observed,
+            files=FileSource,
+            storage=Storage(),
+            clock=self.clock,
+        )
+        self._merger = Merger(
+            tables=self.tables,
+            writing=self.writing,
+            is_open=lambda: self.cluster.is_open,
+            is_worn=lambda partition: bool(partition.deltas or partition.deleted),
+        )
+        self._replicator = self.tables.replicator()
+
+    def start(self) -> None:
+        """Begin what runs in the background."""
+        for each in (self.cluster.keep_alive, self._heal, self._merge):
+            self.threads.append(self.fibers.start(self.endpoint, each))
+
+    @contextlib.contextmanager
+    def _observed(self, name: str) -> Iterator[QueryObserver]:
+        yield QueryObserver(number=0, emit=lambda _: None)
+
+    def _heal(self) -> None:
+        while self.cluster.is_open:
+            self.clock.sleep(_HEAL_S)
+            with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
+                self._replicator.heal()
+
+    def _merge(self) -> None:
+        while self.cluster.is_open:
+            self.clock.sleep(_MERGE_S)
+            for table in tuple(self.tables.catalog):
+                with contextlib.suppress(MinisharkError, OSError, RuntimeError):
+                    self._merger.merge(table.name)
+
+    def site(self, folder: str) -> Site:
+        """As the engine's."""
+
+        def placement() -> Any:
+            placed = self.cluster.placement("sparrow", 2.0)
+            self.cluster.make_folder(folder)
+            return placed
+
+        return Site(self.cluster.backend, placement, self.cluster.lost_nodes, self.clock)
+
+    @contextlib.contextmanager
+    def query_folder(self) -> Iterator[str]:
+        """As the engine's."""
+        folder = self.cluster.folder(f"queries/{next(self._folders)}")
+        try:
+            yield folder
+        finally:
+            self.cluster.remove_folder(folder)
+
+    # Statements
+
+    def query(self, query: Query, observer: QueryObserver | None = None) -> list[Row]:
+        """The rows of a query."""
+        rungs = _Rungs(
+            session=self,
+            query=query,
+            catalog=self.tables.catalog,
+            sink=CollectRows(),
+            observer=observer,
+        )
+        return rows_of(climb(rungs))
+
+    def create(self, name: str, rows: Sequence[Row], layout: Layout) -> None:
+        """Load a table, which may replace another."""
+        with self.writing:
+            self.tables.create(name, Given(rows), layout, replace=True)
+
+    def store(self, name: str, query: Query, layout: Layout) -> None:
+        """Store the rows of a query as a table, which may replace another."""
+        with self.writing, self.tables.folder() as folder:
+            sink = StoreAsTable(
+                tables=self.tables, name=name, schema=COLUMNS, folder=folder, layout=layout
+            )
+            rungs = _Rungs(session=self, query=query, catalog=self.tables.catalog, sink=sink)
+            self.tables.publish(climb(rungs), replace=True)
+
+    def drop(self, name: str) -> None:
+        """Drop a table."""
+        with self.writing:
+            self.tables.drop(name)
+
+    def change(
+        self,
+        name: str,
+        goes: Callable[[Row], bool] | None,
+        put: Callable[[Sequence[Row]], Sequence[Row]],
+    ) -> None:
+        """Delete some rows, none if `goes` is None, and add what `put` makes of them.
+
+        So INSERT, DELETE and UPDATE do.
+        """
+        self._restoring(name, lambda table: self._changed(table, goes, put))
+
+    def empty(self, name: str) -> None:
+        """DELETE without a condition."""
+
+        def emptied(table: Table) -> None:
+            self.tables.changed((table, self.tables.deltas.emptied(table)))
+
+        self._restoring(name, emptied)
+
+    def _restoring(self, name: str, change: Callable[[Table], None]) -> None:
+        """Change a table; once more if it had to be restored (`session/memory_writes.py`)."""
+        with self.writing:
+            for is_last in (False, True):
+                table = self.tables.catalog.get(name)
+                try:
+                    change(table)
+                except PartitionsLostError as lost:
+                    if is_last or not lost.table.startswith((NUMBERED, name)):
+                        raise
+                    self.tables.restore(PartitionsLostError(name, lost.partitions, lost.files))
+                else:
+                    return
+
+    def _changed(
+        self,
+        table: Table,
+        goes: Callable[[Row], bool] | None,
+        put: Callable[[Sequence[Row]], Sequence[Row]],
+    ) -> None:
+        new, found = table, [row for row in self._numbered(table) if goes(row)] if goes else []
+        if found:
+            new = without_rows(table, np.array(sorted(row[2] for row in found), np.int64))
+        if added := put(found):
+            count = len(table.partitions)
+            buckets = (
+                pa.array([bucket_of(row, count) for row in added]) if table.is_hashed else None
+            )
+            rows = pa.Table.from_batches([batch_of(added)])
+            new = self.tables.deltas.with_rows(new, rows, buckets)
+        if new is not table:
+            self.tables.changed((table, self.tables.merged(new)))
+
+    def _numbered(self, table: Table) -> list[Row]:
+        """The rows of a table, each with its number in the third column."""
+        numbered = self.tables.numbered(table)
+        rungs = _Rungs(
+            session=self,
+            query=Query("rows", (numbered.name,)),
+            catalog=CatalogView(self.tables.catalog, [numbered]),
+            sink=CollectRows(),
+        )
+        return rows_of(climb(rungs))
+
+    def close(self) -> None:
+        """End the session; its background threads have ended then."""
+        self.cluster.is_open = False
+        self._replicator.stop()
+        self.fibers.join(self.threads)
+        self.cluster.close()

@@ -1,0 +1,60 @@
+"""DataFrames as parts of expressions and joins: `scalar`, `exists`, `lateral_join`.
+
+A DataFrame is bound verb by verb, but what it reads of the query around it (`Column.outer`) is
+known only when that query uses it. Until then its text has marks in place of such columns, which
+are bound as NULLs. The query around it writes its columns with an alias that nobody else has, as
+the subquery may have columns of the same names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+from minishark.dataframe.column import Column, Correlated, Level, Outer, Reference, Subquery
+from minishark.expressions import quote
+
+if TYPE_CHECKING:
+    from minishark.dataframe.lazy_query import LazyQuery
+
+_MARK = re.compile(r'minishark_outer\."(\d*):((?:[^"]|"")*)"')
+_numbers = itertools.count()
+
+
+def new_alias() -> str:
+    """An alias of the query around a subquery."""
+    return f"outer_{next(_numbers)}"
+
+
+def mark(outer: Outer) -> str:
+    """What stands in a text for a column of the query around it."""
+    identity = "" if outer.reference.id is None else outer.reference.id
+    return f"minishark_outer.{quote(f'{identity}:{outer.reference.name}')}"
+
+
+def unmarked(sql: str) -> str:
+    """A text that can be bound alone."""
+    return _MARK.sub("NULL", sql) if "minishark_outer." in sql else sql
+
+
+def parts(sql: str) -> tuple[str | Outer, ...]:
+    """A text, and the columns of the query around it."""
+    found: list[str | Outer] = []
+    place = 0
+    for each in _MARK.finditer(sql):
+        identity = int(each[1]) if each[1] else None
+        found += [sql[place : each.start()], Outer(Reference(each[2].replace('""', '"'), identity))]
+        place = each.end()
+    return (*found, sql[place:])
+
+
+def subquery(query: LazyQuery, before: str, name: str) -> Column:
+    """A query as an expression."""
+    piece = Subquery(before, parts(query.sql()), query.held)
+    return Column((piece,), name, level=Level.ATOM)
+
+
+def correlated(sql: str, resolve: Any) -> str:
+    """The text of a query whose columns of the query around it are resolved there."""
+    return "".join(p if isinstance(p, str) else resolve(Correlated(p)) for p in parts(sql))

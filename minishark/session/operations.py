@@ -1,0 +1,92 @@
+"""Tags of running statements, and their interruption; which session is the active one."""
+
+from __future__ import annotations
+
+import weakref
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from minishark.errors import OptionError
+from minishark.session.engine import TAGS
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from minishark.session.runtime import Runtime
+
+_latest: ContextVar[weakref.ref[Any] | None] = ContextVar("latest", default=None)
+_of_process: list[weakref.ref[Any]] = []
+
+
+def made(session: Any) -> None:
+    """Note a new session: the active one, of this thread and of those that made none."""
+    _latest.set(weakref.ref(session))
+    _of_process[:] = [each for each in _of_process if each() is not None]
+    _of_process.append(weakref.ref(session))
+
+
+class Operations:
+    """The methods of sessions that name, tag and interrupt what runs."""
+
+    _runtime: Runtime
+
+    @classmethod
+    def get_active_session(cls) -> Self | None:
+        """The session that this thread made last, or else the process; None if none is open."""
+        latest = _latest.get()
+        for each in (latest, *reversed(_of_process)):
+            session = None if each is None else each()
+            if session is not None and session.is_open:
+                return session  # type: ignore[no-any-return]
+        return None
+
+    @classmethod
+    def active(cls) -> Self:
+        """As `get_active_session`.
+
+        Raises:
+            OptionError: no session is open.
+        """
+        found = cls.get_active_session()
+        if found is None:
+            raise OptionError("No session is open; make one with minishark.connect().")
+        return found
+
+    def add_tag(self, tag: str) -> None:
+        """Give a tag to the statements that this thread runs from now on, for `interrupt_tag`.
+
+        Raises:
+            OptionError: it is empty, or has a comma.
+        """
+        if not tag or "," in tag:
+            raise OptionError("A tag is a text that is not empty, without commas.")
+        TAGS.set(TAGS.get() | {tag})
+
+    def remove_tag(self, tag: str) -> None:
+        """Give a tag to later statements no more."""
+        TAGS.set(TAGS.get() - {tag})
+
+    def get_tags(self) -> set[str]:
+        """The tags of what this thread runs."""
+        return set(TAGS.get())
+
+    def clear_tags(self) -> None:
+        """Give no tags to later statements."""
+        TAGS.set(frozenset())
+
+    def interrupt_all(self) -> list[str]:
+        """Cancel this session's queries that run now; their numbers."""
+        return self._interrupted(None)
+
+    def interrupt_tag(self, tag: str) -> list[str]:
+        """Cancel those that have a tag; their numbers."""
+        return self._interrupted(tag)
+
+    def interrupt_operation(self, op_id: str) -> list[str]:
+        """Cancel a query by its number, as the page and events have it."""
+        engine = self._runtime.engine
+        return [op_id] if op_id.isdecimal() and engine.cancel(int(op_id)) else []
+
+    def _interrupted(self, tag: str | None) -> list[str]:
+        engine = self._runtime.engine
+        return [str(number) for number in engine.tagged(tag) if engine.cancel(number)]
