@@ -20,6 +20,7 @@ from minishark.errors import (
     ColumnError,
     DataError,
     FunctionError,
+    MinisharkError,
     OptionError,
     QueryError,
     TaskFailedError,
@@ -160,7 +161,16 @@ MISTAKES: dict[str, Mistake] = {
     "values that are too few": (
         sql("INSERT INTO orders VALUES (1)"), QueryError, '"orders" has 4|3 columns', "1 values"
     ),
-    "a setting of DuckDB": (sql("SET threads = 4"), UnsupportedError, "setting", r"connect\(\)"),
+    "a setting of DuckDB": (
+        sql("SET threads = 4"), UnsupportedError, "setting", r"connect\(\) takes task_threads"
+    ),
+    "a setting by PRAGMA": (
+        sql("PRAGMA memory_limit = '1GB'"), UnsupportedError, "setting", "takes memory_limit"
+    ),
+    "IMPORT DATABASE": (sql("IMPORT DATABASE 'x'"), UnsupportedError, "IMPORT", "FROM 'file'"),
+    "a pragma of no table": (
+        sql("PRAGMA table_info('nowhere')"), MinisharkError, "nowhere", "exist"
+    ),
     "an extension": (sql("INSTALL httpfs"), UnsupportedError, "LOAD", "extensions"),
     # Files and data
     "a file in SQL": (
