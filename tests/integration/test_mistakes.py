@@ -171,6 +171,15 @@ MISTAKES: dict[str, Mistake] = {
     "a pragma of no table": (
         sql("PRAGMA table_info('nowhere')"), MinisharkError, "nowhere", "exist"
     ),
+    "an attribute of pandas": (
+        lambda w: w.s.range(3).shape, AttributeError, "'shape'", r"df\.count\(\), len"
+    ),
+    "a method of a Series": (
+        lambda w: w.s.range(3).id.mean(), TypeError, "'mean'", r"df\.agg\(F\.mean"
+    ),
+    "a column of groups": (
+        lambda w: w.s.range(3).group_by("id")["id"], TypeError, "Groups", r"F\.mean\('id'\)"
+    ),
     "an extension": (sql("INSTALL httpfs"), UnsupportedError, "LOAD", "extensions"),
     # Files and data
     "a file in SQL": (
