@@ -256,8 +256,8 @@ class MemoryWrites:
             return values.slice(0, 0)
         numbered = self.engine.tables.numbered(table)
         view = self.engine.seeing(CatalogView(self.engine.planner.catalog, [numbered]))
-        rows = f"SELECT t.* FROM {quote(numbered.name)} AS t {wanted}"
-        return view.run(rows, CollectRows(lossless=True), told=told)[0]
+        whole = f"SELECT t.* FROM {quote(numbered.name)} AS t {wanted}"
+        return view.run(whole, CollectRows(lossless=True), told=told)[0]
 
     # DELETE, UPDATE, MERGE
 
