@@ -14,6 +14,7 @@ import difflib
 import functools
 import itertools
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -31,6 +32,7 @@ from minishark.dataframe.duckdb_functions import (
 )
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, ident, snake_case, spelt_otherwise
+from minishark.dataframe.pandas_names import column_hint
 from minishark.dataframe.types import DataType, duckdb_type
 from minishark.errors import OptionError
 
@@ -101,6 +103,7 @@ class Text:
     sql: str
 
 
+_FIELD = re.compile(r"struct_extract\(.*, '(\w+)'\)")  # of a struct, or a method that is missing
 _FILTERING = ("filter()", "FILTER (WHERE true)")
 _PICKING = frozenset({"first", "last", "first_value", "last_value"})
 
@@ -304,6 +307,18 @@ class Column(CamelCase):
         if name.startswith("_") or spelt_otherwise(name, known) or alike:
             return CamelCase.__getattr__(self, name)
         return self.get_field(name)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Columns are expressions, not functions.
+
+        Raises:
+            TypeError: always; the message says what to write instead of methods that pandas has.
+        """
+        field = _FIELD.search(str(self))
+        if field is None:
+            raise TypeError("A Column is an expression and can't be called.")
+        hint = column_hint(field[1]) or " Functions of columns are in minishark.functions."
+        raise TypeError(f"A Column is an expression and has no method {field[1]!r}.{hint}")
 
     # Operators
 

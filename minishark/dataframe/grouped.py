@@ -67,6 +67,16 @@ class GroupedData(CamelCase):
     pivot_values: tuple[Any, ...] = ()
     positions: tuple[tuple[int, ...], ...] = ()
 
+    def __getitem__(self, name: Any) -> Any:
+        """Groups have no columns of their own.
+
+        Raises:
+            TypeError: always; the message says how columns are aggregated.
+        """
+        raise TypeError(
+            f"Groups have no columns: aggregate, as in .agg(F.mean({name!r})) or .mean({name!r})."
+        )
+
     def agg(self, *aggregates: Column | Mapping[str, str]) -> DataFrame:
         """One row for each group.
 
