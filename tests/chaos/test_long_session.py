@@ -18,6 +18,7 @@ from minishark.session.session import Session
 _QUERIES = 10_000
 _WARM = 1_000
 _GROWTH_MAX = 1.05
+_SLACK = {"front end, MiB": 8.0, "nodes, MiB": 8.0}  # below 1 KiB for each query
 _ROWS = 20_000
 _LONG = "SELECT count(*) FROM range(200000) a(i), range(200000) b(j) WHERE hash(i + j) % 7 = 1"
 
@@ -79,6 +80,8 @@ def test_ten_thousand_queries_leave_nothing() -> None:
                 warm = _figures(session)
         end = _figures(session)
         grown = {
-            name: (warm[name], end[name]) for name in warm if end[name] > _GROWTH_MAX * warm[name]
+            name: (warm[name], end[name])
+            for name in warm
+            if end[name] > _GROWTH_MAX * warm[name] + _SLACK.get(name, 0.0)
         }
         assert {} == grown
