@@ -42,13 +42,21 @@ def _figures(session: Session) -> dict[str, float]:
 
 
 def _cancelled(session: Session) -> None:
-    engine = session._runtime.engine
-    frame = session.sql(_LONG)
-    timer = threading.Timer(0.03, lambda: [engine.cancel(n) for n in [*engine.running]])
-    timer.start()
-    with pytest.raises(QueryCancelledError):
-        frame.collect()
-    timer.join()
+    engine, over = session._runtime.engine, threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(0.03):  # it may not have begun yet
+            for number in [*engine.running]:
+                engine.cancel(number)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(QueryCancelledError):
+            session.sql(_LONG).collect()
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.slow
