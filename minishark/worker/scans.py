@@ -105,7 +105,7 @@ class Scans:
         """
         with self._held:
             for name, pickled in self.reads.items():
-                self.relations[name] = self._relation(name, [*map(_unpickled, pickled)])
+                self.relations[name] = self._relation(name, [*map(unpickled_read, pickled)])
             self._check()
             try:
                 yield self
@@ -156,7 +156,8 @@ class Scans:
         return quote(stream)
 
 
-def _unpickled(pickled: bytes) -> SplitRead:
+def unpickled_read(pickled: bytes) -> SplitRead:
+    """What a task reads of a source; DataError if it can't be unpickled here."""
     try:
         read: SplitRead = cloudpickle.loads(pickled)
     except Exception as error:  # it needs a module that is not here, or the like

@@ -4,7 +4,8 @@ import math
 import random
 
 import pytest
-from linearizable import Kind, Operation, unexplained
+
+from tests.chaos.linearizable import Kind, Operation, unexplained
 
 NEVER = math.inf
 

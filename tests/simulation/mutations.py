@@ -13,7 +13,7 @@ import pytest
 
 from minishark.bench.simulation.attached import SimulatedAttached
 from minishark.catalog import Partition, Table
-from minishark.query.stage_graph import StageGraph, StageNode
+from minishark.query.stage_graph import StageGraph
 from minishark.tables import tables as tables_module
 from minishark.tables.deltas import DeltaWriter
 from minishark.tables.rebalancing import Farewells
@@ -30,15 +30,6 @@ def lost_outputs_stay_lost(patch: pytest.MonkeyPatch) -> None:
 def readers_of_varying_stages_stay(patch: pytest.MonkeyPatch) -> None:
     """What has read rows that will differ when they are computed again is kept."""
     patch.setattr(StageGraph, "_retract", lambda self, missing, cancelled: False)
-
-
-def completions_count_twice(patch: pytest.MonkeyPatch) -> None:
-    """A stage is complete after as many outcomes as it has tasks, also if two are of one task."""
-
-    def is_done(self: StageGraph, node: StageNode) -> bool:
-        return sum(self._times[node.index]) >= node.tasks or self.has_enough(node.index)
-
-    patch.setattr(StageGraph, "_is_done", is_done)
 
 
 def replicas_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +141,6 @@ def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
 MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     lost_outputs_stay_lost,
     readers_of_varying_stages_stay,
-    completions_count_twice,
     replicas_count_before_they_are_written,
     older_versions_return,
     copies_of_older_versions_count,

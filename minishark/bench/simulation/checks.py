@@ -38,13 +38,12 @@ def misplaced(tables: Iterable[Table], hosts: Hosts, faults: Faults) -> Iterator
         for partition in table.partitions:
             if not faults.lost.isdisjoint(partition.files):
                 continue  # a disk that lies is found out by who reads
-            held = 0
             for item in partition_slices(partition):
-                for node in item.locations:
-                    disk = hosts.disks.by_name.get(node)
+                for place in item.locations:
+                    disk = hosts.disks.by_name.get(place)
                     if disk is not None and item.file not in disk.files:
-                        yield f"{node} does not have {item.file}, of {table.name}"
-            held = sum(node in staying for node in partition.locations)
+                        yield f"{place} does not have {item.file}, of {table.name}"
+            held = sum(name in partition.locations for name in staying)
             wanted = min(table.replicas, len(staying))
             if 0 < held < wanted:
                 yield f"partition {partition.index} of {table.name} has {held} of {wanted} replicas"
@@ -56,9 +55,9 @@ def left_behind(hosts: Hosts) -> Iterator[str]:
         for kept in (*service.disk.files, *service.disk.folders):
             yield f"{name} has {kept}"
     for at, machine in hosts.world.machines.items():
-        for name, value in machine.gauges().items():
-            if value and name not in _IDLE:
-                yield f"{at} has {value:g} {name}"
+        for figure, value in machine.gauges().items():
+            if value and figure not in _IDLE:
+                yield f"{at} has {value:g} {figure}"
 
 
 def strays(session: str, tables: Iterable[Table], hosts: Hosts) -> Iterator[str]:

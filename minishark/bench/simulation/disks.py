@@ -54,7 +54,7 @@ class Disk:
         within = f"{folder}/"
         for kept in (self.folders, self.files):
             for name in [name for name in kept if f"{name}/".startswith(within)]:
-                del kept[name]  # type: ignore[attr-defined]
+                del kept[name]
 
     def knows(self, file: str) -> bool:
         """Whether it has any folder of the session of a file."""

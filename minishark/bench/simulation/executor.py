@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, assert_never
 
-import cloudpickle
 import pyarrow as pa
 from msgspec import structs
 
@@ -29,6 +28,7 @@ from minishark.worker.protocol import (
     decode_payload,
     encode,
 )
+from minishark.worker.scans import unpickled_read
 from minishark.worker.task_errors import TaskError, task_errors
 from minishark.worker.writing import StoredFile
 from sparrow_core.protocol.ids import Address, NodeName, endpoint_of
@@ -67,7 +67,7 @@ class _Step(Message, frozen=True):
     key: TaskKey
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Task:
     """A task that runs: its next step, and what the last one has left for it."""
 
@@ -127,7 +127,7 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         shared, payload = self._queue.pop(key)
         job = decode_job(shared)
         assert isinstance(job, StageTask), "nothing else is submitted"
-        self._task = _Task(key, job, decode_payload(payload), self._read)
+        self._task = _Task(key=key, stage=job, payload=decode_payload(payload), next=self._read)
         return [self._soon(key)]
 
     def _soon(self, key: TaskKey) -> Envelope:
@@ -211,7 +211,7 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
 
 
 def _split_rows(pickled: bytes) -> Iterator[Row]:
-    read = cloudpickle.loads(pickled)
+    read = unpickled_read(pickled)
     for split in read.splits:
         with split.read(read.pushed) as reader:
             yield from rows_of(reader.read_all())

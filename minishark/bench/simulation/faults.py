@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from minishark.bench.simulation.disks import File
 from minishark.bench.simulation.hosts import Hosts
@@ -13,6 +14,7 @@ from sparrow_core.sim.world import World
 
 _NODES_MAX = 7
 _LOOK_S = 0.001
+_LOST_AT_ONCE = 0.15  # the chance that an output is lost at one of these moments
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,15 +126,22 @@ class Faults:
         del files[name]
 
     def _lost_output(self, target: int, until_s: float) -> None:
-        """As soon as a query has stored an output, that vanishes."""
-        for service in self.hosts.services.values():
-            outputs = [name for name in service.disk.files if "/queries/" in name]
-            if outputs:
-                self._lose(service.disk.files, outputs[target % len(outputs)])
-                return
-        if self.world.now < until_s:
-            later = self.world.now + _LOOK_S
-            self.world.call(later, lambda: self._lost_output(target, until_s))
+        """At some moment at which a query has outputs, one of them vanishes."""
+        chance = Random(target)
+
+        def look() -> None:
+            outputs = [
+                (service.disk.files, name)
+                for service in self.hosts.services.values()
+                for name in service.disk.files
+                if "/queries/" in name
+            ]
+            if outputs and chance.random() < _LOST_AT_ONCE:
+                self._lose(*chance.choice(outputs))
+            elif self.world.now < until_s:
+                self.world.call(self.world.now + _LOOK_S, look)
+
+        look()
 
     def _drain(self, target: int, until_s: float) -> None:
         if len(self.hosts.alive) > 1 and (node := self._node(target)) is not None:

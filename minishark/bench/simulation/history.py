@@ -169,11 +169,11 @@ class _User:
         """Read all tables, drop them, and leave."""
         for name in TABLES:
             if name in self.model.now:
-                self.run(Statement("query", Query("rows", (name,))), "writer")
-                self.run(Statement("query", Query("deep", (name,))), "writer")
+                self.run(Statement(kind="query", query=Query("rows", (name,))), "writer")
+                self.run(Statement(kind="query", query=Query("deep", (name,))), "writer")
         for name in TABLES:
             if name in self.model.now:
-                self.run(Statement("drop", Query("rows", (name,)), name), "writer")
+                self.run(Statement(kind="drop", query=Query("rows", (name,)), table=name), "writer")
         self.doing["writer"] = "close"
         self.session.close()
         self.doing.clear()
@@ -196,12 +196,15 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
         for front in fronts
     ]
     with contextlib.closing(fibers):
-        _Run(world, hosts, fibers, faults, users, outcome).run()
+        run = _Run(
+            world=world, hosts=hosts, fibers=fibers, faults=faults, users=users, outcome=outcome
+        )
+        run.run()
     outcome.events, outcome.faults = world.events, faults.injected
     return outcome
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Run:
     """The phases of a history."""
 

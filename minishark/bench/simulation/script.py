@@ -39,7 +39,7 @@ FAULTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """A statement: a query, or what changes the table of this name."""
 
@@ -159,7 +159,7 @@ def _statement(rng: Random, writes: float) -> Statement:
     tables = tuple(rng.sample(TABLES, 2 if kind in _TWO else 1))
     query = Query(kind, tables, rng.randint(1, 4))
     if rng.random() >= writes:
-        return Statement("query", query)
+        return Statement(kind="query", query=query)
     return write(rng, rng.choice(_WRITES), rng.choice(TABLES))
 
 
@@ -176,4 +176,11 @@ def write(rng: Random, kind: str, table: str) -> Statement:
         for _ in range(rng.randint(0 if kind == "create" else 1, 12))
     )
     source = Query(rng.choice(("rows", "grouped", "joined")), tuple(rng.sample(TABLES, 2)), 2)
-    return Statement(kind, source, table, layout, rows, rng.randint(2, 4))
+    return Statement(
+        kind=kind,
+        query=source,
+        table=table,
+        layout=layout,
+        rows=rows,
+        modulo=rng.randint(2, 4),
+    )

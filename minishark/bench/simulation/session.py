@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -35,7 +36,6 @@ from minishark.query.observer import QueryObserver
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
-from minishark.sources.files import FileSource
 from minishark.sources.storage_options import Storage
 from minishark.tables.deltas import without_rows
 from minishark.tables.load import LoadedTable
@@ -79,6 +79,11 @@ class Given(Source, Snapshot):
         size = max(1, -(-len(self._rows) // tasks))
         parts = [self._rows[i : i + size] for i in range(0, len(self._rows), size)]
         return [_Rows(part) for part in parts or [self._rows]]
+
+
+def _no_files(path: str | Path) -> Source:
+    message = f"nothing reads files such as {path}"
+    raise AssertionError(message)
 
 
 class _Planning:
@@ -195,7 +200,7 @@ class SimulatedSession:
             partitions=3,
             warn=lambda _: None,
             observed=self._observed,
-            files=FileSource,
+            files=_no_files,
             storage=Storage(),
             clock=self.clock,
         )
