@@ -376,14 +376,21 @@ class Tables:
                 why = f", and {origin.source.name} has changed since"
                 raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
             self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
-            source, layout, pieces = origin.source, known.layout, known.pieces
-            if table.version:
-                self._restore_changed(table, known, lost)
-                return
-            with self.folder() as folder:
-                loaded = self.build(table.name, folder, source, layout, pieces=pieces)
-                self.repeats(loaded, self.content(table))
-                self.publish(loaded, replace=True)
+            # If a statement has changed or dropped the table meanwhile, its version stays: whoever
+            # waits for the rows plans again.
+            with contextlib.suppress(ConflictError):
+                if table.version:
+                    self._restore_changed(table, known, lost)
+                else:
+                    self._load_again(table, known)
+
+    def _load_again(self, table: Table, known: _Loaded) -> None:
+        with self.folder() as folder:
+            loaded = self.build(
+                table.name, folder, known.origin.source, known.layout, pieces=known.pieces
+            )
+            self.repeats(loaded, self.content(table))
+            self.publish(loaded, replace=True, restores=table)
 
     def _restore_changed(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
         """Load lost files of a table again that statements have changed since.
@@ -538,8 +545,16 @@ class Tables:
         with contextlib.closing(self.planning.connection()) as connection:
             return merge_statistics(connection, loaded.measured, columns, size)
 
-    def publish(self, table: Table, *, replace: bool) -> None:
+    def publish(self, table: Table, *, replace: bool, restores: Table | None = None) -> None:
+        """Let statements see a table, in the place of one of that name if it may `replace` it.
+
+        Raises:
+            AlreadyExistsError: there is one already.
+            ConflictError: the version that it `restores` is not current any more.
+        """
         with self._lock:
+            if restores is not None:
+                self._current(restores)
             replaced = self.catalog.get(table.name) if table.name in self.catalog else None
             if replaced is not None and not replace:
                 raise AlreadyExistsError(f"There is a table called {table.name!r} already.")

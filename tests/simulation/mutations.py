@@ -5,6 +5,7 @@ Each function plants one into production code, until its test ends.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -76,7 +77,7 @@ def copies_of_older_versions_count(patch: pytest.MonkeyPatch) -> None:
 
 def changes_undo_moves(patch: pytest.MonkeyPatch) -> None:
     """A change publishes the locations from before it began; replicas may have moved meanwhile."""
-    patch.setattr(tables_module, "_relocated", lambda new, current: new)
+    patch.setattr(tables_module, "_relocated", lambda new, current, doubted: new)
 
 
 def drained_nodes_leave_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -128,6 +129,28 @@ def tasks_die_with_their_executor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeMonitor, "_lose_executor", lose)
 
 
+def nodes_that_come_back_have_new_rows(patch: pytest.MonkeyPatch) -> None:
+    """What a change stored on a node counts, though the node lost its files before it ended."""
+    patch.setattr(Tables, "_doubted", lambda self, old: ())
+
+
+def merges_leave_folders(patch: pytest.MonkeyPatch) -> None:
+    """The folder of a table that is dropped while it is merged is made again, and stays."""
+    patch.setattr(Tables, "_into", lambda self, table: contextlib.nullcontext())
+
+
+def restored_tables_replace_newer_versions(patch: pytest.MonkeyPatch) -> None:
+    """A table that is loaded again replaces what a statement has made of it meanwhile."""
+    original = Tables.publish
+
+    def publish(
+        self: Tables, table: Table, *, replace: bool, restores: Table | None = None
+    ) -> None:
+        original(self, table, replace=replace)
+
+    patch.setattr(Tables, "publish", publish)
+
+
 def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
     """The folder of a table that was replaced is not removed."""
 
@@ -150,5 +173,8 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     deleted_rows_come_back,
     added_rows_are_not_restored,
     tasks_die_with_their_executor,
+    nodes_that_come_back_have_new_rows,
+    merges_leave_folders,
+    restored_tables_replace_newer_versions,
     dropped_tables_keep_their_files,
 )

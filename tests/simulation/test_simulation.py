@@ -24,14 +24,6 @@ from tests.simulation.mutations import MUTATIONS, dropped_tables_keep_their_file
 ROOT = Path(__file__).parents[2]
 STATEMENTS, FAULTS = 40, 16
 
-# Histories in which production code was found to fail, and what it did.
-FOUND = {
-    (1, 30, 0): "merging a table that was replaced meanwhile ended all merging of the session",
-    (29, 30, 8): "DELETE without a condition raised an internal error when a partition was lost",
-    (114, 80, 10): "a table that was replaced while it was merged left its folder behind",
-    (4, 40, 16): "a node that came back empty during an INSERT counted as holder of its rows",
-}
-
 
 def history(seed: int, statements: int = STATEMENTS, faults: int = FAULTS) -> Outcome:
     """The history of a seed."""
@@ -56,13 +48,6 @@ def test_ten_thousand_queries() -> None:
         queries, seed = queries + outcome.queries, seed + 1
         failing += [(outcome.script.seed, outcome.complaints[0])] if outcome.complaints else []
     assert failing == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("drawn", "what"), FOUND.items())
-def test_regressions(drawn: tuple[int, int, int], what: str) -> None:
-    """What the simulator has found stays mended."""
-    assert history(*drawn).complaints == [], what
 
 
 def digest(seed: int) -> str:

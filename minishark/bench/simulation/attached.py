@@ -25,6 +25,7 @@ from sparrow_core.runtime.client_actor import ClientActor
 from sparrow_core.runtime.specs import start_of
 
 _ANSWER_S = 0.001
+_COPY_S = 0.05  # mean time of a copy
 _CALL_S = 2.0  # how long a request waits for nodes that are silent
 _KEEP_EVERY_S = 1.0
 _NODES_WAIT_S = 15.0
@@ -201,7 +202,7 @@ class SimulatedAttached:
         if service is None:
             return False
         self._make((file.rpartition("/")[0],), service)
-        self.travel((target,))
+        self.clock.sleep(self._hosts.world.rng.expovariate(1 / _COPY_S))
         giver = self._hosts.disks.reachable(target, source)
         taker = self._service(target)
         if giver is None or taker is None or taker.disk.is_full or file not in giver.files:
@@ -244,7 +245,7 @@ class SimulatedAttached:
                     break
                 has[folder] = None
                 if folder not in self._made:  # removed meanwhile
-                    self._ask((name,), lambda service, it=folder: service.disk.remove_folder(it))  # type: ignore[misc]
+                    self._ask((name,), partial(_remove, folder))
 
     def close(self) -> None:
         """End the session; its files go."""
@@ -256,3 +257,7 @@ class SimulatedAttached:
     def __getattr__(self, name: str) -> Any:
         message = f"the simulated cluster has no {name}: nothing that is simulated asks for it"
         raise AttributeError(message)
+
+
+def _remove(folder: str, service: Service) -> None:
+    service.disk.remove_folder(folder)

@@ -184,7 +184,7 @@ class SimulatedSession:
     clock: SimulatedClock = field(init=False)
     writing: Any = field(init=False)
     threads: list[Fiber] = field(default_factory=list)  # that run until it is closed
-    _merger: Merger = field(init=False)
+    merger: Merger = field(init=False)
     _replicator: Replicator = field(init=False)
     _folders: Iterator[int] = field(default_factory=itertools.count)
 
@@ -204,7 +204,7 @@ class SimulatedSession:
             storage=Storage(),
             clock=self.clock,
         )
-        self._merger = Merger(
+        self.merger = Merger(
             tables=self.tables,
             writing=self.writing,
             is_open=lambda: self.cluster.is_open,
@@ -232,7 +232,7 @@ class SimulatedSession:
             self.clock.sleep(_MERGE_S)
             for table in tuple(self.tables.catalog):
                 with contextlib.suppress(MinisharkError, OSError, RuntimeError):
-                    self._merger.merge(table.name)
+                    self.merger.merge(table.name)
 
     def site(self, folder: str) -> Site:
         """As the engine's."""

@@ -1,0 +1,129 @@
+"""What the simulator has found in production code, each as the few steps that lead there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from minishark.bench.simulation.checks import strays
+from minishark.bench.simulation.disks import Disks
+from minishark.bench.simulation.fibers import Fibers
+from minishark.bench.simulation.hosts import Hosts
+from minishark.bench.simulation.queries import Query
+from minishark.bench.simulation.session import SimulatedSession
+from minishark.bench.simulation.work import batch_of
+from minishark.errors import MinisharkError, PartitionsLostError
+from minishark.query.sinks import Layout
+from sparrow_core.sim.world import World
+
+ROWS = tuple((i % 5, i) for i in range(12))
+
+
+class Bed:
+    """Three nodes and a session."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self.fibers = fibers
+        self.hosts = Hosts(fibers.world, Disks(fibers.world), nodes=3, schedulers=1, slots=2)
+        fibers.world.run(0.3)
+        self.session = SimulatedSession(hosts=self.hosts, fibers=fibers, endpoint="front0")
+
+    def run(self, steps: Callable[[], None]) -> None:
+        """Run steps as a thread of the session, to their end."""
+        world = self.fibers.world
+        world.run(world.now + 1.0)  # the session hears of the nodes
+        thread = self.fibers.start("front0", steps)
+        world.run(world.now + 60.0, done=lambda: thread.over)
+        assert thread.over
+        if thread.error is not None:
+            raise thread.error
+
+
+@pytest.fixture
+def bed() -> Iterator[Bed]:
+    with contextlib.closing(Fibers(World(1))) as fibers:
+        yield Bed(fibers)
+
+
+def test_table_that_is_replaced_while_it_is_merged(bed: Bed) -> None:
+    """Merging ends without an error, and the folder of the former table is not made again."""
+    session = bed.session
+
+    def replace() -> None:
+        session.create("t", ROWS, Layout(partitions=1))
+
+    def steps() -> None:
+        for milliseconds in range(0, 16, 2):  # at any moment of the load that replaces it
+            session.create("t", ROWS, Layout(partitions=3))
+            session.change("t", None, lambda _: ROWS)
+            replacing = bed.fibers.start("front0", replace)
+            session.clock.sleep(milliseconds / 1000)
+            with contextlib.suppress(MinisharkError):  # what it read is gone
+                session.merger.merge("t")
+            bed.fibers.join([replacing])
+            assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
+
+    bed.run(steps)
+    tables = tuple(session.tables.catalog)
+    assert [*strays(session.cluster.store_name, tables, bed.hosts)] == []
+
+
+def test_emptied_table_with_a_lost_partition(bed: Bed) -> None:
+    """It is restored, as other statements restore it."""
+    session = bed.session
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        table = session.tables.catalog.get("t")
+        for service in bed.hosts.services.values():
+            service.disk.files.pop(table.partitions[0].file, None)
+        with pytest.raises(PartitionsLostError, match="partition 0 of table t"):
+            session.tables.deltas.emptied(table)
+        session.empty("t")
+        assert session.query(Query("rows", ("t",))) == []
+
+    bed.run(steps)
+
+
+def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
+    """They stay, whenever the query that restores it ends; and a table that is dropped stays so."""
+    session = bed.session
+    added = ((7, 7),)
+
+    def steps() -> None:
+        for milliseconds in range(0, 40, 5):
+            session.create("t", ROWS, Layout(partitions=2, replicas=1))
+            file = session.tables.catalog.get("t").partitions[0].file
+            for service in bed.hosts.services.values():
+                service.disk.files.pop(file, None)
+            query = Query("rows", ("t",))
+            reading = bed.fibers.start("front0", lambda query=query: session.query(query))  # type: ignore[misc]
+            session.clock.sleep(milliseconds / 1000)
+            session.change("t", None, lambda _: added)
+            bed.fibers.join([reading])
+            assert sorted(session.query(query)) == sorted((*ROWS, *added))
+
+    bed.run(steps)
+
+
+def test_node_that_comes_back_empty_while_rows_are_added(bed: Bed) -> None:
+    """It has the table's file again, but not the rows that were stored there before."""
+    session = bed.session
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=1, replicas=3))
+        tables = session.tables
+        old = tables.catalog.get("t")
+        node, *others = old.partitions[0].locations
+        new = tables.deltas.with_rows(old, pa.Table.from_batches([batch_of(ROWS)]), None)
+        assert node in new.partitions[0].locations
+        replicator = tables.replicator()
+        assert replicator.moved(old, 0, (), (node,))  # it was lost ...
+        assert replicator.moved(tables.catalog.get("t"), 0, (node,), ())  # ... and copied again
+        tables.changed((old, new))
+        assert set(others) == {*tables.catalog.get("t").partitions[0].locations}
+
+    bed.run(steps)
