@@ -49,6 +49,7 @@ TEST = [
     *SQLALCHEMY,
     *XML,
     *CRYPTO,
+    "altair>=5",
     "flask-cors>=4",  # with flask and moto, an S3 server
     "flask>=3",
     "hypothesis>=6.100",

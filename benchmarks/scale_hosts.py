@@ -7,8 +7,8 @@ Each has an executor with one thread, and the session runs on the first one. All
 machine's cores: with more hosts than cores, only what the network takes is to be compared, so
 choose a rate at which that is most of the time.
 
-Printed are the sums over the 22 queries, and by how much the predictions are off; the times of all
-queries with `--json`.
+Run it on a quiet machine, as it goes by the clock. Printed are the sums over the 22 queries, and by
+how much the predictions are off; the times of all queries with `--json`.
 """
 
 from __future__ import annotations

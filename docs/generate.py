@@ -21,8 +21,9 @@ from typing import Any, get_args
 
 import msgspec
 
+from minishark import functions, types
 from minishark.compiler.rules import rules_table
-from minishark.dataframe import Column, DataFrame, Row, Window, functions, types
+from minishark.dataframe import Column, DataFrame, Row, Window
 from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.python_functions import PYTHON

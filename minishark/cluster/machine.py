@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import resource
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def confine(memory: NodeMemory) -> None:
     """
     # Not RLIMIT_AS, which counts mapped files; a control group needs rights that few have, and
     # kills. Of what is allocated, little may be used: 8 MiB for the stack of each thread.
+    if sys.platform != "linux":
+        return  # it would not be enforced
     allowed = _allocated_bytes() + memory.limit_bytes + _STACKS_BYTES
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limits = [limit for limit in (allowed, soft, hard) if limit != resource.RLIM_INFINITY]

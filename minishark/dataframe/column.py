@@ -13,6 +13,8 @@ import datetime as dt
 import difflib
 import functools
 import itertools
+import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -30,6 +32,7 @@ from minishark.dataframe.duckdb_functions import (
 )
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, ident, snake_case, spelt_otherwise
+from minishark.dataframe.pandas_names import column_hint
 from minishark.dataframe.types import DataType, duckdb_type
 from minishark.errors import OptionError
 
@@ -100,6 +103,7 @@ class Text:
     sql: str
 
 
+_FIELD = re.compile(r"struct_extract\(.*, '(\w+)'\)")  # of a struct, or a method that is missing
 _FILTERING = ("filter()", "FILTER (WHERE true)")
 _PICKING = frozenset({"first", "last", "first_value", "last_value"})
 
@@ -303,6 +307,18 @@ class Column(CamelCase):
         if name.startswith("_") or spelt_otherwise(name, known) or alike:
             return CamelCase.__getattr__(self, name)
         return self.get_field(name)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Columns are expressions, not functions.
+
+        Raises:
+            TypeError: always; the message says what to write instead of methods that pandas has.
+        """
+        field = _FIELD.search(str(self))
+        if field is None:
+            raise TypeError("A Column is an expression and can't be called.")
+        hint = column_hint(field[1]) or " Functions of columns are in minishark.functions."
+        raise TypeError(f"A Column is an expression and has no method {field[1]!r}.{hint}")
 
     # Operators
 
@@ -755,6 +771,35 @@ def has_windows(column: Column) -> bool:
     return any(call.window is not None for call in _calls(column.pieces))
 
 
+def row_number() -> Column:
+    """The number of the row from 1, in the order of rows, which seeds draw by."""
+    return _ROW_NUMBER.column(Kind.ROW)
+
+
+def with_row_numbers(column: Column, number: Column) -> Column:
+    """An expression with a column in place of the number of the row; unchanged without that."""
+    pieces = tuple(
+        piece for each in column.pieces for piece in _with_row_number(each, number)
+    )  # fmt: skip
+    same = len(pieces) == len(column.pieces) and all(map(operator.is_, pieces, column.pieces))
+    return column if same else replace(column, pieces=pieces)
+
+
+def _with_row_number(piece: Piece, number: Column) -> tuple[Piece, ...]:
+    if piece is _ROW_NUMBER:
+        return number.pieces
+    match piece:
+        case Call() | ByType(argument=Column()):
+            changed = {
+                name: with_row_numbers(part, number)
+                for name in ("arguments", "condition", "window", "argument", "decides")
+                if isinstance(part := getattr(piece, name, None), Column)
+            }
+            same = all(part is getattr(piece, name) for name, part in changed.items())
+            return (piece,) if same else (replace(piece, **changed),)  # type: ignore[arg-type]
+    return (piece,)
+
+
 def is_grouped(pieces: Iterable[Piece]) -> bool:
     return any(call.is_grouped for call in _calls(pieces))
 
@@ -859,6 +904,9 @@ class _Whole:
         elif type_.startswith("TIMESTAMP"):
             item = call("floor", call("epoch", item))
         return combine(f"{self.function}(", item, f" AS {self.type})", bare=True)
+
+
+_ROW_NUMBER = Call(function="row_number", arguments=Column(("",)), window=Column(("",)))
 
 
 def column(name: str) -> Column:

@@ -45,6 +45,7 @@ from minishark.dataframe.names import (
     pyspark_method,
     spelt_otherwise,
 )
+from minishark.dataframe.pandas_names import frame_hint
 from minishark.dataframe.partitioned import PartitionPlace, StorageLevel
 from minishark.dataframe.plots import Plots
 from minishark.dataframe.profile import Profile
@@ -156,7 +157,7 @@ class DataFrame(CamelCase):
         meant = spelt_otherwise(name, methods)
         if meant is not None:
             return pyspark_method(self, meant)
-        near = nearest(name, [*self.columns, *methods])
+        near = frame_hint(name) or nearest(name, [*self.columns, *methods])
         raise AttributeError(f"DataFrame has no column or method {name!r}.{near}", name=name)
 
     def __dir__(self) -> list[str]:

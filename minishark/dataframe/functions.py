@@ -42,10 +42,11 @@ from minishark.dataframe.column import (
 from minishark.dataframe.duckdb_functions import described, is_of_rows
 from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
-from minishark.dataframe.python_functions import PYTHON, python_functions, to_char
+from minishark.dataframe.python_functions import python_functions
+from minishark.dataframe.table_functions import udtf
 from minishark.dataframe.templates import function_of
 from minishark.dataframe.udf import arrow_udf, pandas_udf, udf  # noqa: F401 - listed below
-from minishark.errors import OptionError, UnsupportedError
+from minishark.errors import OptionError
 
 # Helpers
 
@@ -239,25 +240,21 @@ def last_value(column_: Any, ignoreNulls: bool = False) -> Column:  # noqa: N803
 
 
 def nth_value(column_: Any, offset: int, ignoreNulls: bool = False) -> Column:  # noqa: N803
-    """The value of the row at a position from 1 of the window's frame.
-
-    Raises:
-        UnsupportedError: NULLs are to be ignored.
-    """
-    if ignoreNulls:
-        raise UnsupportedError("nth_value() counts all rows; filter NULLs out first.")
-    return _aggregate("nth_value", column_, value(offset))
+    """The value of the row at a position from 1 of the window's frame; perhaps without NULLs."""
+    if not ignoreNulls:
+        return _aggregate("nth_value", column_, value(offset))
+    listed = combine(_column(column_), ", ", value(offset), " IGNORE NULLS", bare=True)
+    return Call(function="nth_value", arguments=listed).column(Kind.GROUP)
 
 
 def mode(column_: Any, deterministic: bool = False) -> Column:
-    """The most frequent value; of several, the least if `deterministic`.
-
-    Raises:
-        UnsupportedError: it is to be deterministic.
-    """
-    if deterministic:
-        raise UnsupportedError("mode() takes any of several most frequent values.")
-    return _aggregate("mode", column_)
+    """The most frequent value; of several, the least if `deterministic`."""
+    if not deterministic:
+        return _aggregate("mode", column_)
+    counts = _aggregate("histogram", column_)
+    most = combine("list_max(map_values(", counts, "))", bare=True)
+    often = ("list_filter(map_entries(", counts, "), lambda e_: e_.value = ", most, ")")
+    return combine("list_min(list_transform(", *often, ", lambda e_: e_.key))", bare=True)
 
 
 def approx_count_distinct(column_: Any, rsd: float = 0.05) -> Column:
@@ -391,19 +388,21 @@ def __dir__() -> list[str]:
 for _functions in (higher_order, conversions, randomness):
     globals().update({_name: getattr(_functions, _name) for _name in _functions.__all__})
 globals().update({_name: function_of(_each) for _name, _each in TEMPLATES.items()})
-globals().update(python_functions())
+_in_python = python_functions()
+globals().update(_in_python)
 # Not what is imported here: users see these at Tab.
 _here = (
     *(each.__name__ for each in (higher_order, conversions, randomness)),
-    *(__name__, udf.__module__, to_char.__module__),
+    *(__name__, udf.__module__, udtf.__module__),
 )
 __all__ = [
     _name
     for _name, _item in globals().items()
     if not _name.startswith("_")
-    and (getattr(_item, "__module__", None) in _here or _name in {*TEMPLATES, *PYTHON})
+    and (getattr(_item, "__module__", None) in _here or _name in {*TEMPLATES, *_in_python})
     and inspect.isfunction(_item)
 ]
+__all__ += ["column"]  # another name of `col`
 for _name in __all__:
     if globals()[_name].__name__ == "function":
         globals()[_name].__name__ = globals()[_name].__qualname__ = _name

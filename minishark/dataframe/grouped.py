@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,10 @@ from minishark.dataframe.column import (
     column,
     count_of_rows,
     only_reference,
+    row_number,
     star_call,
     sum_of,
+    with_row_numbers,
 )
 from minishark.dataframe.conversions import struct
 from minishark.dataframe.lazy_query import derived, query_of
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 # Columns that users do not see: the number of a row's session, and its window.
 _BEGINS, _SESSION = "minishark_session", "session_window"
+_ROW = "minishark_row"  # the number of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,16 @@ class GroupedData(CamelCase):
     pivot_values: tuple[Any, ...] = ()
     positions: tuple[tuple[int, ...], ...] = ()
 
+    def __getitem__(self, name: Any) -> Any:
+        """Groups have no columns of their own.
+
+        Raises:
+            TypeError: always; the message says how columns are aggregated.
+        """
+        raise TypeError(
+            f"Groups have no columns: aggregate, as in .agg(F.mean({name!r})) or .mean({name!r})."
+        )
+
     def agg(self, *aggregates: Column | Mapping[str, str]) -> DataFrame:
         """One row for each group.
 
@@ -86,6 +100,12 @@ class GroupedData(CamelCase):
             raise OptionError("agg() takes aggregates, such as functions.sum('a'), at least one.")
         if any(isinstance(key, SessionWindow) for key in self.keys):
             return _with_sessions(self).agg(*columns)
+        # Neither aggregates nor GROUP BY can contain windows, by which seeds number the rows.
+        keys = tuple(with_row_numbers(key, column(_ROW)) for key in self.keys)
+        numbered = [with_row_numbers(each, column(_ROW)) for each in columns]
+        if not all(map(operator.is_, (*keys, *numbered), (*self.keys, *columns))):
+            frame = self.frame.with_column(_ROW, row_number())
+            return replace(self, frame=frame, keys=keys).agg(*numbered)
         return derived(self.frame, self._select(self._pivoted(columns)))
 
     def count(self) -> DataFrame:

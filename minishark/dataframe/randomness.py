@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from minishark.dataframe.column import Call, Column, Kind, Level, call, column_or_name, combine
+from minishark.dataframe.column import (
+    Column,
+    Kind,
+    Level,
+    call,
+    column_or_name,
+    combine,
+    row_number,
+)
 
 _CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DRAW = "(hash(hash({mark})) >> 11)::DOUBLE / 9007199254740992"  # 53 bits, as a double has
@@ -32,9 +40,9 @@ def _draws(seed: Any, sql: str, **arguments: Column) -> Column:
             parts += [arguments[inside], after]
     made = combine(*parts)
     if seed is not None:  # a lambda can't contain the window itself
-        number = Call(function="row_number", arguments=Column(("",)), window=Column(("",)))
-        rows = number.column(Kind.ROW)
-        made = combine("list_transform([", rows, "], lambda row_: ", made, ")[1]", bare=True)
+        made = combine(
+            "list_transform([", row_number(), "], lambda row_: ", made, ")[1]", bare=True
+        )
     return Column(made.pieces, level=Level.ATOM, kind=max(kind, made.kind))
 
 

@@ -247,5 +247,7 @@ def _settings(options: Mapping[str, Any]) -> list[str]:
         renamed = _RENAMED.get(folded, folded)
         if renamed in ("dateformat", "timestampformat"):
             value = date_pattern(str(value))
+        if folded == "nullvalue":  # besides empty values, as in PySpark
+            value = list(dict.fromkeys((value, "")))
         out.append(f"{ident(renamed)} = {literal(value)}")
     return out

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -22,6 +24,26 @@ from minishark.worker.protocol import ScalarFunction, TaskFunction
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
+
+
+_latest: ContextVar[weakref.ref[Any] | None] = ContextVar("latest", default=None)
+_sessions: list[weakref.ref[Any]] = []
+
+
+def note_session(session: Any) -> None:
+    """Note a new session: the latest of this thread, and of those that made none."""
+    _latest.set(weakref.ref(session))
+    _sessions[:] = [each for each in _sessions if each() is not None]
+    _sessions.append(weakref.ref(session))
+
+
+def latest_session() -> Any:
+    """The open session that this thread made last, or else the process; None if there is none."""
+    for each in (_latest.get(), *reversed(_sessions)):
+        session = None if each is None else each()
+        if session is not None and session.is_open:
+            return session
+    return None
 
 
 class Cancellation:

@@ -342,7 +342,8 @@ class Select:
         later = {item.sql for item in self.items if item.plain}
         for text, column in zip(self.source.texts(), self.source.columns, strict=True):
             first = rest[0] if rest else None
-            same = first is not None and first.attribute.name.lower() == column.name.lower()
+            # REPLACE keeps a name as it is in FROM.
+            same = first is not None and first.attribute.name == column.name
             if first is not None and same and first.plain and first.sql == text:
                 rest.pop(0)
             elif first is not None and same and first.aliased and text not in later:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import duckdb
+
 from minishark.dataframe.applied import check_callable, pickled
 from minishark.dataframe.column import Column, Kind, call, column_or_name, sql_type
 from minishark.dataframe.local import declared_columns
 from minishark.dataframe.made_functions import made
+from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
-from minishark.errors import OptionError, UnsupportedError
+from minishark.errors import DataError, OptionError, UnsupportedError
 from minishark.worker.protocol import ScalarFunction
 
 NULL_HANDLINGS = ("default", "special")
@@ -120,9 +123,8 @@ def udf(f: Any = None, returnType: Any = None, *, useArrow: bool | None = None) 
     if not callable(f) or isinstance(f, type):
         return functools.partial(_decorated, udf, f if f is not None else returnType)
     check_callable("udf", f)
-    return PythonFunction(
-        func=f, returns=_type("string" if returnType is None else returnType), run=f
-    )
+    returns = _type("string" if returnType is None else returnType)
+    return PythonFunction(func=f, returns=returns, run=_giving(f, returns))
 
 
 def _decorated(make: Callable[..., Any], type_: Any, f: Callable[..., Any]) -> Any:
@@ -246,16 +248,18 @@ class UserFunctions:
             raise OptionError(f"null_handling is one of {', '.join(NULL_HANDLINGS)}.")
         if not name.isidentifier():
             raise OptionError(f"{name!r} can't be called in SQL; use letters, digits and _.")
+        returns = _type(return_type)
+        run = fn if vectorized else _giving(fn, returns)
         function = ScalarFunction(
             name=name.lower(),
-            pickled=pickled(name, fn),
-            returns=_type(return_type),
+            pickled=pickled(name, run),
+            returns=returns,
             parameters=_parameters(fn, parameters),
             vectorized=vectorized,
             sees_nulls=vectorized or null_handling == "special",
             volatile=not deterministic,
         )
-        self._runtime.register_function(function, fn)
+        self._runtime.register_function(function, run)
         return lambda *columns: call(function.name, *map(column_or_name, columns))
 
     def __call__(
@@ -277,8 +281,39 @@ class UserFunctions:
         self._runtime.remove_function(name.lower())
 
 
+@dataclass(frozen=True, slots=True)
+class OfStruct:
+    """A function that returns structs, as Rows, tuples or mappings, as one of mappings."""
+
+    fn: Callable[..., Any]
+    names: tuple[str, ...]
+
+    def __call__(self, *values: Any) -> Any:
+        found = self.fn(*values)
+        if isinstance(found, tuple | list):
+            return dict(zip(self.names, found, strict=True))
+        return found
+
+
+def _fields_of(type_: str) -> tuple[str, ...]:
+    """The names of a struct's fields; none of another type."""
+    is_struct = type_.startswith("STRUCT(") and not type_.endswith("]")
+    return tuple(name for name, _ in duckdb.sqltype(type_).children) if is_struct else ()
+
+
+def _giving(fn: Callable[..., Any], returns: str) -> Callable[..., Any]:
+    names = _fields_of(returns)
+    return OfStruct(fn, names) if names else fn
+
+
 def _type(type_: Any) -> str:
-    ((_, found),) = declared_columns({"x": sql_type(type_)})
+    try:
+        ((_, found),) = declared_columns({"x": sql_type(type_)})
+    except DataError:
+        if not isinstance(type_, str) or len(type_.split()) == 1:
+            raise
+        fields = (f"{ident(name)} {each}" for name, each in declared_columns(type_))
+        return f"STRUCT({', '.join(fields)})"  # of "a int, b string"
     return found
 
 

@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import duckdb
+
 from minishark.dataframe.column import (
     Column,
     Generator,
+    Level,
     Reference,
     column_or_name,
     filter_condition,
@@ -82,9 +85,23 @@ def _star_qualifier(column: Column) -> str | None:
 
 def _all_items(select: Select, qualifier: str) -> list[Item]:
     found = [i for i in select.items if not qualifier or qualifier in i.attribute.qualifiers]
-    if not found:
-        raise ColumnError(f"There is no DataFrame with the alias {qualifier!r} in this one.")
-    return found
+    return found or _all_fields(select, qualifier)
+
+
+def _all_fields(select: Select, name: str) -> list[Item]:
+    """The fields of a struct, for `name.*`."""
+    try:
+        index, fields = select.find(Reference(name))
+    except ColumnError:
+        index, fields = -1, ()
+    type_ = "" if index < 0 or fields else select.items[index].attribute.type
+    if not type_.startswith("STRUCT(") or type_.endswith("]"):
+        raise ColumnError(
+            f"There is no DataFrame with the alias {name!r} in this one, and no struct so called."
+        )
+    struct = Column((Reference(name),), level=Level.ATOM)
+    names = [field for field, _ in duckdb.sqltype(type_).children]
+    return [select.item(struct.get_field(field).alias(field)) for field in names]
 
 
 def with_columns(select: Select, columns: Mapping[str, Any]) -> Select:

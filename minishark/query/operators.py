@@ -246,6 +246,14 @@ class _Overlay:
     _definitions: list[Profiled] = field(default_factory=list)
     _filter_is_moved: bool = False
 
+    @property
+    def _finds_out(self) -> bool:
+        """Whether DuckDB may know which rows are not wanted while it reads others."""
+        return any(
+            isinstance(node.operator, Join | TopN | Limit | SetOperation)
+            for node, _ in own_operators(self.stage)
+        )
+
     def fit(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         """What is known of a node and all below it; None if the trees do not fit."""
         self._definitions.clear()
@@ -471,10 +479,14 @@ class _Overlay:
     def _leaf(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         if root.inputs or not _may_be(plan, root):
             return None
-        # Where DuckDB reads files itself, it drops rows while it does.
-        rows = root.rows if root.kind != "TABLE_SCAN" or root.read_rows is not None else None
-        if rows is None:
-            self._filter_is_moved = True
+        rows: int | None = root.rows
+        if root.kind == "CTE_SCAN" and not isinstance(plan.operator, CteRef):
+            rows = None  # DuckDB scans once for several scans: with rows that one of them wants
+        elif root.kind == "TABLE_SCAN" and root.read_rows is None:
+            # Where DuckDB reads files itself, it drops rows while it does: those that filters just
+            # above do not want, but also by what joins and limits find out.
+            rows = None
+            self._filter_is_moved |= self._finds_out
         cut = root.read_rows is not None and root.rows < root.read_rows
         return {id(plan): Measure(rows, root.run_s, cut)}
 

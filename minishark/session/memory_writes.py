@@ -243,16 +243,21 @@ class MemoryWrites:
             f"t.{quote(column.name)} = k.{name}"
             for name, column in zip(names, columns, strict=True)
         )
+        wanted = f"SEMI JOIN (SELECT {typed} FROM {given}) AS k ON {equal}"
+        if held is None and len(columns) == 1:  # which scans test
+            casts = (
+                f"CAST({literal(each)} AS {columns[0].type})" for each in values[0].to_pylist()
+            )
+            wanted = f"WHERE t.{quote(columns[0].name)} IN ({', '.join(casts)})"
+        told = f"keys of {table.name}"
+        # Mostly there is none: other columns need not be read, nor rows be numbered.
+        some = f"SELECT t.{quote(columns[0].name)} FROM {quote(table.name)} AS t {wanted} LIMIT 1"
+        if not self.engine.run(some, CollectRows(), told=told)[0].num_rows:
+            return values.slice(0, 0)
         numbered = self.engine.tables.numbered(table)
         view = self.engine.seeing(CatalogView(self.engine.planner.catalog, [numbered]))
-        search = f"FROM {quote(numbered.name)} AS t SEMI JOIN (SELECT {typed} FROM {given}) AS k"
-        # Mostly there is none: the other columns need not be read.
-        for wanted in (quote(ROW_NUMBER), "*"):
-            sql = f"SELECT t.{wanted} {search} ON {equal}"
-            rows = view.run(sql, CollectRows(lossless=True), told=f"keys of {table.name}")[0]
-            if not rows.num_rows:
-                break
-        return rows
+        whole = f"SELECT t.* FROM {quote(numbered.name)} AS t {wanted}"
+        return view.run(whole, CollectRows(lossless=True), told=told)[0]
 
     # DELETE, UPDATE, MERGE
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from minishark.dataframe.runtime import latest_session
 from minishark.errors import OptionError
 from minishark.session.engine import TAGS
 
@@ -13,16 +12,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from minishark.session.runtime import Runtime
-
-_latest: ContextVar[weakref.ref[Any] | None] = ContextVar("latest", default=None)
-_of_process: list[weakref.ref[Any]] = []
-
-
-def made(session: Any) -> None:
-    """Note a new session: the active one, of this thread and of those that made none."""
-    _latest.set(weakref.ref(session))
-    _of_process[:] = [each for each in _of_process if each() is not None]
-    _of_process.append(weakref.ref(session))
 
 
 class Operations:
@@ -33,12 +22,8 @@ class Operations:
     @classmethod
     def get_active_session(cls) -> Self | None:
         """The session that this thread made last, or else the process; None if none is open."""
-        latest = _latest.get()
-        for each in (latest, *reversed(_of_process)):
-            session = None if each is None else each()
-            if session is not None and session.is_open:
-                return session  # type: ignore[no-any-return]
-        return None
+        session: Self | None = latest_session()
+        return session
 
     @classmethod
     def active(cls) -> Self:

@@ -32,6 +32,7 @@ class TaskPrints:
         self._left_out = 0
         self._is_over = False
         self._thread: threading.Thread | None = None
+        self.follower: threading.Thread | None = None  # looks for more, and ends with this
 
     def show(self, executor: str, text: str) -> None:
         """Show what a task has printed; returns at once. Safe to call from any thread."""
@@ -47,20 +48,26 @@ class TaskPrints:
                     target=self._run, name="minishark-prints", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify()
+            self._changed.notify_all()
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is shown any more."""
         return self._is_over
 
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, or until nothing is shown any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over, seconds)
+
     def close(self) -> None:
         """Show what is left, if that does not take long, and no more."""
         with self._changed:
             self._is_over = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(_END_S)
+            self._changed.notify_all()
+        for thread in (self.follower, self._thread):
+            if thread is not None:
+                thread.join(_END_S)
 
     def _run(self) -> None:
         while True:
@@ -110,7 +117,7 @@ class CallPrints:
         if self._thread is None and self._prints.are_shown:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(
+                    self._thread = self._prints.follower = threading.Thread(
                         target=self._run, name="minishark-call-prints", daemon=True
                     )
                     self._thread.start()
@@ -128,7 +135,7 @@ class CallPrints:
     def _run(self) -> None:
         busy_s = time.monotonic()
         while True:
-            time.sleep(_LOOK_S)
+            self._prints.pause(_LOOK_S)
             self._look()
             if self._is_busy():
                 busy_s = time.monotonic()

@@ -501,7 +501,8 @@ class ScratchDatabase:
             search: the schema in which names are looked up first, if not the cluster's tables'.
         """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
-        with self._lock, self._shared.lock, self._shows(sql) as shown:
+        # Settings are changed outside of it: a statement that fails lets no other one run.
+        with self._lock, self._shared.lock, self._shows(sql) as shown, self._types_of_users():
             names = [name for name in shown if not name.startswith(hidden)]
             if search:
                 self._run(f"USE {search}")
@@ -516,7 +517,7 @@ class ScratchDatabase:
                     create = f"CREATE TABLE {created} AS FROM temp.{quote(name)} LIMIT 0"
                     self._run(described or create)
                     self._run(f"DROP VIEW temp.{quote(name)}")
-                return self._handed_out(sql)
+                return self._answer(sql)
             finally:
                 self._run("ROLLBACK")
                 if search:
@@ -774,9 +775,14 @@ class ScratchDatabase:
 
     def _handed_out(self, sql: str) -> pa.Table:
         """A statement's answer in the types in which users get results."""
+        with self._types_of_users():
+            return self._answer(sql)
+
+    @contextlib.contextmanager
+    def _types_of_users(self) -> Iterator[None]:
         self._run("SET SESSION arrow_lossless_conversion = false")
         try:
-            return self._answer(sql)
+            yield
         finally:
             self._run("SET SESSION arrow_lossless_conversion = true")
 

@@ -31,6 +31,8 @@ from minishark.dataframe.local import SchemaLike, local_table
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.parameters import with_dollars, with_values
 from minishark.dataframe.reader import DataFrameReader
+from minishark.dataframe.runtime import note_session
+from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
 from minishark.errors import CatalogError, OptionError, UnsupportedError
@@ -47,7 +49,7 @@ from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table
 from minishark.session.connect import check_placement
 from minishark.session.engine import Engine
 from minishark.session.lazy import imported
-from minishark.session.operations import Operations, made
+from minishark.session.operations import Operations
 from minishark.session.page import serve_session, share, show
 from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
@@ -125,7 +127,7 @@ class Session(Operations, CamelCase):
         if event_log is not None:
             self._watcher.write_to(event_log)
         is_here(self._name, self)
-        made(self)
+        note_session(self)
         # DuckDB complains on stderr of connections that are still open when Python ends.
         atexit.register(self.stop)
 
@@ -588,10 +590,16 @@ class Session(Operations, CamelCase):
         """How many partitions `parallelize` makes: one per slot."""
         return self.total_slots
 
-    @property
-    def empty_dataframe(self) -> DataFrame:
-        """A DataFrame without rows; of one column, as SQL has no table without."""
-        return self.sql("SELECT NULL AS empty WHERE false")
+    def empty_dataframe(self, schema: SchemaLike) -> DataFrame:
+        """A DataFrame without rows.
+
+        Args:
+            schema: names and types of its columns, at least one.
+
+        Raises:
+            DataError: the schema is not understood.
+        """
+        return self.create_dataframe([], schema)
 
     def _calls(self) -> Calls:
         self._runtime.engine.check_open()
@@ -615,6 +623,16 @@ class Session(Operations, CamelCase):
     def udf(self) -> UserFunctions:
         """Python functions that SQL can call: `session.udf.register(...)`, `@session.udf(...)`."""
         return UserFunctions(self._runtime)
+
+    @property
+    def udtf(self) -> TableFunctions:
+        """Table functions in Python that SQL can call: `session.udtf.register(name, f)`."""
+        return TableFunctions(self._runtime)
+
+    @property
+    def tvf(self) -> TableValued:
+        """Generators of rows as DataFrames: `session.tvf.explode(...)`."""
+        return TableValued(self._runtime)
 
     def program(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -14,7 +13,7 @@ from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
-from minishark.errors import CatalogError, QueryError, UnsupportedError
+from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import transact
@@ -32,6 +31,11 @@ _WAREHOUSE = (
     "in memory already."
 )
 
+# Settings of DuckDB that options of `connect` stand for.
+_OPTIONS = {
+    "threads": "task_threads and executors_per_node",
+    "memory": "memory_limit",
+}
 
 _DEFINES = (kinds.FrontEndCommand, kinds.Definition, kinds.CreateEnum)
 
@@ -117,7 +121,11 @@ class Statements:
                 view = name if is_view else ""
                 runtime.definitions.define(sql, own=own and not engine.is_root, view=view)
             case kinds.Setting(is_reserved=True):
-                raise UnsupportedError("minishark chooses this setting itself; see connect().")
+                known = (option for word, option in _OPTIONS.items() if word in sql.lower())
+                option = next(known, "memory, nodes and more")
+                raise UnsupportedError(
+                    f"minishark chooses this setting itself: connect() takes {option}."
+                )
             case kinds.Setting():
                 runtime.definitions.set(sql)
             case kinds.SetVariable():
@@ -151,8 +159,13 @@ class Statements:
                 bound = runtime.planner.bind(sql, parsed)
             except QueryError as error:
                 if runtime.scratch.has_own:
-                    with contextlib.suppress(QueryError, CatalogError):
+                    try:
                         return self._query_in_scratch(sql, explain)
+                    except (QueryError, CatalogError):
+                        pass
+                    except TaskFailedError as same:
+                        if str(same) != str(error):  # it binds there, but fails
+                            raise
                 raise QueryError(f"{error}{variable_advice(str(error))}") from error
             return statement_frame(runtime, sql, bound.schema, explain=explain)
 

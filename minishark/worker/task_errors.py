@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from minishark.compiler.sql.advice import advised
 from minishark.errors import DataError
 from minishark.worker.host_files import FetchInterruptedError
 from minishark.worker.protocol import ProblemDetail, TaskProblem
@@ -82,4 +83,4 @@ def task_errors() -> Iterator[None]:
     except MemoryError as error:
         raise TaskError(TaskProblem.RESOURCE, out_of_memory("MemoryError")) from error
     except (duckdb.Error, pa.ArrowException) as error:
-        raise TaskError(TaskProblem.SQL, str(error)) from error
+        raise TaskError(TaskProblem.SQL, advised(str(error))) from error

@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sparrow_core.policy.disciplines import make_discipline
-from sparrow_core.policy.placement import check_placement
+from sparrow_core.policy.placement import make_placement
 from sparrow_core.protocol.errors import SparrowError
+from sparrow_core.sim.express import ExpressCluster
 
 P = TypeVar("P")
 
@@ -39,21 +39,21 @@ def check_names(parameter: str, names: Sequence[str], known: Collection[str]) ->
 
 
 def check_placements(names: Sequence[str], also: Collection[str] = ()) -> None:
-    """Raise ValueError if a name is no placement and none of the others."""
+    """Raise ValueError if a name is no placement and none of the others; plug-ins are imported."""
     for name in names:
         if name not in also:
             try:
-                check_placement(name, 1.0)
+                make_placement(name)
             except SparrowError as error:
                 others = f", nor {', '.join(also)}" if also else ""
                 raise ValueError(f"placements: {error}{others}") from error
 
 
 def check_policies(names: Sequence[str]) -> None:
-    """Raise ValueError if a name is no queue discipline."""
+    """Raise ValueError if a name is no queue discipline, or none that `express` simulates."""
     for name in names:
         try:
-            make_discipline(name)
+            ExpressCluster(nodes=1, policy=name)
         except SparrowError as error:
             raise ValueError(f"policies: {error}") from error
 

@@ -24,6 +24,7 @@ from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer
+from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import Claim, NodeLevel, TaskSpec, claim_of
@@ -143,7 +144,11 @@ class _Node:
 
 
 class ExpressCluster:
-    """Nodes (n0, n1 ...) and schedulers without faults."""
+    """Nodes (n0, n1 ...) and schedulers without faults.
+
+    Raises:
+        SparrowError: There is no such queue discipline, or it is one that queues at executors.
+    """
 
     def __init__(
         self,
@@ -157,6 +162,9 @@ class ExpressCluster:
         schedulers: int = 1,  # among which jobs are dealt in turn; each has its own policies
         heartbeat_s: float | None = None,  # of nodes, for placements that listen to them
     ) -> None:
+        if make_discipline(policy).unbounded:
+            text = f"policy {policy!r} queues at executors, which is not simulated here"
+            raise SparrowError(text)
         network = network or Network()
         self.ended_s: dict[JobId, float] = {}  # response times of finished jobs
         # If set, called at the start (job, 1, time) and end (job, -1, time) of each task.

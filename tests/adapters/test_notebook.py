@@ -183,8 +183,24 @@ def test_plots(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="too many for a plot"):
         session.range(1_000_001).plot.line()
     monkeypatch.setattr("minishark.dataframe.plots.find_spec", lambda name: None)
-    with pytest.raises(OptionError, match="pandas and matplotlib, or polars and Altair"):
+    with pytest.raises(OptionError, match="pandas and matplotlib or polars and altair"):
         frame.plot()
+    with pytest.raises(OptionError, match="need polars and altair"):
+        frame.plot(backend="altair")
+
+
+def test_charts(session: Session) -> None:
+    """By Altair, if that is asked for."""
+    frame = session.table("nation")
+    points = frame.plot.scatter(x="n_nationkey", y="n_regionkey", backend="altair").to_dict()
+    assert "point" in str(points["mark"])
+    assert "n_regionkey" == points["encoding"]["y"]["field"]
+    assert "line" in str(frame.plot(x="n_nationkey", y="n_regionkey", backend="altair").to_dict())
+    for wrong, named in ((frame.plot.hist, "'hist'"), (frame.plot.nothing, "'nothing'")):
+        with pytest.raises(OptionError, match=named):
+            wrong(backend="altair")
+    with pytest.raises(OptionError, match="matplotlib or altair, not 'plotly'"):
+        frame.plot(backend="plotly")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from minishark.session.session import Session
 _QUERIES = 10_000
 _WARM = 1_000
 _GROWTH_MAX = 1.05
+_SLACK = {"front end, MiB": 8.0, "nodes, MiB": 8.0}  # below 1 KiB for each query
 _ROWS = 20_000
 _LONG = "SELECT count(*) FROM range(200000) a(i), range(200000) b(j) WHERE hash(i + j) % 7 = 1"
 
@@ -41,13 +42,21 @@ def _figures(session: Session) -> dict[str, float]:
 
 
 def _cancelled(session: Session) -> None:
-    engine = session._runtime.engine
-    frame = session.sql(_LONG)
-    timer = threading.Timer(0.03, lambda: [engine.cancel(n) for n in [*engine.running]])
-    timer.start()
-    with pytest.raises(QueryCancelledError):
-        frame.collect()
-    timer.join()
+    engine, over = session._runtime.engine, threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(0.03):  # it may not have begun yet
+            for number in [*engine.running]:
+                engine.cancel(number)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(QueryCancelledError):
+            session.sql(_LONG).collect()
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.mark.slow
@@ -79,6 +88,8 @@ def test_ten_thousand_queries_leave_nothing() -> None:
                 warm = _figures(session)
         end = _figures(session)
         grown = {
-            name: (warm[name], end[name]) for name in warm if end[name] > _GROWTH_MAX * warm[name]
+            name: (warm[name], end[name])
+            for name in warm
+            if end[name] > _GROWTH_MAX * warm[name] + _SLACK.get(name, 0.0)
         }
         assert {} == grown

@@ -148,6 +148,8 @@ def test_the_last_query_is_explained_and_profiled(shell: Interpreter) -> None:
         (".tabels", "did you mean .tables?"),
         (".kil", "did you mean .kill-executor?"),
         (".import", "did you mean .load?"),
+        (".headers off", "names of columns are always shown"),
+        (".shell ls", "press Ctrl-Z"),
         (".foo", r"no command .foo: .help lists them all"),
         (".mode", "Write .mode and one of table, csv"),
         (".zzz", ".help lists them all"),

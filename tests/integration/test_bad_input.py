@@ -154,7 +154,14 @@ def _requests() -> list[bytes]:
     peer = StoreLocation("x", "h", "/m", "/d", "ipc:///none")
     requests = (
         wire.Hello(wire.own_versions()),
-        wire.KeepSession(session="s-nobody", location=peer, user="u", pid=1, started_s=0.0),
+        wire.KeepSession(
+            session="s-nobody",
+            location=peer,
+            user="u",
+            pid=1,
+            started_s=0.0,
+            versions=wire.own_versions(),
+        ),
         wire.EndSession("s-nobody"),
         wire.MakeFolder("s-nobody/a"),
         wire.RemoveFolder("s-nobody"),

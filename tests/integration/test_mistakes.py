@@ -20,6 +20,7 @@ from minishark.errors import (
     ColumnError,
     DataError,
     FunctionError,
+    MinisharkError,
     OptionError,
     QueryError,
     TaskFailedError,
@@ -160,7 +161,25 @@ MISTAKES: dict[str, Mistake] = {
     "values that are too few": (
         sql("INSERT INTO orders VALUES (1)"), QueryError, '"orders" has 4|3 columns', "1 values"
     ),
-    "a setting of DuckDB": (sql("SET threads = 4"), UnsupportedError, "setting", r"connect\(\)"),
+    "a setting of DuckDB": (
+        sql("SET threads = 4"), UnsupportedError, "setting", r"connect\(\) takes task_threads"
+    ),
+    "a setting by PRAGMA": (
+        sql("PRAGMA memory_limit = '1GB'"), UnsupportedError, "setting", "takes memory_limit"
+    ),
+    "IMPORT DATABASE": (sql("IMPORT DATABASE 'x'"), UnsupportedError, "IMPORT", "FROM 'file'"),
+    "a pragma of no table": (
+        sql("PRAGMA table_info('nowhere')"), MinisharkError, "nowhere", "exist"
+    ),
+    "an attribute of pandas": (
+        lambda w: w.s.range(3).shape, AttributeError, "'shape'", r"df\.count\(\), len"
+    ),
+    "a method of a Series": (
+        lambda w: w.s.range(3).id.mean(), TypeError, "'mean'", r"df\.agg\(F\.mean"
+    ),
+    "a column of groups": (
+        lambda w: w.s.range(3).group_by("id")["id"], TypeError, "Groups", r"F\.mean\('id'\)"
+    ),
     "an extension": (sql("INSTALL httpfs"), UnsupportedError, "LOAD", "extensions"),
     # Files and data
     "a file in SQL": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
 from minishark import types as T  # noqa: N812 - as PySpark's users call it
+from minishark.dataframe.types import duckdb_type
 from minishark.errors import (
     CatalogError,
+    ColumnError,
     ExecutionError,
     OptionError,
     QueryCancelledError,
@@ -44,13 +47,13 @@ def test_types_and_rows(toy_session: Session) -> None:
     assert [("a", "BIGINT"), ("b", "VARCHAR[]")] == made.dtypes
     assert "struct<a:bigint,b:array<string>>" == schema.simpleString()
     assert "MAP(VARCHAR, DECIMAL(10, 2))" == T.MapType(T.StringType(), T.DecimalType(10, 2)).sql()
-    assert 'STRUCT("a" INT, "b" VARCHAR[])' == T.duckdb_type("struct<a:INT,b:array<string>>")
+    assert 'STRUCT("a" INT, "b" VARCHAR[])' == duckdb_type("struct<a:INT,b:array<string>>")
     person = Row("name", "age")
     assert [Row(name="Ada", age=36)] == toy_session.create_dataframe([person("Ada", 36)]).collect()
     assert {"name": "Ada", "age": 36} == person("Ada", 36).asDict()
     for wrong in ("array<int", "map<int>"):
         with pytest.raises(OptionError, match="no type"):
-            T.duckdb_type(wrong)
+            duckdb_type(wrong)
 
 
 def test_sql_takes_values_and_frames(toy_session: Session, frame: DataFrame) -> None:
@@ -242,7 +245,7 @@ def test_sums_of_whole_numbers_are_bigint(toy_session: Session, frame: DataFrame
     for grouped in (frame.group_by("k").sum(), frame.group_by("k").agg({"v": "sum"})):
         assert ("sum(v)", "BIGINT") == grouped.dtypes[1]
     big = toy_session.create_dataframe([(2**62,)] * 2, "x bigint")
-    with pytest.raises(ExecutionError, match="out of range"):
+    with pytest.raises(ExecutionError, match="BIGINT, as in PySpark"):
         big.agg(F.sum("x")).collect()
     assert [(None,)] == values(big.agg(F.try_sum("x")))
     assert [(2**63,)] == values(big.agg(F.expr("sum(x)")))
@@ -270,6 +273,9 @@ def test_a_seed_repeats_random_numbers(toy_session: Session) -> None:
     ):
         assert chosen.collect() == chosen.collect()
         assert chosen.columns == ["id"]
+    folds = rows.groupBy((F.rand(3) * 2).cast("int").alias("fold"))
+    mean = folds.agg(F.avg(F.rand(3)).alias("m")).orderBy("fold").collect()
+    assert [(0, 0.25), (1, 0.75)] == [(row.fold, round(row.m * 4) / 4) for row in mean]
     rows.unpersist()
 
 
@@ -374,6 +380,7 @@ def test_tags_interrupt_queries(toy_session: Session) -> None:
 
 def test_settings_and_caches(toy_session: Session, tmp_path: Path) -> None:
     """All settings; rows in caches are freed, and computed again."""
+    assert [] == toy_session.emptyDataFrame("a int").collect()
     assert "threads" in toy_session.conf.getAll
     assert toy_session.conf.isModifiable("timezone")
     assert not toy_session.conf.isModifiable("spark.sql.shuffle.partitions")
@@ -390,3 +397,59 @@ def test_settings_and_caches(toy_session: Session, tmp_path: Path) -> None:
     assert [0, 2, 4] == sorted(n for _, n in pairs.sampleByKey(False, {0: 1.0}).collect())
     items.saveAsPickleFile(str(tmp_path / "pickles"))
     assert 2 == len(list((tmp_path / "pickles").iterdir()))
+
+
+def test_functions_that_return_structs(toy_session: Session) -> None:
+    """Tuples or Rows of fields in PySpark's notation; `s.*` are the fields, and NaN stays NaN."""
+    pair = F.udf(lambda n: (n, str(n)) if n else None, "a bigint, b string")
+    made = toy_session.range(2).select(pair("id").alias("s")).select("s.*")
+    assert ["a", "b"] == made.columns
+    assert [(1, "1"), (None, None)] == values(made)
+    toy_session.udf.register("twin", lambda n: Row(a=n, b=n), "struct<a:int,b:int>")
+    assert [({"a": 1, "b": 1},)] == values(toy_session.sql("SELECT twin(1) AS t"))
+    wrong = F.udf(lambda n: float("nan"), "double")
+    assert [(True,)] == values(toy_session.range(1).select(F.isnan(wrong("id"))))
+    with pytest.raises(ColumnError, match="no struct"):
+        toy_session.range(1).select("s.*")
+
+
+def test_table_functions(toy_session: Session) -> None:
+    """Classes as table functions, in Python and in SQL; generators as DataFrames."""
+
+    @F.udtf(returnType="a: int, b: string")
+    class Counted:
+        def __init__(self) -> None:
+            self.n = 0
+
+        def eval(self, up_to: int) -> Iterator[tuple[int, str]]:
+            for number in range(up_to):
+                self.n += 1
+                yield number, "x" * number
+
+        def terminate(self) -> Iterator[tuple[int, None]]:
+            yield self.n, None
+
+    class Greeting:
+        def eval(self) -> Iterator[tuple[str, str]]:
+            yield "hello", "world"
+
+    assert [(0, ""), (1, "x"), (2, None)] == values(Counted(F.lit(2)))
+    assert [("hello", "world")] == values(F.udtf(Greeting, returnType="a string, b string")())
+    toy_session.udtf.register("counted", Counted)
+    joined = "SELECT t.id, c.a FROM range(2) t(id), LATERAL counted(t.id::INT) c WHERE b IS NULL"
+    assert [(0, 0), (1, 1)] == values(toy_session.sql(joined))
+    rows = toy_session.create_dataframe([(1, [5, 3]), (2, [])], "id int, xs array<int>")
+    parts = toy_session.tvf.explode(rows.xs.outer()).toDF("x")
+    assert [(1, 3), (1, 5)] == values(rows.lateralJoin(parts).select("id", "x"))
+    with pytest.raises(OptionError, match="returnType"):
+        F.udtf(Greeting)
+
+
+def test_names_and_files_as_written(toy_session: Session, tmp_path: Path) -> None:
+    """An alias may differ in case alone; empty values are NULL besides `nullValue`."""
+    made = toy_session.create_dataframe([(1, 2)], ["uid", "other"])
+    assert ["UID", "other"] == made.select(F.col("uid").alias("UID"), "other").columns
+    assert ["UID", "other"] == made.withColumn("UID", F.col("uid") + 1).columns
+    (tmp_path / "x.csv").write_text("a,b\n1,NA\n2,\n3,x\n")
+    read = toy_session.read.option("header", True).option("nullValue", "NA")
+    assert 2 == read.csv(str(tmp_path / "x.csv")).filter("b IS NULL").count()

@@ -339,6 +339,8 @@ def test_values_that_make_no_sense_are_refused_with_a_sentence(name: str) -> Non
         ("sticky-srpt", {"policies": ["lifo"]}, "policy 'lifo' is none of"),
         ("soft-constraints", {"replicas": 500}, "at most one on each of 100 nodes"),
         ("past-sparrow", {"placements": ["best"]}, "nor central"),
+        ("past-sparrow", {"placements": ["no:Such"]}, "cannot load placement 'no:Such'"),
+        ("replay", {"policies": ["no_queue"]}, "queues at executors, which is not simulated"),
     ],
 )
 def test_refusals_say_what_would_be_right(

@@ -22,6 +22,7 @@ from minishark.cluster.wire import (
     Kept,
     RemoveFile,
     Report,
+    own_versions,
 )
 from minishark.worker.memory import NodeMemory
 from minishark.worker.protocol import StoreLocation
@@ -63,6 +64,7 @@ def kept(name: str, *released: str) -> KeepSession:
         pid=os.getpid(),
         started_s=psutil.Process().create_time(),
         released=released,
+        versions=own_versions(),
     )
 
 

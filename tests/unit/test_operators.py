@@ -143,6 +143,20 @@ def test_a_filter_that_moved_leaves_rows_unknown_in_between() -> None:
     assert [2, None, None, None, None] == rows(root, outcome(ran("HASH_GROUP_BY", 2, moved)))
 
 
+def test_files_are_read_without_rows_that_nobody_wants() -> None:
+    """What filters drop there is known; what joins find out is not. One scan may serve two."""
+    files = ran("TABLE_SCAN", 7)
+    grouped = plan(Aggregate((KEY,), ()), filtered(scan("a")))
+    assert [3, 7, None] == rows(grouped, outcome(ran("HASH_GROUP_BY", 3, files)))
+    both = joined(filtered(scan("a")), scan("b"), JoinKind.INNER)
+    found = ran("HASH_JOIN", 4, files, read("b", 8), join="INNER")
+    assert [4, None, None, None] == rows(both, outcome(found))
+    once = [ran("FILTER", n, ran("CTE_SCAN", 9)) for n in (2, 3)]
+    root = joined(filtered(scan("a")), filtered(scan("b")), JoinKind.INNER)
+    found = ran("HASH_JOIN", 1, *once, join="INNER")
+    assert [1, None, None, None, None] == rows(root, outcome(found))
+
+
 @pytest.mark.parametrize("kind", ["UNGROUPED_AGGREGATE", "WINDOW", "A_NEW_OPERATOR"])
 def test_where_the_trees_do_not_fit_only_the_output_is_known(kind: str) -> None:
     """Nothing is guessed; times are unknown as well."""

@@ -177,9 +177,11 @@ def test_task_error_without_detail() -> None:
     [
         ("cancelled", QueryCancelledError),
         ("no_nodes", ClusterError),
+        ("no_executors", ClusterError),
         ("no_scheduler", ClusterError),
+        ("protocol", ClusterError),
         ("task_lost", TasksLostError),
-        ("protocol", ExecutionError),
+        ("internal", ExecutionError),
     ],
 )
 def test_job_errors(kind: str, error: type[Exception]) -> None:

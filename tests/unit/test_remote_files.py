@@ -27,6 +27,7 @@ from minishark.cluster.wire import (
     Part,
     RemoveCopies,
     encode_message,
+    own_versions,
 )
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
@@ -153,6 +154,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
         user="me",
         pid=-1,
         started_s=0.0,
+        versions=own_versions(),
     )
     assert Kept(()) == serving.answer(kept)
     serving.tidy()

@@ -39,6 +39,25 @@ _OTHER_SHELLS = {
     ".once": ".output",
     ".open": ".load",
 }
+# What has no command here, and what does the same.
+_OTHERWISE = {
+    ".changes": "INSERT, UPDATE and DELETE always tell how many rows they changed.",
+    ".constraints": "write FROM duckdb_constraints();",
+    ".cd": "change the folder before minishark is started.",
+    ".dump": "write a table with COPY name TO 'file.parquet';",
+    ".echo": "statements of a script are not shown.",
+    ".headers": "the names of columns are always shown.",
+    ".indexes": "write FROM duckdb_indexes();",
+    ".nullvalue": "write coalesce(column, 'text') in the query.",
+    ".print": "write SELECT 'text';",
+    ".prompt": "the prompt is always the same.",
+    ".separator": "choose .mode csv or .mode tsv, or write COPY (query) TO 'file' (DELIMITER '|');",
+    ".shell": "press Ctrl-Z, and enter fg to come back.",
+    ".show": ".help says what can be set.",
+    ".system": "press Ctrl-Z, and enter fg to come back.",
+    ".version": "write SELECT version(); for DuckDB's, `minishark --version` for minishark's.",
+    ".width": "columns are as wide as the terminal has room; .mode line shows all of them.",
+}
 _HELP_NOTE = "Statements end with a semicolon. Ctrl-C cancels a query, Ctrl-D quits."
 
 
@@ -64,6 +83,8 @@ def _find(name: str) -> Command:
     """The command, or an error that suggests one: abbreviated, of another shell, or misspelt."""
     if name in COMMANDS:
         return COMMANDS[name]
+    if name in _OTHERWISE:
+        raise OptionError(f"There is no command {name}: {_OTHERWISE[name]}")
     near = [known for known in COMMANDS if len(name) > 1 and known.startswith(name)]
     near += [_OTHER_SHELLS[name]] if name in _OTHER_SHELLS else []
     near += difflib.get_close_matches(name, COMMANDS, n=1)

@@ -104,6 +104,13 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
         ),
         ('^IO Error: No files found that match the pattern "([^"]+)"', _relative_path),
         (
+            "Type INT128 with value .* out of range for the destination type INT64",
+            _always(
+                "Sums of whole numbers in DataFrames are BIGINT, as in PySpark: cast the column to "
+                "decimal(38, 0) or double first, or use functions.try_sum()."
+            ),
+        ),
+        (
             "Set operations can only apply to expressions with the same number",
             _always(
                 "Both sides need as many columns. UNION BY NAME, or "

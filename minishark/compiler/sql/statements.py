@@ -185,6 +185,7 @@ _MAIN = (("main",), ("memory",), ("memory", "main"))  # qualifiers of the cluste
 _INSTEAD = {
     "LOAD": "only the extensions that DuckDB brings along can be used",
     "EXPORT": "write tables with COPY ... TO",
+    "IMPORT": "load each file with CREATE TABLE name AS FROM 'file'",
 }
 _UNSUPPORTED = ("COPY_DATABASE", "UPDATE_EXTENSIONS")
 _RESERVED = re.compile(
@@ -265,10 +266,12 @@ def _classified(
         return FrontEndQuery(sql)
     if type_ in (_TYPES.INSERT, _TYPES.UPDATE, _TYPES.DELETE, _TYPES.MERGE_INTO):
         return Write(sql, None)  # after WITH
-    if type_ in (_TYPES.PRAGMA, _TYPES.CALL):
+    if type_ == _TYPES.SET and first == "PRAGMA":
+        return _set(f"SET {sql[cursor.offset :]}", cursor, first)
+    if type_ in (_TYPES.PRAGMA, _TYPES.CALL) and first != "IMPORT":
         return Show(sql, is_show=False)
-    name = type_.name.replace("_", " ")
-    instead = _INSTEAD.get(type_.name, "it runs SELECT, CREATE, INSERT, UPDATE, DELETE and COPY")
+    name = "IMPORT" if first == "IMPORT" else type_.name.replace("_", " ")
+    instead = _INSTEAD.get(name, "it runs SELECT, CREATE, INSERT, UPDATE, DELETE and COPY")
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
 
 
