@@ -94,7 +94,8 @@ class ExecutorRunner:
                 # sooner: who has submitted it may run here, too, and would be lost with it.
                 os._exit(_STUCK_STATUS)
             if time.monotonic() >= tidy_at_s:
-                self._runner.forget_removed()
+                with contextlib.suppress(duckdb.Error):  # interrupted with a task: the next time
+                    self._runner.forget_removed()
                 self._calls.forget_removed()
                 with contextlib.suppress(ClusterError, zmq.ZMQError):  # it is being closed
                     self._remote_files.remove_unwanted()

@@ -24,6 +24,7 @@ from minishark.cluster import folders, local
 from minishark.errors import ClusterError, ResourceError
 from minishark.session import connect as connecting
 from minishark.session.session import Session
+from minishark.worker.run_task import TaskRunner
 
 _ROWS = 32_000
 _SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"
@@ -588,3 +589,18 @@ def test_a_cluster_that_does_not_come_up_is_told_of(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(local, "RUNNER", "minishark.nosuch:make")
     with pytest.raises(ClusterError, match=r"(?s)did not start.*nosuch"):
         minishark.connect(nodes=1)
+
+
+def test_what_is_dropped_is_released_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that tidies up shares its connection with tasks, which are interrupted."""
+    came: list[None] = []
+
+    def interrupted(_: TaskRunner) -> None:
+        came.append(None)
+        if len(came) == 1:
+            raise duckdb.InterruptException("INTERRUPT Error: Interrupted!")
+
+    monkeypatch.setattr(TaskRunner, "forget_removed", interrupted)
+    monkeypatch.setattr("minishark.cluster.executor._TIDY_S", 0.0)
+    with minishark.connect(nodes=1, executors_per_node=1, in_process=True):
+        until(lambda: len(came) > 1, "another look")
