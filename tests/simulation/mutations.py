@@ -5,9 +5,8 @@ Each function plants one into production code, until its test ends.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from minishark.catalog import Partition, Table
 from minishark.query.stage_graph import StageGraph
 from minishark.tables import tables as tables_module
 from minishark.tables.deltas import DeltaWriter
-from minishark.tables.rebalancing import Farewells
 from minishark.tables.replication import Replicator
 from minishark.tables.tables import Tables
 from sparrow_core.machines.node_monitor import NodeMonitor
@@ -80,21 +78,6 @@ def changes_undo_moves(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tables_module, "_relocated", lambda new, current, doubted: new)
 
 
-def drained_nodes_leave_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A drained node goes with partitions that have not moved yet."""
-
-    def released(
-        self: Farewells,
-        draining: Sequence[str],
-        nodes: Sequence[str],
-        tables: object,
-        open_folders: Collection[str],
-    ) -> tuple[str, ...]:
-        return tuple(draining)
-
-    patch.setattr(Farewells, "released", released)
-
-
 def restarted_nodes_are_believed(patch: pytest.MonkeyPatch) -> None:
     """A node that came back empty still counts as a holder of what it had."""
     patch.setattr(Replicator, "_forget_restarted", lambda self: None)
@@ -129,16 +112,6 @@ def tasks_die_with_their_executor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeMonitor, "_lose_executor", lose)
 
 
-def nodes_that_come_back_have_new_rows(patch: pytest.MonkeyPatch) -> None:
-    """What a change stored on a node counts, though the node lost its files before it ended."""
-    patch.setattr(Tables, "_doubted", lambda self, old: ())
-
-
-def merges_leave_folders(patch: pytest.MonkeyPatch) -> None:
-    """The folder of a table that is dropped while it is merged is made again, and stays."""
-    patch.setattr(Tables, "_into", lambda self, table: contextlib.nullcontext())
-
-
 def restored_tables_replace_newer_versions(patch: pytest.MonkeyPatch) -> None:
     """A table that is loaded again replaces what a statement has made of it meanwhile."""
     original = Tables.publish
@@ -168,13 +141,10 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     older_versions_return,
     copies_of_older_versions_count,
     changes_undo_moves,
-    drained_nodes_leave_at_once,
     restarted_nodes_are_believed,
     deleted_rows_come_back,
     added_rows_are_not_restored,
     tasks_die_with_their_executor,
-    nodes_that_come_back_have_new_rows,
-    merges_leave_folders,
     restored_tables_replace_newer_versions,
     dropped_tables_keep_their_files,
 )

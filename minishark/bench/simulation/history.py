@@ -29,6 +29,7 @@ from sparrow_core.sim.world import Trace, World
 _STARTED_S = 0.3
 _CALM_S = 10.0  # from the last fault until no statement may fail any more
 _HANG_S = 400.0  # from the last fault until all statements must have ended
+_MERGED_S = 5.0  # until what was being merged at the end of the statements has been
 _LOOK_S = 1.0
 _LEASES_S = 140.0  # until the files are gone of sessions whose end a node has not heard of
 
@@ -229,7 +230,7 @@ class _Run:
             workers += [self._worker(user, statements, reads)]
         if not self._ended(workers, calm_s + _HANG_S):
             return
-        world.run(max(world.now, calm_s))
+        world.run(max(world.now, calm_s) + _MERGED_S)
         for user in self.users:
             self.outcome.wrong += user.model.wrong()
             user.model.answers.clear()
