@@ -126,10 +126,11 @@ class PrintedFiles:
                 file = folder / name
                 with contextlib.suppress(OSError), file.open("rb") as opened:
                     opened.seek(self._read.get(file, 0))
-                    lines = opened.read()
+                    written = opened.read()
+                    lines = written[: written.rfind(b"\n") + 1]  # the last one may be half there
                     if lines:
                         self._read[file] = self._read.get(file, 0) + len(lines)
-                        found.append((name.partition(_MARK)[0], lines.decode()))
+                        found.append((name.partition(_MARK)[0], lines.decode(errors="replace")))
             gone = [f for f in self._read if f.parent == folder and f.name not in names]
             for file in gone:
                 del self._read[file]

@@ -176,6 +176,11 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     prints.write()  # no task runs
     assert [] == files.new([folder])
     assert prints.take().endswith("x\n... and 3,635 more characters")
+    half = (folder / "node-0-e1~1~0").open("wb", buffering=0)
+    for written, found in ((b"a\n\xc3", "a\n"), (b"\xa4\n", "ä\n"), (b"\xff\n", "\ufffd\n")):
+        half.write(written)
+        assert [("node-0-e1", found)] == files.new([folder])
+    half.close()
     files.remove()
     assert not folder.exists()
     for _ in range(20):
