@@ -112,6 +112,7 @@ class ExecutorRunner:
         self._connections.interrupted.clear()
         if self._own_process and job.working_folder:
             _work_in(job.working_folder)
+        PRINTS.take()  # of threads that an earlier task has left behind
         try:
             with self._printing(job):
                 return self._result(job, payload)

@@ -51,7 +51,6 @@ class Prints:
             folder: is made when it is needed; that in which it is, is there.
             executor: the name of this process.
         """
-        self.take()  # of threads that an earlier task has left behind
         name = f"{executor}{_MARK}{os.getpid()}{_MARK}{next(self._numbers)}"
         with self._lock:
             self._file, self._began_s = folder / name, time.monotonic()
