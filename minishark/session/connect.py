@@ -21,7 +21,7 @@ from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
-from minishark.query.limits import Limits
+from minishark.query.limits import Limits, is_duration
 from minishark.session.lazy import imported
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
@@ -209,7 +209,7 @@ def connect(
             limits=limits,
         )
 
-    if not recovery_timeout_s > 0:
+    if not is_duration(recovery_timeout_s):
         raise OptionError("recovery_timeout_s must be a number of seconds above 0.")
     limits = Limits.of(query_timeout_s, task_timeout_s, query_disk_limit)
     storage = Storage.of(storage_options)
