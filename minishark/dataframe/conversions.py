@@ -430,8 +430,13 @@ def collate(col: Any, collation: str) -> Column:
     Args:
         col: the text.
         collation: PySpark's name, such as "UTF8_LCASE", "UNICODE_CI" or "de_AI".
+
+    Raises:
+        OptionError: that is no name of a collation.
     """
     name = collation.lower()
+    if re.fullmatch(r"\w+", name) is None:
+        raise OptionError(f"{collation!r} is no collation; write one such as 'UNICODE_CI'.")
     parts: list[str] = []
     while (tail := name.rpartition("_"))[2] in _MODIFIERS:
         name, parts = tail[0], [_MODIFIERS[tail[2]], *parts]
