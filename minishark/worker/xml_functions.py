@@ -16,6 +16,7 @@ from xml.sax import saxutils
 from minishark.sources.optional import library
 
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _INDENT = "    "
 _DOCUMENT = "document_"
 _LITERAL = re.compile(r"('[^']*'|\"[^\"]*\")")
@@ -92,7 +93,9 @@ def xpath_double(text: str, path: str) -> float | None:
 
 def xpath_long(text: str, path: str) -> int:
     found = xpath_double(text, path)
-    return 0 if found is None or math.isnan(found) else int(found)
+    if found is None or math.isnan(found):
+        return 0
+    return int(max(_LONG_MIN, min(found, _LONG_MAX)))  # beyond these, too, as in PySpark
 
 
 # Elements as values
