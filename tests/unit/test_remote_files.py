@@ -526,7 +526,9 @@ def test_looks_for_ended_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(connecting, "refuses", refuses)
     waiting: Any = {1: "cut", 2: "ended", 3: "slow"}
-    assert [] == [*ended(waiting, 0.0)]
-    assert [2] == [*ended(waiting, math.inf)]
+    found: list[Any] = [*ended(waiting, 0.0)]
+    assert [] == found
+    found = [*ended(waiting, math.inf)]
+    assert [2] == found
     assert [2, 1, 3] == [*waiting], "the others are behind"
     assert ["cut", "ended", "slow"] == asked
