@@ -308,13 +308,18 @@ def test_keys_are_compared_as_their_type_says(session: Session) -> None:
     ask(session, f"INSERT INTO z VALUES {held} ON CONFLICT DO NOTHING")
     ask(session, "INSERT INTO z VALUES ('c', '000', 9) ON CONFLICT (k) DO UPDATE SET n = z.n + 10")
     assert Counter({(4, 20): 1}) == ask(session, "SELECT count(*), sum(n) FROM z")
+    ask(session, "CREATE TABLE y (k INT PRIMARY KEY, u VARCHAR); INSERT INTO y VALUES (1, 'a')")
+    with session.new_session() as other:
+        other.sql("SET default_collation = 'NOCASE'")
+        other.sql("INSERT INTO y VALUES (1, 'A') ON CONFLICT DO UPDATE SET u = excluded.u")
+    assert Counter({(1, "A"): 1}) == ask(session, "FROM y")
     ask(session, "DELETE FROM q; CREATE TABLE parent (k INT PRIMARY KEY)")
     ask(session, "INSERT INTO parent VALUES (1); FROM parent")
     ask(session, "CREATE TABLE child (k INT REFERENCES parent (k)); INSERT INTO child VALUES (1)")
     for wrong in ("INSERT INTO child VALUES (2)", "DELETE FROM parent"):
         with pytest.raises(minishark.errors.TaskFailedError, match="foreign key"):
             session.sql(wrong)
-    for name in ("q", "z", "child", "parent"):
+    for name in ("q", "y", "z", "child", "parent"):
         session.drop_table(name)
 
 
