@@ -160,8 +160,8 @@ def connect(
         progress: whether queries and programs that take a while show their progress on stderr, if
             that is a terminal; None for an interactive Python only.
         prints: whether what user code prints in tasks is shown on stderr, with the executor's name
-            before each line; at most 16,384 characters of a task. Lines of other hosts come when
-            their task has ended.
+            before each line; at most 16,384 characters of a task. In a cluster that was running
+            already, or on Ray or Dask, lines come when their task has ended.
 
     Raises:
         OptionError: an argument is invalid.

@@ -1,7 +1,7 @@
 """What user code prints in an executor, to be sent along with the outcome of its task.
 
-What a task prints that takes a while is in a file before, for front ends of the same host: they
-look into the folder of their query, or of their calls.
+What a task prints that takes a while is in a file before, in clusters that a session has started on
+its host: its front end looks into the folder of the query, or of the calls.
 """
 
 from __future__ import annotations
