@@ -14,7 +14,7 @@ from minishark.dataframe.column import ByType, Column, call, column_or_name, val
 from minishark.dataframe.conversions import date_format
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.made_functions import made
-from minishark.dataframe.templates import Template, by_name, function_of
+from minishark.dataframe.templates import Template, by_name, function_of, shown_as
 from minishark.errors import OptionError
 from minishark.worker import pyspark_functions as py
 from minishark.worker import variant_functions as variants
@@ -326,7 +326,7 @@ def to_char(col: Any, format: Any) -> Column:
         return call(_to_char(), item.cast("VARCHAR"), wanted)
 
     chosen = column_or_name(col)
-    shown = f"to_char({chosen.name or chosen.sql(lambda reference: reference.name)}, {wanted})"
+    shown = f"to_char({shown_as(chosen)}, {wanted})"
     return ByType(argument=chosen, make=make).column().alias(shown)
 
 
