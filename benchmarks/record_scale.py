@@ -2,10 +2,11 @@
 
     python benchmarks/record_scale.py --json sparrow_core/lab/tpch_scale.json
 
-All 22 queries run at two scale factors, planned for eight tasks per stage, on one executor with one
-thread. Of each stage: how it reads its inputs, the CPU time of each task, the rows and bytes
-that it puts out. Tasks' run times are scaled to the CPU time of the executor's process over the
-query, so that other load on the machine has little effect; of several runs, the cheapest counts.
+All 22 queries run at two scale factors, planned for one, two and eight tasks per stage, on one
+executor with one thread. Of each stage: how it reads its inputs, the CPU time of each task, the
+rows and bytes that it puts out. Tasks' run times are scaled to the CPU time of the executor's
+process over the query, so that other load on the machine has little effect; of several runs, the
+cheapest counts.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def at_scale(
 def main() -> None:
     parser = parser_of(__doc__, repetitions=2)
     parser.add_argument("--scales", type=float, nargs=2, default=[0.2, 1.0])
-    parser.add_argument("--partitions", type=int, nargs="+", default=[8])
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 2, 8])
     options = parser.parse_args()
     if options.json is None:
         parser.error("--json is required")

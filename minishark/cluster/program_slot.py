@@ -62,8 +62,8 @@ class ProgramSlot:
         )
         cpu_s = time.thread_time()
         try:
-            with self._user_code.running(), serving(files):
-                worker.run()
+            with serving(files):
+                self._user_code.run(worker.run)
         except Interrupted as error:
             raise TaskError(TaskProblem.INTERRUPTED, "The program was cancelled.") from error
         finally:

@@ -11,10 +11,10 @@ DuckDB, Arrow or the system.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import linecache
 import os
+import sys
 import threading
 import time
 import traceback
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import cloudpickle
 import duckdb
@@ -33,6 +33,8 @@ from minishark.worker.streaming import batches_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 _PACKAGE = str(Path(__file__).parents[1])
 _RETURNED = "function_rows"
@@ -410,40 +412,43 @@ class UserCode:
         self._thread: int | None = None
         self._asked_s: float | None = None
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """While the block runs, `stop` may interrupt this thread."""
-        thread = threading.get_ident()
-        with self._lock:
-            self._thread, self._asked_s = thread, None
-        try:
-            yield
-        finally:
-            while self._thread is not None:
-                try:
-                    with self._lock:
-                        self._withdraw(thread)
-                        self._asked_s = self._thread = None
-                except Interrupted:  # it arrived just here
-                    continue
+    def run(self, function: Callable[[], T]) -> T:
+        """Call a function, which `stop` may interrupt; no exception arrives after it returns.
 
-    def _withdraw(self, thread: int) -> None:
-        """See to it that a pending exception does not arrive later, if there is one.
-
-        To withdraw one sets a flag in CPython that makes all loops of the process slower for good.
+        Not a context manager: an exception that arrived as one is left would keep it open, and
+        `stop` would interrupt whatever the thread does next, or who gets its number when it ends.
         """
-        if self._asked_s is not None:
-            _raise_in(thread, None)
+        thread = threading.get_ident()
+        self._forget()
+        try:
+            self._thread = thread
+            return function()
+        finally:
+            self._thread = None  # seen by all calls of `stop` but one, which holds the lock
+            try:
+                with self._lock:
+                    # To withdraw an exception sets a flag in CPython that makes all loops of the
+                    # process slower for good: only if there may be one.
+                    if self._asked_s is not None:
+                        _raise_in(thread, None)
+            except Interrupted:
+                pass  # it arrived just here, and was the last
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._asked_s = None
 
     def stop(self) -> float:
         """Interrupt user code, if it runs; for how many seconds it has ignored that."""
         with self._lock:
-            if self._thread is None:
+            thread = self._thread
+            if thread is None:
                 return 0.0
-            if self._thread not in _reading:
-                _raise_in(self._thread, Interrupted)
+            # Before the exception is on its way: who withdraws it must know.
             if self._asked_s is None:
                 self._asked_s = time.monotonic()
+            if thread not in _reading and not _is_starting_another(thread):
+                _raise_in(thread, Interrupted)
             return time.monotonic() - self._asked_s
 
 
@@ -459,6 +464,18 @@ def _read_lines(frames: TracebackType | None) -> None:
             linecache.getlines(frame.f_code.co_filename, frame.f_globals)
     finally:
         _reading.discard(thread)
+
+
+def _is_starting_another(thread: int) -> bool:
+    """Whether the thread waits for one that it starts.
+
+    Until that runs, CPython knows both by the same number and would give it the exception. It would
+    end at once, and the first thread wait for ever.
+    """
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
+    while frame is not None and frame.f_code is not threading.Thread.start.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:

@@ -130,6 +130,8 @@ class Outputs:
         self, task: TaskPayload, file: str, stored: StoredFile, measured: Callable[[], bytes]
     ) -> TaskOutcome:
         """Give a partition's replicas to other nodes, while its statistics are `measured`."""
+        if not task.replicas:
+            return structs.replace(_outcome(stored, file), statistics=measured())
         with ThreadPoolExecutor(1, "minishark-replicas") as pool:
             given = pool.submit(self.store.replicate, stored, file, task.replicas)
             statistics = measured()

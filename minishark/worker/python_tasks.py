@@ -139,8 +139,9 @@ class PythonTasks:
         token = SCOPE.set(scope)
         own = os.getpid()
         try:
-            with (user_code or self._user_code).running():
-                value = self._value(job, decode_value(payload))
+            value = (user_code or self._user_code).run(
+                lambda: self._value(job, decode_value(payload))
+            )
             return encode(PythonOutcome(value, printed=PRINTS.take()))
         except Interrupted as error:
             raise TaskError(TaskProblem.INTERRUPTED, "The task was interrupted.") from error
@@ -201,8 +202,7 @@ class PythonTasks:
 
         def work() -> None:
             try:
-                with code.running():
-                    results.append(call())
+                results.append(code.run(call))
             except BaseException as error:  # noqa: BLE001 - raised again by the slot's thread
                 errors.append(error)
             finally:

@@ -118,8 +118,7 @@ class TaskRunner:
             self._duckdb.configure(stage)
             if stage.function is None and not stage.scalars:
                 return self._run(stage, task)
-            with self._user_code.running():
-                return self._run(stage, task)
+            return self._user_code.run(lambda: self._run(stage, task))
         except functions.FunctionFailedError as failed:
             raise TaskError(
                 TaskProblem.FUNCTION,

@@ -98,11 +98,12 @@ def predict(
 ) -> dict[str, float]:
     """The response time of each query in seconds, when it runs alone; `tasks` 0 for the best."""
     tasks = tasks or model.best_tasks(scale, machines)
+    models = model.queries(tasks)
     rng = Random(f"{seed} {scale} {machines.nodes}")
     front_s = model.front_end_ms / 1000 / machines.speed
     queries = [
         Query(number * _IDLE_S, tuple(_stages(each, (scale, tasks), machines, front_s, rng)))
-        for number, each in enumerate(model.queries)
+        for number, each in enumerate(models)
     ]
     cluster = ExpressCluster(
         nodes=machines.nodes,
@@ -111,7 +112,7 @@ def predict(
         network=Network(delay_s=machines.rtt_ms / 2000),
     )
     times_s = simulate_queries(cluster, queries)
-    return {each.name: time_s for each, time_s in zip(model.queries, times_s, strict=True)}
+    return {each.name: time_s for each, time_s in zip(models, times_s, strict=True)}
 
 
 def _stages(

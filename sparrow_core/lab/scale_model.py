@@ -190,9 +190,20 @@ class ScaleModel:
     """TPC-H at any scale, on any number of machines."""
 
     def __init__(self, recordings: Recordings) -> None:
-        """By recordings at two scales, planned alike."""
+        """By recordings at two scales, for each number of partitions that was recorded."""
         self.front_end_ms = recordings.front_end_ms
-        self.queries = tuple(_models(recordings.recordings))
+        alike: dict[int, list[Recording]] = {}
+        for each in recordings.recordings:
+            alike.setdefault(each.partitions, []).append(each)
+        self._queries = {count: tuple(_models(alike[count])) for count in sorted(alike)}
+
+    def queries(self, tasks: int) -> tuple[QueryModel, ...]:
+        """The queries as recorded with so many partitions, or the next smaller number.
+
+        Plans differ: few partitions need fewer exchanges, and one needs none.
+        """
+        fitting = [count for count in self._queries if count <= tasks]
+        return self._queries[max(fitting, default=min(self._queries))]
 
     def best_tasks(self, scale: float, machines: Machines) -> int:
         """The number of partitions with which all queries take the least time.
@@ -207,7 +218,7 @@ class ScaleModel:
     def _roughly_ms(self, scale: float, machines: Machines, tasks: int) -> float:
         """All queries, if tasks were all alike and were placed at once."""
         total = 0.0
-        for query in self.queries:
+        for query in self.queries(tasks):
             ends: list[float] = []
             for stage in query.stages:
                 begins = max((ends[each] for each in stage.after), default=0.0)

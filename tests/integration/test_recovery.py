@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -241,9 +242,9 @@ def test_all_tables_of_a_query_are_loaded_again(
     loaded: dict[str, str] = {}
     publish = Tables.publish
 
-    def noted(self: Tables, table: Table, *, replace: bool) -> None:
+    def noted(self: Tables, table: Table, **options: Any) -> None:
         loaded[table.name] = self.content(table)
-        publish(self, table, replace=replace)
+        publish(self, table, **options)
 
     monkeypatch.setattr(Tables, "publish", noted)
     rows = " UNION ALL ".join(f"FROM {name}" for name in of_files)

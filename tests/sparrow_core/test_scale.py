@@ -65,10 +65,18 @@ def test_lines_do_not_predict_less_than_nothing(
     assert expected == Line.through(points)
 
 
+def test_plans_are_those_of_the_next_smaller_number_of_tasks() -> None:
+    """Or of the smallest that was recorded."""
+    found = tuple(recording(scale, count) for count in (8, 2) for scale in (1.0, 5.0))
+    models = ScaleModel(Recordings(about="", front_end_ms=0.0, recordings=found))
+    recorded = [models.queries(tasks)[0].stages[0].partitions for tasks in (1, 2, 7, 8, 1000)]
+    assert [2, 2, 2, 8, 8] == recorded
+
+
 @pytest.mark.parametrize(("scale", "slots"), [(1.0, 4), (100.0, 4), (100.0, 64), (1e4, 8000)])
 def test_work_is_divided_and_fixed_parts_are_not(scale: float, slots: int) -> None:
     """As the stages were made."""
-    (query,) = model().queries
+    (query,) = model().queries(4)
     scan, total, last = query.stages
     assert pytest.approx(1.0 + 10.0 * scale / slots) == scan.cpu_ms(scale, slots)
     assert pytest.approx(1.0 + 4.0 * scale / slots) == total.cpu_ms(scale, slots)
@@ -109,7 +117,7 @@ def test_a_broadcast_is_read_by_every_task() -> None:
             ),
         )
     )
-    (query,) = found.queries
+    (query,) = found.queries(4)
     # 900 rows of the broadcast and 100 own: nine tenths of the time stay.
     assert pytest.approx(10.0) == query.stages[1].cpu_ms(1.0, 4)
     assert pytest.approx(9.0 + 0.1) == query.stages[1].cpu_ms(1.0, 40)
@@ -137,7 +145,7 @@ def test_what_does_not_read_more_does_not_take_longer() -> None:
         for scale, query in zip((1.0, 5.0), queries, strict=True)
     )
     found = ScaleModel(Recordings(about="", front_end_ms=0.0, recordings=recordings))
-    assert 1.0 == found.queries[0].stages[0].cpu_ms(1e4, 4)
+    assert 1.0 == found.queries(4)[0].stages[0].cpu_ms(1e4, 4)
 
 
 def test_small_data_is_worth_few_tasks_and_large_data_many() -> None:
@@ -150,7 +158,7 @@ def test_small_data_is_worth_few_tasks_and_large_data_many() -> None:
 
 def test_fetching_takes_the_links_time_and_round_trips() -> None:
     """A node gets its part of a shuffle from the others, one file of each task after another."""
-    (query,) = model().queries
+    (query,) = model().queries(4)
     total, last = query.stages[1:]
     machines = Machines(nodes=2, slots=4, gbit_s=0.8, rtt_ms=1.0, request_ms=0.5)
     # 8 MB to eight tasks: half of each MB comes from the other node, four tasks share 100 MB/s.

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import linecache
 import threading
+import time
 from typing import Any
 
 import pytest
 
+from minishark.worker import functions
 from minishark.worker.functions import FunctionFailedError, Interrupted, UserCode
 
 
@@ -32,11 +35,55 @@ def test_an_interrupt_at_the_very_end_leaves_nothing_behind(
     """User code that is over is not stopped, even if an interrupt came while it ended."""
     code, lock = UserCode(), _LateLock()
     monkeypatch.setattr(code, "_lock", lock)
-    with code.running():
-        code._asked_s = 1.0
-    assert 3 == lock.taken
-    assert (None, None) == (code._thread, code._asked_s)
+    assert 3 == code.run(lambda: 3)
+    assert 2 == lock.taken
     assert 0.0 == code.stop()
+
+
+def test_an_interrupt_that_has_not_come_is_withdrawn() -> None:
+    """What the thread does next is left alone."""
+    code = UserCode()
+
+    def work() -> None:
+        thread = threading.get_ident()
+        with code._lock:  # where `stop` has looked for the thread, and is about to interrupt it
+            code._asked_s = 1.0
+            functions._raise_in(thread, Interrupted)
+
+    with contextlib.suppress(Interrupted):
+        code.run(work)
+    for _ in range(1000):
+        pass
+    assert 0.0 == code.stop()
+
+
+def test_user_code_is_not_stopped_while_it_starts_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The new thread would get the exception and end, and its starter wait for it for ever."""
+    code, ran = UserCode(), list[str]()
+    begin = threading._start_new_thread
+
+    def started(*args: Any) -> int:
+        stopper = begin(code.stop, ())  # not by Thread.start, which is watched
+        while code._asked_s is None:
+            time.sleep(0.001)
+        ran.append(f"asked by {stopper}"[:5])
+        return int(begin(*args))
+
+    def work() -> None:
+        thread = threading.Thread(target=ran.append, args=("new",))
+        monkeypatch.setattr(threading, "_start_new_thread", started)
+        thread.start()
+        monkeypatch.undo()
+        thread.join()
+        code.stop()  # asked again
+        while True:
+            pass
+
+    with pytest.raises(Interrupted):
+        code.run(work)
+    assert ["asked", "new"] == ran
 
 
 def test_source_files_are_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,17 +101,16 @@ def test_source_files_are_not_left_open(monkeypatch: pytest.MonkeyPatch) -> None
         return lines(file, names)
 
     def run() -> None:
-        with code.running():
-            try:
-                _ = 1 / 0
-            except ZeroDivisionError as error:
-                FunctionFailedError.of(error)
-            read.append("all")
-            code.stop()
-            for _ in range(1000):
-                pass
+        try:
+            _ = 1 / 0
+        except ZeroDivisionError as error:
+            FunctionFailedError.of(error)
+        read.append("all")
+        code.stop()
+        for _ in range(1000):
+            pass
 
     monkeypatch.setattr(linecache, "getlines", interrupted)
     with pytest.raises(Interrupted):
-        run()
+        code.run(run)
     assert [__file__, "all"] == read
