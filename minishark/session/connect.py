@@ -305,7 +305,7 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
     return AttachedCluster(
         address,
         found,
-        find=lambda: resolve(cluster, folder)[0],
+        find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
 
