@@ -36,7 +36,7 @@ from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.status import node_usages
-from minishark.errors import ClusterError, OptionError, ResourceError
+from minishark.errors import ClusterError, MinisharkError, OptionError, ResourceError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
@@ -344,7 +344,8 @@ class AttachedCluster:
 
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
-            with contextlib.suppress(ResourceError, ClusterError, zmq.ZMQError):
+            # Files that say where the cluster is now may be written at the moment, or be wrong.
+            with contextlib.suppress(MinisharkError, OSError, ValueError, zmq.ZMQError):
                 released = tuple(self._released)
                 beat = structs.replace(
                     self._keep, released=released, schedulers=self._sparrow.live_schedulers

@@ -157,10 +157,10 @@ class Connections:
             doubt_s = time.monotonic() + _DOUBT_S
             while waiting and time.monotonic() < deadline and not self.interrupted.is_set():
                 if time.monotonic() > doubt_s:
-                    doubt_s = time.monotonic() + _DOUBT_S
-                    for socket in [s for s in waiting if refuses(waiting[s], _REFUSAL_S)]:
+                    for socket in ended(waiting, min(deadline, doubt_s + _DOUBT_S)):
                         poller.unregister(socket)
                         self._release(waiting.pop(socket), socket, usable=False)
+                    doubt_s = time.monotonic() + _DOUBT_S
                 for socket, _ in poller.poll(_STEP_MS):
                     answer = socket.recv_multipart()
                     poller.unregister(socket)
@@ -209,3 +209,17 @@ class Connections:
 
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of the decoders for malformed messages."""
+
+
+def ended(waiting: dict[zmq.Socket[bytes], str], until_s: float) -> Iterator[zmq.Socket[bytes]]:
+    """Sockets to services whose processes have ended; the others go to the end.
+
+    Hosts behind a cut network take a while each: there may be no time to look at all.
+    """
+    for socket, service in list(waiting.items()):
+        if time.monotonic() > until_s:
+            return
+        if refuses(service, _REFUSAL_S):
+            yield socket
+        else:
+            waiting[socket] = waiting.pop(socket)

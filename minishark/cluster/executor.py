@@ -112,6 +112,7 @@ class ExecutorRunner:
         self._connections.interrupted.clear()
         if self._own_process and job.working_folder:
             _work_in(job.working_folder)
+        PRINTS.take()  # of threads that an earlier task has left behind
         try:
             with self._printing(job):
                 return self._result(job, payload)
@@ -121,7 +122,7 @@ class ExecutorRunner:
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
 
     def _printing(self, job: Job) -> contextlib.AbstractContextManager[None]:
-        """While a task runs, what it prints is written for front ends of this host."""
+        """While a task runs, what it prints is written for its front end, in its own cluster."""
         if not self._own_process or self._has_hosts or isinstance(job, ProgramJob):
             return contextlib.nullcontext()
         return PRINTS.of_task(self._store.in_memory(f"{job.folder}/{PRINTS_FOLDER}"), self._name)

@@ -14,6 +14,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -41,6 +42,7 @@ IDLE = "no-executors"  # the attribute of a node that runs no tasks, and stores 
 _SCHEDULER = "scheduler"
 _TCP = re.compile(r"tcp://(?P<host>[^/]+):(?P<port>\d+|\*)(?:/(?P<key>[0-9a-f]{64}))?")
 _HELLO_S = 1.0
+_AGAIN_S = 0.1
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,8 +188,8 @@ def _greet(
     # A head does not wait for the others: the first one to start would wait in vain.
     connections = Connections(keys)
     try:
-        tries = 1 if is_head else max(1, round(wait_s / _HELLO_S))
-        for _ in range(tries if heads else 0):
+        deadline = time.monotonic() + wait_s
+        while heads:
             replies = connections.call_all(heads, Hello(own_versions()), _HELLO_S)
             for head, reply in replies.items():
                 if isinstance(reply, Failure):
@@ -195,11 +197,14 @@ def _greet(
             if replies:
                 found = replies.items()
                 return {head: reply for head, reply in found if isinstance(reply, Welcome)}
-        if heads and not is_head:
-            raise ClusterError(
-                f"None of {', '.join(heads)} answers: wrong address, not running, or it does "
-                "not accept this node's key."
-            )
+            if is_head:
+                break
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"None of {', '.join(heads)} answers: wrong address, not running, or it does "
+                    "not accept this node's key."
+                )
+            time.sleep(_AGAIN_S)  # where nobody listens yet, that is known at once
         return {}
     finally:
         connections.close()

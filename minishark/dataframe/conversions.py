@@ -31,7 +31,7 @@ from minishark.dataframe.column import (
 from minishark.dataframe.dates import date_pattern
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.names import ident
-from minishark.dataframe.templates import filled
+from minishark.dataframe.templates import filled, shown_as
 from minishark.errors import OptionError, UnsupportedError
 
 _UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
@@ -430,8 +430,13 @@ def collate(col: Any, collation: str) -> Column:
     Args:
         col: the text.
         collation: PySpark's name, such as "UTF8_LCASE", "UNICODE_CI" or "de_AI".
+
+    Raises:
+        OptionError: that is no name of a collation.
     """
     name = collation.lower()
+    if re.fullmatch(r"\w+", name) is None:
+        raise OptionError(f"{collation!r} is no collation; write one such as 'UNICODE_CI'.")
     parts: list[str] = []
     while (tail := name.rpartition("_"))[2] in _MODIFIERS:
         name, parts = tail[0], [_MODIFIERS[tail[2]], *parts]
@@ -498,9 +503,8 @@ def to_json(col: Any, options: Any = None) -> Column:
         made = call("to_json", item)
         return (made if keeps else call("json_merge_patch", "{}", made)).cast("VARCHAR")
 
-    chosen_ = column_or_name(col)
-    shown = chosen_.name or chosen_.sql(lambda reference: reference.name)
-    return ByType(argument=chosen_, make=make).column().alias(f"to_json({shown})")
+    item = column_or_name(col)
+    return ByType(argument=item, make=make).column().alias(f"to_json({shown_as(item)})")
 
 
 def json_tuple(col: Any, *fields: str) -> Generator:

@@ -44,7 +44,7 @@ from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
 from minishark.dataframe.python_functions import python_functions
 from minishark.dataframe.table_functions import udtf
-from minishark.dataframe.templates import function_of
+from minishark.dataframe.templates import function_of, shown_as
 from minishark.dataframe.udf import arrow_udf, pandas_udf, udf  # noqa: F401 - listed below
 from minishark.errors import OptionError
 
@@ -254,7 +254,8 @@ def mode(column_: Any, deterministic: bool = False) -> Column:
     counts = _aggregate("histogram", column_)
     most = combine("list_max(map_values(", counts, "))", bare=True)
     often = ("list_filter(map_entries(", counts, "), lambda e_: e_.value = ", most, ")")
-    return combine("list_min(list_transform(", *often, ", lambda e_: e_.key))", bare=True)
+    least = combine("list_min(list_transform(", *often, ", lambda e_: e_.key))", bare=True)
+    return least.alias(f"mode({shown_as(_column(column_))})")
 
 
 def approx_count_distinct(column_: Any, rsd: float = 0.05) -> Column:

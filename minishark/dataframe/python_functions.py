@@ -14,7 +14,7 @@ from minishark.dataframe.column import ByType, Column, call, column_or_name, val
 from minishark.dataframe.conversions import date_format
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.made_functions import made
-from minishark.dataframe.templates import Template, by_name, function_of
+from minishark.dataframe.templates import Template, by_name, function_of, shown_as
 from minishark.errors import OptionError
 from minishark.worker import pyspark_functions as py
 from minishark.worker import variant_functions as variants
@@ -28,7 +28,7 @@ class _Function:
     template: Template  # whose SQL calls `call`
     run: Callable[..., Any]
     returns: str
-    kind: str = ""  # "volatile", "of task" (see `ScalarFunction`), or ""
+    takes_task: bool = False  # see `ScalarFunction`
 
 
 def _row(
@@ -205,14 +205,14 @@ _FUNCTIONS = (
     # Tasks
     _Function(
         Template("spark_partition_id()", "call()", "The number of the row's partition, from 0."),
-        py.spark_partition_id, "INTEGER", "of task",
+        py.spark_partition_id, "INTEGER", takes_task=True,
     ),
 )  # fmt: skip
 
 PYTHON = by_name([each.template for each in _FUNCTIONS])
 
 
-def _made(run: Callable[..., Any], returns: str, kind: str = "") -> Callable[[], str]:
+def _made(run: Callable[..., Any], returns: str, *, takes_task: bool = False) -> Callable[[], str]:
     # Pickled when it is first called: by name, as executors have the module.
     return functools.cache(
         lambda: made(
@@ -220,15 +220,15 @@ def _made(run: Callable[..., Any], returns: str, kind: str = "") -> Callable[[],
             run,
             returns,
             sees_nulls=False,
-            volatile=bool(kind),
-            parameters=() if kind == "of task" else None,
-            takes_task=kind == "of task",
+            volatile=takes_task,
+            parameters=() if takes_task else None,
+            takes_task=takes_task,
         )
     )
 
 
 def _function(found: _Function) -> Callable[..., Column]:
-    name = _made(found.run, found.returns, found.kind)
+    name = _made(found.run, found.returns, takes_task=found.takes_task)
     return function_of(found.template, lambda: {"call(": f"{name()}("})
 
 
@@ -326,7 +326,7 @@ def to_char(col: Any, format: Any) -> Column:
         return call(_to_char(), item.cast("VARCHAR"), wanted)
 
     chosen = column_or_name(col)
-    shown = f"to_char({chosen.name or chosen.sql(lambda reference: reference.name)}, {wanted})"
+    shown = f"to_char({shown_as(chosen)}, {wanted})"
     return ByType(argument=chosen, make=make).column().alias(shown)
 
 

@@ -17,6 +17,7 @@ from minishark.dataframe.column import (
     combine,
     row_number,
 )
+from minishark.errors import OptionError
 
 _CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DRAW = "(hash(hash({mark})) >> 11)::DOUBLE / 9007199254740992"  # 53 bits, as a double has
@@ -47,7 +48,12 @@ def _draws(seed: Any, sql: str, **arguments: Column) -> Column:
 
 
 def _seed(seed: Any) -> str:
-    return seed.sql(lambda ref: ref.name) if isinstance(seed, Column) else str(int(seed))
+    if isinstance(seed, Column):
+        return seed.sql(lambda ref: ref.name)
+    try:
+        return str(int(seed))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OptionError(f"A seed is a whole number, not {seed!r}.") from error
 
 
 def rand(seed: int | None = None) -> Column:

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 
 _latest: ContextVar[weakref.ref[Any] | None] = ContextVar("latest", default=None)
 _sessions: list[weakref.ref[Any]] = []
+_noting = threading.Lock()
 
 
 def note_session(session: Any) -> None:
     """Note a new session: the latest of this thread, and of those that made none."""
     _latest.set(weakref.ref(session))
-    _sessions[:] = [each for each in _sessions if each() is not None]
-    _sessions.append(weakref.ref(session))
+    with _noting:
+        _sessions[:] = [each for each in _sessions if each() is not None]
+        _sessions.append(weakref.ref(session))
 
 
 def latest_session() -> Any:

@@ -150,13 +150,14 @@ def _column(
     shown = [each for columns in arguments.values() for each in columns]
     return replace(
         made,
-        name=f"{template.name}({', '.join(map(_shown, shown))})",
+        name=f"{template.name}({', '.join(map(shown_as, shown))})",
         level=Level.ATOM if _ATOM.fullmatch(sql) else Level.OTHER,
         kind=max(made.kind, template.kind),
     )
 
 
-def _shown(column: Column) -> str:
+def shown_as(column: Column) -> str:
+    """How an argument stands in the name of what a function makes of it."""
     return column.name or readable(column.sql(lambda reference: reference.name))
 
 

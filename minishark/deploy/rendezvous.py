@@ -92,21 +92,21 @@ def met(address: str, own: str) -> Iterator[str]:
             file.unlink(missing_ok=True)
 
 
-def head_in(address: str) -> str:
+def head_in(address: str, wait_s: float = _FIRST_S) -> str:
     """The address in the file of a rendezvous; waits for the first node to come.
 
     Raises:
-        ClusterError: none has come within a minute, or the file can't be read.
+        ClusterError: none has come in time, or the file can't be read.
     """
     file = Path(address.removeprefix(MARK)).absolute()
-    deadline = time.monotonic() + _FIRST_S
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             return file.read_text().strip()
         except FileNotFoundError as error:
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"No node has written its address to {file} within {_FIRST_S:g} s."
+                    f"No node has written its address to {file} within {wait_s:g} s."
                 ) from error
         except OSError as error:
             raise ClusterError(f"Can't read {file}: {error}") from error

@@ -48,10 +48,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
                 raise OptionError(f"{name} must be a whole number, at least 1.")
 
 
-def resolve(cluster: str, keys: str | None) -> tuple[str, str | Keys | None]:
+def resolve(cluster: str, keys: str | None, *, waits: bool = True) -> tuple[str, str | Keys | None]:
     """The address and the keys (or their folder) of a running cluster, however it was named.
 
-    That is an address, a name on this machine, `ray:NAME`, or `@FILE` in which its nodes met.
+    That is an address, a name on this machine, `ray:NAME`, or `@FILE` in which its nodes met, which
+    it waits for.
 
     Raises:
         ClusterError: there is none.
@@ -59,7 +60,7 @@ def resolve(cluster: str, keys: str | None) -> tuple[str, str | Keys | None]:
     from minishark.cluster.launch import resolve as resolve_here  # noqa: PLC0415 - slow to import
 
     if is_rendezvous(cluster):
-        return resolve_here(head_in(cluster), keys)
+        return resolve_here(head_in(cluster) if waits else head_in(cluster, 0.0), keys)
     if cluster.startswith(_KEPT) and not cluster.startswith(_CLIENT):
         _require("ray", "ray[data]")
         from minishark.deploy.ray_keeper import contact  # noqa: PLC0415 - an optional dependency

@@ -36,7 +36,7 @@ class Limits:
         """
         seconds = {"query_timeout_s": query_timeout_s, "task_timeout_s": task_timeout_s}
         for name, value in seconds.items():
-            if value is not None and not value > 0:
+            if value is not None and not is_duration(value):
                 raise OptionError(f"{name} must be a number of seconds above 0, or None.")
         disk = None if query_disk_limit is None else parse_size(query_disk_limit)
         return cls(
@@ -49,6 +49,11 @@ class Limits:
             return ()
         each = self.query_disk_bytes // max(1, slots)
         return (f"SET max_temp_directory_size = '{each}B'",)
+
+
+def is_duration(value: object) -> bool:
+    """Whether an option is a number of seconds above 0; it may be infinite."""
+    return isinstance(value, int | float) and value > 0
 
 
 @dataclass(slots=True)

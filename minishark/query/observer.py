@@ -54,7 +54,8 @@ class QueryObserver:
         if seconds is None:
             yield
             return
-        timer = threading.Timer(seconds, self._time_out, (seconds,))
+        within_s = min(seconds, threading.TIMEOUT_MAX)  # it may be infinite
+        timer = threading.Timer(within_s, self._time_out, (seconds,))
         timer.daemon = True
         timer.start()
         try:

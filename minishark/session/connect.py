@@ -21,7 +21,7 @@ from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
-from minishark.query.limits import Limits
+from minishark.query.limits import Limits, is_duration
 from minishark.session.lazy import imported
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
@@ -160,8 +160,8 @@ def connect(
         progress: whether queries and programs that take a while show their progress on stderr, if
             that is a terminal; None for an interactive Python only.
         prints: whether what user code prints in tasks is shown on stderr, with the executor's name
-            before each line; at most 16,384 characters of a task. Lines of other hosts come when
-            their task has ended.
+            before each line; at most 16,384 characters of a task. In a cluster that was running
+            already, or on Ray or Dask, lines come when their task has ended.
 
     Raises:
         OptionError: an argument is invalid.
@@ -209,7 +209,7 @@ def connect(
             limits=limits,
         )
 
-    if not recovery_timeout_s > 0:
+    if not is_duration(recovery_timeout_s):
         raise OptionError("recovery_timeout_s must be a number of seconds above 0.")
     limits = Limits.of(query_timeout_s, task_timeout_s, query_disk_limit)
     storage = Storage.of(storage_options)
@@ -305,7 +305,7 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
     return AttachedCluster(
         address,
         found,
-        find=lambda: resolve(cluster, folder)[0],
+        find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
 

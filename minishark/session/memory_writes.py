@@ -20,7 +20,7 @@ What can't be done so is left to the scratch database with all rows of the table
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -212,9 +212,7 @@ class MemoryWrites:
             if not others:
                 self._publish(table, made.replaced.column(0).to_numpy(), made.rows)
                 return made.answer
-            both = pa.concat_tables([*([] if found is None else [found]), *others])
-            _, first = np.unique(both.column(both.num_columns - 1).to_numpy(), return_index=True)
-            found = both.take(np.sort(first))  # a row may hold several of the keys
+            found = _once([*([] if found is None else [found]), *others])
         return None
 
     def _holders(self, table: Table, keys: NewKeys) -> pa.Table:
@@ -365,3 +363,13 @@ def _within(values: pa.Table, known: ColumnStatistics | None) -> pa.Table:
     low, high = int(known.minimum), int(known.maximum)
     within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
     return values.filter(pa.array(within, pa.bool_()))
+
+
+def _once(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables whose last column has their numbers: a row may hold several keys."""
+    rows = pa.concat_tables(tables)
+    _, first = np.unique(rows.column(rows.num_columns - 1).to_numpy(), return_index=True)
+    kept = np.sort(first)
+    # By slices, as Arrow can't take rows of all types: not of BLOBs as DuckDB gives them.
+    runs = np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1)
+    return pa.concat_tables([rows.slice(run[0], len(run)) for run in runs])

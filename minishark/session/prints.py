@@ -139,7 +139,9 @@ class CallPrints:
             self._look()
             if self._is_busy():
                 busy_s = time.monotonic()
-            with self._lock:
-                if self._prints.is_over or time.monotonic() > busy_s + _LINGER_S:
-                    self._thread = None
-                    return
+            if self._prints.is_over or time.monotonic() > busy_s + _LINGER_S:
+                with self._lock:
+                    thread, self._thread = self._thread, None
+                    if self._prints.is_over or not self._is_busy():
+                        return
+                    self._thread = thread  # calls came meanwhile, and did not start another one

@@ -309,10 +309,7 @@ class ScratchDatabase:
             if stored is not None:
                 was = f"SELECT s.{number} FROM {before} AS s"
                 if keeps_same:  # rows with keys, so that no two are the same
-                    same = " AND ".join(
-                        f"t.{quote(name)} IS NOT DISTINCT FROM s.{quote(name)}"
-                        for name in stored.column_names[:-1]
-                    )
+                    same = " AND ".join(map(_is_same, stored.column_names[:-1]))
                     was += f" ANTI JOIN {made} ON {same}"
                     made += f" ANTI JOIN {before} AS s ON {same}"
                 replaced = self._executed(was)
@@ -840,3 +837,10 @@ def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
     """The tables whose names occur in a statement's text."""
     text = sql.lower()
     return [name for name in tables if name.lower() in text]
+
+
+def _is_same(column: str) -> str:
+    """Whether a column has the very same value in rows `t` and `s`, whatever a collation says."""
+    one, other = f"t.{quote(column)}", f"s.{quote(column)}"
+    shown = (f"encode({each}::VARCHAR)" for each in (one, other))
+    return f"{one} IS NOT DISTINCT FROM {other} AND {' IS NOT DISTINCT FROM '.join(shown)}"

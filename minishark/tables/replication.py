@@ -100,14 +100,15 @@ class Replicator:
             self._thread.join()
 
     def _run(self) -> None:
-        healed_s, nodes = time.monotonic(), self.cluster.nodes
+        healed_s = time.monotonic()
+        nodes: tuple[str, ...] = ()
         while not self._stopped.wait(_LOOK_S):
-            before, nodes = nodes, self.cluster.nodes
-            if nodes == before and time.monotonic() < healed_s + _INTERVAL_S:
-                continue
-            healed_s = time.monotonic()
             # The cluster is closing, a node died meanwhile, or a disk is full: try again later.
             with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
+                before, nodes = nodes, self.cluster.nodes
+                if nodes == before and time.monotonic() < healed_s + _INTERVAL_S:
+                    continue
+                healed_s = time.monotonic()
                 self.heal()
 
     def heal(self) -> None:

@@ -1,7 +1,7 @@
 """What user code prints in an executor, to be sent along with the outcome of its task.
 
-What a task prints that takes a while is in a file before, for front ends of the same host: they
-look into the folder of their query, or of their calls.
+What a task prints that takes a while is in a file before, in clusters that a session has started on
+its host: its front end looks into the folder of the query, or of the calls.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class Prints:
             folder: is made when it is needed; that in which it is, is there.
             executor: the name of this process.
         """
-        self.take()  # of threads that an earlier task has left behind
         name = f"{executor}{_MARK}{os.getpid()}{_MARK}{next(self._numbers)}"
         with self._lock:
             self._file, self._began_s = folder / name, time.monotonic()
@@ -126,10 +125,11 @@ class PrintedFiles:
                 file = folder / name
                 with contextlib.suppress(OSError), file.open("rb") as opened:
                     opened.seek(self._read.get(file, 0))
-                    lines = opened.read()
+                    written = opened.read()
+                    lines = written[: written.rfind(b"\n") + 1]  # the last one may be half there
                     if lines:
                         self._read[file] = self._read.get(file, 0) + len(lines)
-                        found.append((name.partition(_MARK)[0], lines.decode()))
+                        found.append((name.partition(_MARK)[0], lines.decode(errors="replace")))
             gone = [f for f in self._read if f.parent == folder and f.name not in names]
             for file in gone:
                 del self._read[file]

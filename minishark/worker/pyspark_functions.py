@@ -260,6 +260,11 @@ def _type_of_cell(cell: str) -> str:
         return "INT" if small else "BIGINT" if fits else f"DECIMAL({len(str(abs(number)))},0)"
     if cell.lower() in ("true", "false"):
         return "BOOLEAN"
+    return type_of_text(cell)
+
+
+def type_of_text(text: str) -> str:
+    """DOUBLE, DATE or TIMESTAMP, if a text is one of these, else STRING."""
     checks: tuple[tuple[str, Callable[[str], Any]], ...] = (
         ("DOUBLE", float),
         ("DATE", dt.date.fromisoformat),
@@ -267,7 +272,7 @@ def _type_of_cell(cell: str) -> str:
     )
     for name, check in checks:
         try:
-            check(cell)
+            check(text)
         except ValueError:
             continue
         return name

@@ -42,7 +42,11 @@ def _steps(path: str) -> tuple[Step, ...]:
 
 
 def _read(text: str) -> Any:
-    return json.loads(text, parse_float=decimal.Decimal)
+    return json.loads(text, parse_float=decimal.Decimal, parse_constant=_refused)
+
+
+def _refused(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON.")
 
 
 def _write(value: Any) -> str:

@@ -5,17 +5,18 @@ Entities are not expanded and nothing is fetched, as texts may come from anywher
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax import saxutils
 
 from minishark.sources.optional import library
+from minishark.worker.pyspark_functions import type_of_text
 
 _WHOLE = re.compile(r"[+-]?\d{1,18}")
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _INDENT = "    "
 _DOCUMENT = "document_"
 _LITERAL = re.compile(r"('[^']*'|\"[^\"]*\")")
@@ -92,7 +93,9 @@ def xpath_double(text: str, path: str) -> float | None:
 
 def xpath_long(text: str, path: str) -> int:
     found = xpath_double(text, path)
-    return 0 if found is None or math.isnan(found) else int(found)
+    if found is None or math.isnan(found):
+        return 0
+    return int(max(_LONG_MIN, min(found, _LONG_MAX)))  # beyond these, too, as in PySpark
 
 
 # Elements as values
@@ -181,18 +184,7 @@ def _type_of_text(text: str) -> str:
         return "STRING"
     if _WHOLE.fullmatch(text):
         return "BIGINT"
-    checks: tuple[tuple[str, Callable[[str], Any]], ...] = (
-        ("DOUBLE", float),
-        ("DATE", dt.date.fromisoformat),
-        ("TIMESTAMP", dt.datetime.fromisoformat),
-    )
-    for name, check in checks:
-        try:
-            check(text)
-        except ValueError:
-            continue
-        return name
-    return "BOOLEAN" if text.lower() in ("true", "false") else "STRING"
+    return "BOOLEAN" if text.lower() in ("true", "false") else type_of_text(text)
 
 
 def to_xml(text: str, options: str) -> str:

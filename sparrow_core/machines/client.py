@@ -80,6 +80,7 @@ from sparrow_core.protocol.types import PlacementStep, TaskSpec
 
 _ABANDONED_MAX = 10_000
 _PINGS_A_SILENCE = 4
+_DOUBLINGS_MAX = 30  # of a timeout
 _ELSEWHERE = ("no_nodes", "overloaded")  # reasons that may not hold at another scheduler
 
 
@@ -90,7 +91,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
         accept_timeout_s: Timeout of the first submission; doubles each time.
         accept_timeout_max_s: But not beyond this.
         recovery_s: How long a job waits for a scheduler that answers, or for a node on which it may
-            run, before it fails: processes that died are being started again meanwhile.
+            run, before it fails: processes that died are being started again meanwhile. May be
+            infinite.
         silence_min_s: A scheduler that is silent for less than this keeps its jobs; one that is for
             longer loses them to another, if that is unusual for it, or at `silence_max_s`.
         silence_max_s: The longest silence that can be usual.
@@ -266,7 +268,8 @@ class Client:
 
     def _accept_timeout_s(self, job: _Job) -> float:
         # Backoff: the scheduler may be alive but overloaded.
-        doubled = self._config.accept_timeout_s * 2.0**job.unanswered
+        doublings = min(job.unanswered, _DOUBLINGS_MAX)
+        doubled = self._config.accept_timeout_s * 2.0**doublings
         return min(doubled, self._config.accept_timeout_max_s)
 
     def _submission(self, job: _Job, wire_id: JobId) -> SubmitJob:
@@ -602,7 +605,7 @@ class Client:
 
     def _may_wait(self, job: _Job, now: float) -> bool:
         """Whether a job that no scheduler can place has not waited for long enough yet."""
-        if job.refused_at < now - self._config.recovery_s:
+        if math.isinf(job.refused_at) or job.refused_at < now - self._config.recovery_s:
             job.refused_since = now  # it was placed meanwhile
         job.refused_at = now
         return now - job.refused_since < self._config.recovery_s

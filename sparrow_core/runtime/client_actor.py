@@ -133,7 +133,7 @@ class ClientActor(Machine[_ActorIn]):
             _guard(partial(callback, event))
 
     def fail_all(self, kind: str, message: str) -> None:
-        """Fail all open jobs; only after the IO thread has ended."""
+        """Fail all open jobs; on the IO thread, or after it has ended."""
         for job_id in tuple(self._callbacks):
             self._notify(job_id, (JobFailed(kind, message),))
 

@@ -112,6 +112,8 @@ def test_the_first_node_in_a_file_is_the_head(tmp_path: Path) -> None:
         with met(f"@{file}", "tcp://b:1") as second:
             assert (first, second) == ("tcp://a:1", "tcp://a:1")
         assert head_in(f"@{file}") == "tcp://a:1"
+        with pytest.raises(ClusterError, match="within 0 s"):
+            head_in(f"@{file}.none", 0.0)
         assert [file] == list(tmp_path.iterdir())
     assert [] == list(tmp_path.iterdir())
 

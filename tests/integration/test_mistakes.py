@@ -243,6 +243,10 @@ MISTAKES: dict[str, Mistake] = {
     "a negative limit": (lambda w: w.o.limit(-1), OptionError, "limit", "from 0"),
     "a kind of join": (lambda w: w.o.join(w.c, "id", "lefft"), OptionError, "'lefft'", "mean left"),
     "a mode of explain": (lambda w: w.o.explain("phsyical"), OptionError, "phsyical", "physical"),
+    "a seed": (lambda w: w.o.sample(0.5, seed="x"), OptionError, "'x'", "whole number"),
+    "a query around nothing": (
+        lambda w: w.o.select(w.o.id.outer()).collect(), QueryError, "outer", r"exists\(\)"
+    ),
     "no partitions": (lambda w: w.o.repartition(0), OptionError, "partitions", "from 1 to"),
     "pandas' dtypes": (lambda w: w.o.to_pandas("arrow"), OptionError, "'arrow'", "pyarrow"),
     "a call instead of a function": (

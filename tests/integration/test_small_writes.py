@@ -302,13 +302,24 @@ def test_keys_are_compared_as_their_type_says(session: Session) -> None:
         session.sql(f"INSERT INTO q SELECT * FROM ({many}) UNION ALL SELECT NULL, '', 3")
     ask(session, f"INSERT OR REPLACE INTO q {many.replace(', i FROM', ', -i FROM')}")
     assert Counter({(3002, 3 - 2999 * 1500): 1}) == ask(session, "SELECT count(*), sum(n) FROM q")
+    ask(session, "CREATE TABLE z (k BLOB UNIQUE, u BIT UNIQUE, n INT)")
+    ask(session, "INSERT INTO z VALUES ('a', '01', 1), ('b', '10', 2), ('c', '11', 3)")
+    held = "('a', '01', 5), ('b', '11', 6), ('d', '00', 4)"  # by one row, by two, by none
+    ask(session, f"INSERT INTO z VALUES {held} ON CONFLICT DO NOTHING")
+    ask(session, "INSERT INTO z VALUES ('c', '000', 9) ON CONFLICT (k) DO UPDATE SET n = z.n + 10")
+    assert Counter({(4, 20): 1}) == ask(session, "SELECT count(*), sum(n) FROM z")
+    ask(session, "CREATE TABLE y (k INT PRIMARY KEY, u VARCHAR); INSERT INTO y VALUES (1, 'a')")
+    with session.new_session() as other:
+        other.sql("SET default_collation = 'NOCASE'")
+        other.sql("INSERT INTO y VALUES (1, 'A') ON CONFLICT DO UPDATE SET u = excluded.u")
+    assert Counter({(1, "A"): 1}) == ask(session, "FROM y")
     ask(session, "DELETE FROM q; CREATE TABLE parent (k INT PRIMARY KEY)")
     ask(session, "INSERT INTO parent VALUES (1); FROM parent")
     ask(session, "CREATE TABLE child (k INT REFERENCES parent (k)); INSERT INTO child VALUES (1)")
     for wrong in ("INSERT INTO child VALUES (2)", "DELETE FROM parent"):
         with pytest.raises(minishark.errors.TaskFailedError, match="foreign key"):
             session.sql(wrong)
-    for name in ("q", "child", "parent"):
+    for name in ("q", "y", "z", "child", "parent"):
         session.drop_table(name)
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
+
 from msgspec import structs
 
-from sparrow_core.machines.client import Client
+from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.protocol.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
 from sparrow_core.protocol.ids import Address, JobId, NodeName
 from sparrow_core.protocol.machine import Envelope
@@ -74,8 +76,9 @@ def timer(generation: int, delay_s: float) -> Envelope:
 class Driven:
     """A client that is checked after each message; `submitted` is what START made."""
 
-    def __init__(self, *schedulers: Address) -> None:
-        self.machine = Client(C, SINK, schedulers)
+    def __init__(self, *schedulers: Address, recovery_s: float = 30.0) -> None:
+        config = ClientConfig(recovery_s=recovery_s)
+        self.machine = Client(C, SINK, schedulers, config)
         self.submitted = self(START)
 
     def __call__(self, msg: ClientIn, now: float = 0.0) -> list[Envelope]:
@@ -160,6 +163,17 @@ def test_the_only_scheduler_gets_the_same_submission_again_then_the_job_fails() 
         waited_s, attempt = waited_s + interval_s, attempt + 1
     failed = JobFailed("no_scheduler", "no scheduler has answered for 30 s")
     assert notify(failed) == client(JobTimer(JOB, attempt), 1000.0)[0]
+
+
+def test_a_job_may_wait_for_ever() -> None:
+    """For a scheduler, however often it is asked, and for a node."""
+    client = Driven(S0, recovery_s=math.inf)
+    for attempt in range(1, 1_500):
+        out = client(JobTimer(JOB, attempt), 1e9)
+        assert [Envelope(S0, submit(JOB, *TASKS))] == out[:1]
+    client(JobAccepted(JOB), 1e9)
+    refused = JobAborted(JOB, "no_nodes", "no live node is left")
+    assert [timer(1_502, 0.1)] == client(refused, 2e9)
 
 
 def test_a_job_waits_for_a_node_and_fails_when_none_has_come_for_30_s() -> None:

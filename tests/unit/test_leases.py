@@ -7,9 +7,12 @@ from concurrent.futures import Future
 
 import pytest
 
+from minishark.cluster import node
 from minishark.cluster.attached import spread_over_hosts
+from minishark.cluster.connections import Connections
 from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S, _Session
-from minishark.cluster.wire import KeepSession
+from minishark.cluster.wire import KeepSession, Welcome
+from minishark.errors import ClusterError
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.runtime.transport.refusal import refuses
 
@@ -78,3 +81,19 @@ def test_neighbours_are_on_different_hosts() -> None:
 
     assert ("a1", "b1", "c1", "a2", "b2") == spread_over_hosts(named("a1", "a2", "b1", "b2", "c1"))
     assert ("a1", "a2") == spread_over_hosts(named("a1", "a2"))
+
+
+def test_a_node_waits_for_its_head_however_soon_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nobody listens yet, requests end at once: a second is not one of them."""
+    location = StoreLocation("n0", "there", "/m", "/d", "tcp://there:1/key")
+    welcome = Welcome(cluster="c", node=location, schedulers=(), task_bytes=1)
+    replies = [{}] * 5 + [{"head": welcome}]
+    monkeypatch.setattr(Connections, "call_all", lambda *_: replies.pop(0))
+    monkeypatch.setattr(node, "_AGAIN_S", 0.0)
+    assert node._greet(["head"], None, 1.0, is_head=False) == {"head": welcome}
+    replies = [{}] * 2
+    assert node._greet(["head"], None, 1.0, is_head=True) == {}
+    with pytest.raises(ClusterError, match="None of head answers"):
+        node._greet(["head"], None, -1.0, is_head=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from typing import Any
 
 import pytest
 
@@ -29,8 +31,9 @@ def test_a_query_that_takes_too_long_is_cancelled() -> None:
 
     with pytest.raises(QueryTimeoutError, match=r"took longer than query_timeout_s, 0\.01 s"):
         run()
-    with observer().limited_to(60.0):
-        pass
+    for seconds in (60.0, math.inf):
+        with observer().limited_to(seconds):
+            pass
     with observer().limited_to(None):
         pass
 
@@ -56,8 +59,17 @@ def test_a_querys_share_of_the_disk() -> None:
     assert () == Limits().settings(4)
 
 
-@pytest.mark.parametrize("given", [(0, None, None), (None, -1.0, None), (None, None, "much")])
-def test_limits_are_above_zero(given: tuple[float | None, float | None, str | None]) -> None:
-    """A limit that nothing meets is a mistake."""
+@pytest.mark.parametrize(
+    "given",
+    [
+        (0, None, None),
+        (None, -1.0, None),
+        (math.nan, None, None),
+        ("5", None, None),
+        (None, None, "much"),
+    ],
+)
+def test_limits_are_above_zero(given: tuple[Any, Any, str | None]) -> None:
+    """A limit that nothing meets is a mistake, and so is a text."""
     with pytest.raises(OptionError):
         Limits.of(*given)

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from minishark.cluster import connections as connecting
 from minishark.cluster import links, remote_files, service
-from minishark.cluster.connections import Connections, NoAnswerError
+from minishark.cluster.connections import Connections, NoAnswerError, ended
 from minishark.cluster.node_service import NodeService
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
@@ -511,3 +514,21 @@ def test_a_request_for_nothing(source: StoreLocation, connections: Connections) 
     reply = connections.call(source.service, Fetch(parts=(), credit=1), 5.0)
     assert isinstance(reply, Failure)
     assert "Ask for 1 to" in reply.message
+
+
+def test_looks_for_ended_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut network, where each look takes a while, does not use up the time of a request."""
+    asked: list[str] = []
+
+    def refuses(service: str, _: float) -> bool:
+        asked.append(service)
+        return service == "ended"
+
+    monkeypatch.setattr(connecting, "refuses", refuses)
+    waiting: Any = {1: "cut", 2: "ended", 3: "slow"}
+    found: list[Any] = [*ended(waiting, 0.0)]
+    assert [] == found
+    found = [*ended(waiting, math.inf)]
+    assert [2] == found
+    assert [2, 1, 3] == [*waiting], "the others are behind"
+    assert ["cut", "ended", "slow"] == asked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -113,6 +115,31 @@ def test_a_restarted_node_keeps_what_it_was_given_since(tmp_path: Path) -> None:
     assert [(0, [], ["b"])] == moved
     replicator.heal()
     assert [(0, [], ["b"])] == moved
+
+
+def test_errors_do_not_end_the_replicator() -> None:
+    """It looks again, whatever went wrong, also when it asked for the nodes."""
+    looks: list[None] = []
+    again = threading.Event()
+
+    class Failing:
+        @property
+        def nodes(self) -> tuple[str, ...]:
+            looks.append(None)
+            if len(looks) > 1:
+                again.set()
+            raise OSError(errno.ENOSPC, "no space")
+
+    replicator = Replicator(
+        cluster=cast("Cluster", Failing()),
+        tables=lambda: (),
+        homes=lambda _: {},
+        moved=lambda *_: False,
+    )
+    replicator.start()
+    assert again.wait(30)
+    replicator.stop()
+    replicator.join()
 
 
 def test_other_holders_change_nothing_else() -> None:

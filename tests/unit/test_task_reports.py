@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from minishark.query.progress import QueryProgress, StageProgress
-from minishark.session.prints import TaskPrints
+from minishark.session.prints import CallPrints, TaskPrints
 from minishark.session.progress import (
     line_for_people,
     progress_for_people,
@@ -176,6 +176,11 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     prints.write()  # no task runs
     assert [] == files.new([folder])
     assert prints.take().endswith("x\n... and 3,635 more characters")
+    half = (folder / "node-0-e1~1~0").open("wb", buffering=0)
+    for written, found in ((b"a\n\xc3", "a\n"), (b"\xa4\n", "ä\n"), (b"\xff\n", "\ufffd\n")):
+        half.write(written)
+        assert [("node-0-e1", found)] == files.new([folder])
+    half.close()
     files.remove()
     assert not folder.exists()
     for _ in range(20):
@@ -183,6 +188,22 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
             prints.add("again\n")
             prints.write()
     assert 8 == len(list(folder.iterdir()))
+
+
+def test_calls_that_come_while_their_follower_ends_are_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looks again before it ends: whoever came saw that it was there, and started no other."""
+    monkeypatch.setattr("minishark.session.prints._LINGER_S", -1.0)
+    monkeypatch.setattr("minishark.session.prints._LOOK_S", 0.001)
+    busy, looks = iter((False, True, False, False)), itertools.count()
+    prints = TaskPrints()
+    calls = CallPrints(prints, lambda: [Path(str(next(looks)))], lambda: next(busy))
+    calls.wake()
+    assert prints.follower is not None
+    prints.follower.join(10)
+    assert not prints.follower.is_alive()
+    assert 2 == next(looks)
 
 
 def test_prints_go_on_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@
     tables: loading, storing, deltas, merging,        cluster           `hosts`, `attached`
       replication, rebalancing, restoring
 
-Sessions run statements that are drawn from the seed (`statements`) while faults happen that are
+Sessions run statements that are drawn from the seed (`script`) while faults happen that are
 drawn from it, too (`faults`). Their answers are compared with those of a model, and at the end
 nothing may be left anywhere (`history`). A history that fails is made smaller (`shrink`).
 """

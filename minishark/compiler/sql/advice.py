@@ -92,6 +92,13 @@ _ADVICE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
             ),
         ),
         (
+            'Referenced table "minishark_outer" not found',
+            _always(
+                "A column with outer() is of the query around a DataFrame: use that in exists(), "
+                "scalar() or lateral_join()."
+            ),
+        ),
+        (
             "clause cannot contain (?:aggregates|window functions)",
             _always("What aggregates give is filtered by HAVING, windows by QUALIFY."),
         ),
