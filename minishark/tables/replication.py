@@ -7,7 +7,9 @@ smaller. Any live node that stores a partition is a source; the targets are the 
 order in which tables are laid out, so that tables partitioned alike stay on the same nodes.
 
 A node that restarts under its old name has lost its files, and the catalog does not notice: its
-locations name nodes. It is recognized by its new storage folder, and asked which files it has.
+locations name nodes. It is recognized by its new storage folder, and asked which files it has. So
+is a node that was not known yet when a table was loaded: it may have stored a partition, and have
+restarted since.
 """
 
 from __future__ import annotations
@@ -136,18 +138,17 @@ class Replicator:
         now, store = self.cluster.homes(), self.cluster.store()
         for table in self.tables():
             before = self.homes(table)
-            restarted = [node for node, home in now.items() if before.get(node, home) != home]
+            doubted = {node: home for node, home in now.items() if before.get(node) != home}
             for partition in table.partitions:
                 # Restarted before or after this partition was copied there? Only the node knows.
-                asked = [node for node in partition.locations if node in restarted]
-                gone = [
-                    node
-                    for node in asked
-                    if not all(_has(store, file, node) for file in partition.files)
-                ]
+                asked = [node for node in partition.locations if node in doubted]
+                held = {node: _holds(store, partition.files, node) for node in asked}
+                for node in [node for node in asked if held[node] is None]:
+                    del doubted[node]  # it is silent: the next round asks it again
+                gone = [node for node in asked if held[node] is False]
                 if gone:
                     self.moved(table, partition.index, (), gone)
-            before.update(now)
+            before.update(doubted)
 
     def _copy(self, copy: Copy) -> None:
         if self._stopped.is_set():
@@ -173,10 +174,13 @@ class Replicator:
             self.cluster.remove_folder(copy.table.folder)
 
 
-def _has(store: Store, file: str, node: str) -> bool:
-    """Whether a node has a file; reads its schema only."""
+def _holds(store: Store, files: Sequence[str], node: str) -> bool | None:
+    """Whether a node has all files; None if it does not answer. Reads their schemas only."""
     try:
-        store.read((FileSlice(file, (node,), 0, 0),))
-    except (InputMissingError, OSError, pa.ArrowException):
+        for file in files:
+            store.read((FileSlice(file, (node,), 0, 0),))
+    except InputMissingError as error:
+        return None if error.is_silent else False
+    except (OSError, pa.ArrowException):
         return False
     return True

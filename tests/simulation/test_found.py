@@ -17,6 +17,7 @@ from minishark.bench.simulation.session import SimulatedSession
 from minishark.bench.simulation.work import batch_of
 from minishark.errors import ConflictError, MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.world import World
 
 ROWS = tuple((i % 5, i) for i in range(12))
@@ -31,10 +32,11 @@ class Bed:
         fibers.world.run(0.3)
         self.session = SimulatedSession(hosts=self.hosts, fibers=fibers, endpoint="front0")
 
-    def run(self, steps: Callable[[], None]) -> None:
+    def run(self, steps: Callable[[], None], *, knows_nodes: bool = True) -> None:
         """Run steps as a thread of the session, to their end."""
         world = self.fibers.world
-        world.run(world.now + 1.0)  # the session hears of the nodes
+        if knows_nodes:
+            world.run(world.now + 1.0)  # the session hears of the nodes
         thread = self.fibers.start("front0", steps)
         world.run(world.now + 60.0, done=lambda: thread.over)
         assert thread.over
@@ -131,3 +133,20 @@ def test_node_that_comes_back_empty_while_rows_are_added(bed: Bed) -> None:
         assert set(others) == {*tables.catalog.get("t").partitions[0].locations}
 
     bed.run(steps)
+
+
+def test_node_that_restarts_before_the_session_has_looked(bed: Bed) -> None:
+    """It is no holder of what it stored for a load that began when the session knew no node."""
+    session, hosts = bed.session, bed.hosts
+
+    def steps() -> None:
+        assert not session.cluster.homes()
+        session.create("t", ROWS, Layout(partitions=1, replicas=3))
+        node, *others = session.tables.catalog.get("t").partitions[0].locations
+        hosts.kill_node(NodeName(node))
+        hosts.start_node(NodeName(node))
+        session.clock.sleep(2.0)  # the session hears of it
+        session.tables.replicator()._forget_restarted()  # copies come later
+        assert others == [*session.tables.catalog.get("t").partitions[0].locations]
+
+    bed.run(steps, knows_nodes=False)
