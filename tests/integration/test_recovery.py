@@ -257,7 +257,9 @@ def test_a_table_that_is_lost_again_and_again_is_named(
 ) -> None:
     """How often a query has a table loaded again has a limit."""
     tried: list[str] = []
-    monkeypatch.setattr(session._runtime.engine, "restore", lambda lost: tried.append(lost.table))
+    monkeypatch.setattr(
+        session._runtime.engine, "restore", lambda lost, _: tried.append(lost.table)
+    )
     with pytest.raises(PartitionsLostError, match=f"of table {of_files[0]}"):
         session.sql(f"SELECT sum(x) FROM {of_files[0]}").to_arrow()
     assert [of_files[0]] * 3 == tried

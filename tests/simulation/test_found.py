@@ -150,3 +150,39 @@ def test_node_that_restarts_before_the_session_has_looked(bed: Bed) -> None:
         assert others == [*session.tables.catalog.get("t").partitions[0].locations]
 
     bed.run(steps, knows_nodes=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "answers", "within_s"),
+    [("cut off", True, 9.0), ("stopped", True, 9.0), ("away", False, 21.0), ("killed", False, 5.0)],
+)
+def test_rows_of_which_the_only_node_does_not_answer(
+    bed: Bed, fault: str, answers: bool, within_s: float
+) -> None:
+    """Statements wait for it as long as it may have them, if there is no source to load again."""
+    session, world = bed.session, bed.fibers.world
+    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.store("u", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
+        session.clock.sleep(1.0)
+        node = NodeName(session.tables.catalog.get("u").partitions[0].locations[0])
+        if fault == "killed":
+            bed.hosts.kill_node(node)
+        elif fault == "stopped":
+            world.freeze(node, world.now + 6.0)
+            bed.hosts.freeze_executor(node, world.now + 6.0)
+        else:
+            world.cut_off([node], world.now + (40.0 if fault == "away" else 6.0))
+        session.clock.sleep(0.5)
+        began_s = world.now
+        if answers:
+            assert sorted(ROWS) == sorted(session.query(Query("rows", ("u",))))
+            assert world.now > began_s + 5.0
+        else:
+            with pytest.raises(PartitionsLostError, match="of table u"):
+                session.query(Query("rows", ("u",)))
+        assert world.now < began_s + within_s
+
+    bed.run(steps)
