@@ -241,9 +241,9 @@ def test_all_tables_of_a_query_are_loaded_again(
     loaded: dict[str, str] = {}
     publish = Tables.publish
 
-    def noted(self: Tables, table: Table, *, replace: bool) -> None:
+    def noted(self: Tables, table: Table, *, replace: bool, restores: Table | None = None) -> None:
         loaded[table.name] = self.content(table)
-        publish(self, table, replace=replace)
+        publish(self, table, replace=replace, restores=restores)
 
     monkeypatch.setattr(Tables, "publish", noted)
     rows = " UNION ALL ".join(f"FROM {name}" for name in of_files)
