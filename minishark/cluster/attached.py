@@ -32,7 +32,7 @@ from minishark.cluster.joining import RefusedError, greet, open_schedulers, own_
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.node import IDLE, service_address, store_of, this_host
-from minishark.cluster.node_service import SESSION_PREFIX
+from minishark.cluster.node_service import CUT_OFF_MAX_S, SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.status import node_usages
@@ -43,6 +43,7 @@ from minishark.worker.store import Store
 from sparrow_core import NodeStatus
 from sparrow_core.protocol.ids import Address
 from sparrow_core.runtime.transport.keys import Keys
+from sparrow_core.runtime.transport.refusal import refuses
 
 _CALL_S = 2.0
 _USAGE_S = 0.5
@@ -96,8 +97,9 @@ class AttachedCluster:
         self._has: dict[str, set[str]] = {}
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         self._known: list[str] = []  # services of the nodes that there were at last
+        self._met: dict[str, tuple[StoreLocation, float]] = {}  # nodes, and when they lived at last
         self._find = find or (lambda: address)
-        self._recovery_s = recovery_timeout_s
+        self.recovery_s = recovery_timeout_s
         # When and why the cluster, started again, did not take this session.
         self._refused = (-math.inf, "")
         self._released: frozenset[str] = frozenset()  # draining nodes that it needs no more
@@ -134,7 +136,7 @@ class AttachedCluster:
                 found = sum(each.slots for node in nodes for each in node.executors)
                 return found >= slots or (found > 0 and time.monotonic() > patience)
 
-            self._sparrow = open_schedulers(welcome, front, keys, complete, self._recovery_s)
+            self._sparrow = open_schedulers(welcome, front, keys, complete, self.recovery_s)
             undo.callback(self._sparrow.close)
             self.backend: Backend = self._sparrow
             started_s = psutil.Process().create_time()
@@ -226,14 +228,14 @@ class AttachedCluster:
     def _awaited_nodes(self) -> tuple[StoreLocation, ...]:
         """The live nodes: some, unless none answers for a while."""
         began_s = time.monotonic()
-        deadline = began_s + self._recovery_s
+        deadline = began_s + self.recovery_s
         while not (nodes := self._nodes()):
             refused_s, refusal = self._refused
             if refused_s > began_s:
                 raise ClusterError(refusal)
             if time.monotonic() > deadline or self._stop.is_set():
                 raise ClusterError(
-                    f"No node of the cluster has answered for {self._recovery_s:g} s. Check the "
+                    f"No node of the cluster has answered for {self.recovery_s:g} s. Check the "
                     "nodes and the network to them: statements work again when one answers."
                 )
             time.sleep(_NODES_STEP_S)
@@ -254,6 +256,20 @@ class AttachedCluster:
         if not live:
             return ()  # no scheduler answers: nothing is known
         return tuple(node for node in nodes if node not in live and node != self.store_name)
+
+    def may_return(self, node: str) -> bool:
+        self._meet()
+        if node not in self._met:
+            return False
+        met, _ = self._met[node]
+        there = [live for live in self._nodes() if live.service == met.service]
+        return all(live.memory == met.memory for live in there) and not refuses(met.service)
+
+    def _meet(self) -> None:
+        """Note which nodes live; those that are away for long have removed the session's files."""
+        now = time.monotonic()
+        found = {name: met for name, met in self._met.items() if now < met[1] + CUT_OFF_MAX_S}
+        self._met = found | {node.name: (node, now) for node in self._nodes()}
 
     def homes(self) -> dict[str, str]:
         return {node.name: node.memory for node in self._nodes()}
@@ -350,6 +366,7 @@ class AttachedCluster:
                 beat = structs.replace(
                     self._keep, released=released, schedulers=self._sparrow.live_schedulers
                 )
+                self._meet()
                 self._learn(self._kept(beat))
                 self._make_missing_folders()
                 self._remote_files.remove_unwanted()

@@ -130,6 +130,8 @@ class Cluster(Protocol):
 
     elastic: bool  # whether nodes join and leave
 
+    recovery_s: float  # how long statements wait for nodes that do not answer
+
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the live nodes that store tables and run tasks, in order."""
@@ -189,6 +191,9 @@ class Cluster(Protocol):
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """The subset of `nodes` whose files are lost, as far as is known."""
+
+    def may_return(self, node: str) -> bool:
+        """Whether a node that does not answer may have its files: it is cut off, or suspended."""
 
     def homes(self) -> dict[str, str]:
         """Live nodes by name, with a folder that identifies this incarnation of the node."""

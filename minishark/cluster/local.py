@@ -99,6 +99,7 @@ class OwnCluster:
         self._changing = threading.Lock()  # guards the two above
         self.store_name = self._nodes[0]  # where files go that the session itself writes
         self.elastic = options.scaling is not None
+        self.recovery_s = options.recovery_timeout_s
         self.most_slots = options.most_nodes * options.executors_per_node
         self._folders: ClusterFolders = make_folders()
         self.paths = StorePaths(self._folders.memory, self._folders.disk)
@@ -272,6 +273,11 @@ class OwnCluster:
     def remove_copy(self, file: str, node: str) -> None:
         for place in dict.fromkeys((self.paths.memory, self.paths.disk)):
             (place / node / file).unlink(missing_ok=True)
+
+    def may_return(self, node: str) -> bool:
+        """It does not matter: the files outlive the nodes' processes."""
+        del node
+        return False
 
     def homes(self) -> dict[str, str]:
         """All nodes, with the folder that they share."""

@@ -138,7 +138,7 @@ class RemoteFiles:
                         self._received[name] += reader.wire_bytes
         except NoAnswerError as error:
             self._silent[service] = time.monotonic()
-            raise InputMissingError(f"{name}: {error}") from error
+            raise InputMissingError(f"{name}: {error}", is_silent=True) from error
         except (ClusterError, pa.ArrowException, ValueError) as error:
             raise InputMissingError(f"{name}: {error}") from error
 
@@ -153,7 +153,7 @@ class RemoteFiles:
         if since is None:
             return
         if time.monotonic() < since + _PROBE_S:
-            raise InputMissingError(f"{name} does not answer")
+            raise InputMissingError(f"{name} does not answer", is_silent=True)
         self._connections.call(service, wire.Hello(wire.own_versions()), _PROBE_S)
         self._silent.pop(service, None)
 

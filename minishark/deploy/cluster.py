@@ -63,7 +63,7 @@ class DeployedCluster(AttachedCluster):
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """As of any cluster; a head that is started again is waited for."""
-        deadline = time.monotonic() + self._recovery_s
+        deadline = time.monotonic() + self.recovery_s
         while not self.nodes and not self._closed and time.monotonic() < deadline:
             if self.deployment.problem:
                 raise ClusterError(f"No node is left. {self.deployment.problem}")

@@ -78,5 +78,6 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
             restored[error.table] += 1
             if restored[error.table] > RESTORES_MAX:
                 raise
-            rungs.restore(error)
+            if rungs.is_current(plan):  # else it was replaced once more, or dropped
+                rungs.restore(error)
             planned_again = False  # restoring took time in which other tables may be replaced

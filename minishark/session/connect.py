@@ -149,8 +149,8 @@ def connect(
             each process: when each task was placed, started and ended. `sparrow audit FOLDER`
             reports times and shares, and says why a task ran where it did. None for none.
         recovery_timeout_s: how long statements and calls wait for a node and a scheduler that
-            answer, in seconds, while those that died are being started again (see
-            docs/reliability.md). Ctrl-C ends the wait.
+            answer, in seconds, while those that died are being started again, or nodes with the
+            only replicas are cut off (see docs/reliability.md). Ctrl-C ends the wait.
         query_timeout_s: seconds after which a query or load is cancelled, with QueryTimeoutError;
             None for no limit.
         task_timeout_s: seconds after which a call of a Python function is given up that names no

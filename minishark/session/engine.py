@@ -544,12 +544,19 @@ class Engine:
             return None
         return (*self.environment.settings, *map(self.tables.content, read))
 
-    def restore(self, lost: PartitionsLostError) -> None:
-        """Restore a table whose partitions are lost: load its files again, or compute it again."""
-        if lost.table in self.cached:
-            self.cached.restore(lost, self._fingerprint)
-        else:
-            self.tables.restore(lost)
+    def restore(self, lost: PartitionsLostError, check: Callable[[], None] = lambda: None) -> None:
+        """Restore a table whose partitions are lost: load its files again, or compute it again.
+
+        If there is no way, wait for nodes that may have them; what `check` raises ends that.
+        """
+        try:
+            if lost.table in self.cached:
+                self.cached.restore(lost, self._fingerprint)
+            else:
+                self.tables.restore(lost)
+        except PartitionsLostError:
+            if not self.tables.come_back(lost, check):
+                raise
 
     @property
     def on_hosts(self) -> bool:
@@ -632,7 +639,7 @@ class _Query(Generic[Result]):
         return self.engine.planner.is_current(plan)
 
     def restore(self, lost: PartitionsLostError) -> None:
-        self.engine.restore(lost)
+        self.engine.restore(lost, self.observer.check)
 
     def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
         with contextlib.closing(plan):

@@ -7,7 +7,9 @@ smaller. Any live node that stores a partition is a source; the targets are the 
 order in which tables are laid out, so that tables partitioned alike stay on the same nodes.
 
 A node that restarts under its old name has lost its files, and the catalog does not notice: its
-locations name nodes. It is recognized by its new storage folder, and asked which files it has.
+locations name nodes. It is recognized by its new storage folder, and asked which files it has. So
+is a node that was not known yet when a table was loaded: it may have stored a partition, and have
+restarted since.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from minishark.catalog import Table
 from minishark.cluster.backend import CALLS_FOLDER, Cluster
 from minishark.errors import MinisharkError
 from minishark.query.clock import SYSTEM_CLOCK, Clock
+from minishark.query.inputs import partition_slices
 from minishark.query.locality import replica_locations
 from minishark.tables.rebalancing import Copy, Farewells, moves
 from minishark.worker.protocol import FileSlice
@@ -32,6 +35,9 @@ from minishark.worker.store import InputMissingError, Store
 
 COPIES_AT_ONCE = 2  # bound on concurrent copies, which compete with queries for disk and network
 
+_LOOK_AGAIN_S = 0.25
+# As long, at least, as a node may be cut off before no task runs there any more.
+_APART_S = 3.0
 _INTERVAL_S = 1.0
 _LOOK_S = 0.2  # for nodes that have died: until their partitions are copied, the next may die, too
 
@@ -137,18 +143,17 @@ class Replicator:
         now, store = self.cluster.homes(), self.cluster.store()
         for table in self.tables():
             before = self.homes(table)
-            restarted = [node for node, home in now.items() if before.get(node, home) != home]
+            doubted = {node: home for node, home in now.items() if before.get(node) != home}
             for partition in table.partitions:
                 # Restarted before or after this partition was copied there? Only the node knows.
-                asked = [node for node in partition.locations if node in restarted]
-                gone = [
-                    node
-                    for node in asked
-                    if not all(_has(store, file, node) for file in partition.files)
-                ]
+                asked = [node for node in partition.locations if node in doubted]
+                held = {node: holds(store, partition.files, node) for node in asked}
+                for node in [node for node in asked if held[node] is None]:
+                    del doubted[node]  # it is silent: the next round asks it again
+                gone = [node for node in asked if held[node] is False]
                 if gone:
                     self.moved(table, partition.index, (), gone)
-            before.update(now)
+            before.update(doubted)
 
     def _copy(self, copy: Copy) -> None:
         if self._stopped.is_set():
@@ -174,10 +179,66 @@ class Replicator:
             self.cluster.remove_folder(copy.table.folder)
 
 
-def _has(store: Store, file: str, node: str) -> bool:
-    """Whether a node has a file; reads its schema only."""
+def holds(store: Store, files: Sequence[str], node: str) -> bool | None:
+    """Whether a node has all files; None if it does not answer. Reads their schemas only."""
     try:
-        store.read((FileSlice(file, (node,), 0, 0),))
-    except (InputMissingError, OSError, pa.ArrowException):
+        for file in files:
+            store.read((FileSlice(file, (node,), 0, 0),))
+    except InputMissingError as error:
+        return None if error.is_silent else False
+    except (OSError, pa.ArrowException):
         return False
     return True
+
+
+def come_back(
+    cluster: Cluster,
+    table: Callable[[], Table | None],
+    files: Collection[str],
+    clock: Clock,
+    check: Callable[[], None],
+) -> bool:
+    """Wait for the files of a table while nodes may have them that do not answer.
+
+    A node that is cut off or suspended keeps its files for a while, in which it counts as dead.
+
+    Args:
+        cluster: where the table is stored.
+        table: gives its current version; None if there is no such table any more.
+        files: what was not found.
+        clock: the session's.
+        check: called while this waits; what it raises ends the wait.
+
+    Returns:
+        Whether each of the files can be read or is no longer part of the table. False as soon as no
+        node can have one, and after the cluster's `recovery_s`.
+    """
+    deadline = clock.now_s() + cluster.recovery_s
+    waited = False
+    while cluster.loses_files and (now := table()) is not None:
+        check()
+        slices = [item for part in now.partitions for item in partition_slices(part)]
+        found = [_found(cluster, item) for item in slices if item.file in files]
+        if False in found:
+            break
+        if None not in found:
+            if not waited:  # the tasks that did not find them ran where nobody reaches who has them
+                clock.sleep(_APART_S)
+            return True
+        if clock.now_s() > deadline:
+            break
+        waited = True
+        clock.sleep(_LOOK_AGAIN_S)
+    return False
+
+
+def _found(cluster: Cluster, item: FileSlice) -> bool | None:
+    """Whether the session can read a file; None if who may have it does not answer."""
+    known, store = {cluster.store_name, *cluster.homes()}, cluster.store()
+    is_doubtful = False
+    for node in item.locations:
+        has = holds(store, (item.file,), node) if node in known else None
+        if has:
+            return True
+        is_doubtful |= has is None and cluster.may_return(node)
+    return None if is_doubtful else False

@@ -47,7 +47,7 @@ from minishark.tables.deltas import DeltaWriter, changed_files, must_merge, vers
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
-from minishark.tables.replication import Replicator
+from minishark.tables.replication import Replicator, come_back
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
@@ -359,6 +359,20 @@ class Tables:
     def repeats(self, table: Table, content: str) -> None:
         """A table about to be published has the same rows as a lost one, with this content."""
         self._same_as[table.folder] = content
+
+    def come_back(self, lost: PartitionsLostError, check: Callable[[], None]) -> bool:
+        """Wait for lost partitions while nodes may have them that do not answer.
+
+        Args:
+            lost: says what was not found.
+            check: called while this waits; what it raises ends the wait.
+
+        Returns:
+            Whether it is worth another try.
+        """
+        return come_back(
+            self.cluster, lambda: self.catalog.find(lost.table), lost.files, self.clock, check
+        )
 
     def restore(self, lost: PartitionsLostError) -> None:
         """Load a table again whose partitions are lost, if its source has not changed."""

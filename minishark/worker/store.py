@@ -42,9 +42,13 @@ _ALONE_STEP_S = 0.02
 class InputMissingError(Exception):
     """No node has the stored files that it should have."""
 
-    def __init__(self, message: str, files: tuple[FileSlice, ...] = ()) -> None:
+    def __init__(
+        self, message: str, files: tuple[FileSlice, ...] = (), *, is_silent: bool = False
+    ) -> None:
+        """`is_silent` if a node that may have them did not answer."""
         super().__init__(message)
         self.files = files
+        self.is_silent = is_silent
 
 
 class FolderMissingError(FileNotFoundError):
@@ -189,7 +193,8 @@ class Store:
         if missing:
             files = tuple(file for error in missing for file in error.files)
             more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-            raise InputMissingError(f"{missing[0]}{more}", files)
+            is_silent = any(error.is_silent for error in missing)
+            raise InputMissingError(f"{missing[0]}{more}", files, is_silent=is_silent)
         return found
 
     def local_path(self, item: FileSlice) -> Path | None:
@@ -384,18 +389,21 @@ class Store:
         found: dict[FileSlice, pa.Table | InputMissingError] = {}
         left = {item: list(filter(self._is_far, item.locations)) for item in items}
         reasons: dict[FileSlice, str] = dict.fromkeys(items, "")
+        silent: set[FileSlice] = set()
         while self._fetcher is not None and (asked := [item for item in left if left[item]]):
             wanted = [(self._stores[left[item].pop(0)], item) for item in asked]
             for item, answer in zip(asked, self._fetcher.fetch(wanted), strict=True):
                 if isinstance(answer, InputMissingError):
                     reasons[item] += f" ({answer})"
+                    if answer.is_silent:
+                        silent.add(item)
                 else:
                     found[item] = answer
                     del left[item]
         for item in left:
             locations = ", ".join(item.locations) or "(all that had it are gone)"
             message = f"{item.file} is on none of the nodes {locations}{reasons[item]}"
-            found[item] = InputMissingError(message, (item,))
+            found[item] = InputMissingError(message, (item,), is_silent=item in silent)
         return found
 
     def take_received(self) -> dict[str, int]:

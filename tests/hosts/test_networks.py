@@ -239,6 +239,47 @@ def test_hosts_are_cut_off_one_after_the_other(tmp_path: Path) -> None:
     assert 0 < found["longest"] < _WHOLE_S
 
 
+# Asks until a file is there: the answers, and the longest time that one took.
+_ONLY_REPLICAS = """
+import json, sys, time, minishark, pyarrow as pa
+from pathlib import Path
+from minishark.errors import MinisharkError
+
+found, longest = [], 0.0
+with minishark.connect(sys.argv[1], single_task_rows=0) as session:
+    session.create_table("t", pa.table({"x": range(1000)}), partitions=6, replicas=1)
+    print("ready", flush=True)
+    while not Path(sys.argv[2]).exists():
+        began = time.monotonic()
+        try:
+            found += session.sql("SELECT sum(x)::BIGINT AS n FROM t").to_arrow()["n"].to_pylist()
+        except MinisharkError as error:
+            found.append(f"{type(error).__name__}: {error}")
+        longest = max(longest, time.monotonic() - began)
+    print(json.dumps({"found": sorted(set(map(str, found))), "longest": longest}), flush=True)
+"""
+
+
+def test_a_node_with_the_only_replicas_is_cut_off(tmp_path: Path) -> None:
+    """Statements wait until it is back: rows that came from nowhere else are not lost yet."""
+    told = tmp_path / "told"
+    with hosts(3) as bed:
+        bed.start_nodes(_MEMORY)
+        command = (sys.executable, "-u", "-c", _ONLY_REPLICAS, bed.address(0), str(told))
+        program = bed.spawn(2, *command)
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        bed.cut(1)
+        time.sleep(14)
+        bed.heal()
+        time.sleep(3)
+        told.touch()
+        last = program.stdout.read().splitlines()[-1]
+    found = json.loads(last)
+    assert [str(sum(range(1000)))] == found["found"], found
+    assert found["longest"] > 10
+
+
 def test_all_nodes_are_started_again(tmp_path: Path) -> None:
     """A session whose cluster was away finds it again; what it has lost, it says."""
     with hosts(3) as bed:

@@ -17,6 +17,7 @@ from minishark.bench.simulation.session import SimulatedSession
 from minishark.bench.simulation.work import batch_of
 from minishark.errors import ConflictError, MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.world import World
 
 ROWS = tuple((i % 5, i) for i in range(12))
@@ -31,10 +32,11 @@ class Bed:
         fibers.world.run(0.3)
         self.session = SimulatedSession(hosts=self.hosts, fibers=fibers, endpoint="front0")
 
-    def run(self, steps: Callable[[], None]) -> None:
+    def run(self, steps: Callable[[], None], *, knows_nodes: bool = True) -> None:
         """Run steps as a thread of the session, to their end."""
         world = self.fibers.world
-        world.run(world.now + 1.0)  # the session hears of the nodes
+        if knows_nodes:
+            world.run(world.now + 1.0)  # the session hears of the nodes
         thread = self.fibers.start("front0", steps)
         world.run(world.now + 60.0, done=lambda: thread.over)
         assert thread.over
@@ -129,5 +131,58 @@ def test_node_that_comes_back_empty_while_rows_are_added(bed: Bed) -> None:
         assert replicator.moved(tables.catalog.get("t"), 0, (node,), ())  # ... and copied again
         tables.changed((old, new))
         assert set(others) == {*tables.catalog.get("t").partitions[0].locations}
+
+    bed.run(steps)
+
+
+def test_node_that_restarts_before_the_session_has_looked(bed: Bed) -> None:
+    """It is no holder of what it stored for a load that began when the session knew no node."""
+    session, hosts = bed.session, bed.hosts
+
+    def steps() -> None:
+        assert not session.cluster.homes()
+        session.create("t", ROWS, Layout(partitions=1, replicas=3))
+        node, *others = session.tables.catalog.get("t").partitions[0].locations
+        hosts.kill_node(NodeName(node))
+        hosts.start_node(NodeName(node))
+        session.clock.sleep(2.0)  # the session hears of it
+        session.tables.replicator()._forget_restarted()  # copies come later
+        assert others == [*session.tables.catalog.get("t").partitions[0].locations]
+
+    bed.run(steps, knows_nodes=False)
+
+
+@pytest.mark.parametrize(
+    ("fault", "answers", "within_s"),
+    [("cut off", True, 9.0), ("stopped", True, 9.0), ("away", False, 21.0), ("killed", False, 5.0)],
+)
+def test_rows_of_which_the_only_node_does_not_answer(
+    bed: Bed, fault: str, answers: bool, within_s: float
+) -> None:
+    """Statements wait for it as long as it may have them, if there is no source to load again."""
+    session, world = bed.session, bed.fibers.world
+    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.store("u", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
+        session.clock.sleep(1.0)
+        node = NodeName(session.tables.catalog.get("u").partitions[0].locations[0])
+        if fault == "killed":
+            bed.hosts.kill_node(node)
+        elif fault == "stopped":
+            world.freeze(node, world.now + 6.0)
+            bed.hosts.freeze_executor(node, world.now + 6.0)
+        else:
+            world.cut_off([node], world.now + (40.0 if fault == "away" else 6.0))
+        session.clock.sleep(0.5)
+        began_s = world.now
+        if answers:
+            assert sorted(ROWS) == sorted(session.query(Query("rows", ("u",))))
+            assert world.now > began_s + 5.0
+        else:
+            with pytest.raises(PartitionsLostError, match="of table u"):
+                session.query(Query("rows", ("u",)))
+        assert world.now < began_s + within_s
 
     bed.run(steps)

@@ -135,6 +135,17 @@ def test_all_tables_of_a_query_may_be_lost_at_once() -> None:
     assert [f"restore {name}" for name in "abcdefgh"] == script.story[1::2]
 
 
+def test_a_table_that_is_replaced_again_is_not_restored() -> None:
+    """The files of its former loads are gone, as they should be: the next plan says what is now."""
+    lost = PartitionsLostError("t", (0,))
+    script = Script(running=[lost, lost], stale=frozenset({0, 1}))
+    assert "rows of plan 2, 0 warnings" == climb(script)
+    script = Script(running=[lost] * 10, stale=frozenset(range(10)))
+    with pytest.raises(PartitionsLostError):
+        climb(script)
+    assert ["plan"] * 2 * (1 + RESTORES_MAX) == script.story
+
+
 def test_a_table_that_is_lost_again_and_again_is_given_up() -> None:
     """Its nodes keep dying."""
     script = Script(running=[PartitionsLostError("t", (0,)) for _ in range(10)])

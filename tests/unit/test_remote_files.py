@@ -274,7 +274,10 @@ def test_a_bad_address_among_others(source: StoreLocation, connections: Connecti
 
 
 def test_a_dead_holder(
-    source: StoreLocation, connections: Connections, monkeypatch: pytest.MonkeyPatch
+    source: StoreLocation,
+    connections: Connections,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that does not answer is waited for once; the next holder is asked at once."""
     monkeypatch.setattr(remote_files, "_ANSWER_MAX_S", 0.2)
@@ -284,6 +287,12 @@ def test_a_dead_holder(
         fetched(files, dead, FileSlice(FILE, ("n1",)))
     with pytest.raises(InputMissingError, match="n1 does not answer"):
         fetched(files, dead, FileSlice(FILE, ("n1",)))
+    store = Store(StorePaths(tmp_path, tmp_path), "n2", "near", files)
+    store.meet((dead, source))
+    for node, is_silent in (("n1", True), ("n0", False)):  # that one says that it has no such file
+        with pytest.raises(InputMissingError) as found:
+            store.read((FileSlice(f"{FOLDER}/1.arrow", (node,), 0, 0),))
+        assert is_silent == found.value.is_silent
 
 
 def test_a_holder_that_is_started_anew(

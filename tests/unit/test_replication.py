@@ -16,7 +16,7 @@ from minishark.cluster.backend import Cluster
 from minishark.tables.rebalancing import Copy
 from minishark.tables.replication import Replicas, Replicator, copies_needed, replicas
 from minishark.worker.paths import StorePaths
-from minishark.worker.store import Store
+from minishark.worker.store import InputMissingError, Store
 
 
 def table(replicas: int, *held: str) -> Table:
@@ -93,7 +93,9 @@ class Nodes:
         return Store(self.paths, "a")
 
 
-def test_a_restarted_node_keeps_what_it_was_given_since(tmp_path: Path) -> None:
+def test_a_restarted_node_keeps_what_it_was_given_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a table that was loaded while it came back it has a part, and is asked which."""
     paths = StorePaths(tmp_path, tmp_path)
     paths.make("t", ("a", "b"))
@@ -111,10 +113,22 @@ def test_a_restarted_node_keeps_what_it_was_given_since(tmp_path: Path) -> None:
     replicator.heal()
     assert [] == moved
     cluster.home_of_b = "new"
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "read", _silent)
+        replicator.heal()
+    assert [] == moved  # nobody knows yet: it is asked again
     replicator.heal()
     assert [(0, [], ["b"])] == moved
     replicator.heal()
     assert [(0, [], ["b"])] == moved
+    del homes["t"]["b"]  # it was not known when the table was loaded, and may have restarted since
+    replicator.heal()
+    assert 2 * [(0, [], ["b"])] == moved
+
+
+def _silent(*_: object) -> None:
+    message = "b does not answer"
+    raise InputMissingError(message, is_silent=True)
 
 
 def test_errors_do_not_end_the_replicator() -> None:

@@ -15,6 +15,7 @@ from minishark.bench.simulation.disks import Disk, SimulatedStore
 from minishark.bench.simulation.fibers import SimulatedClock
 from minishark.bench.simulation.hosts import Hosts, Service, home_of
 from minishark.cluster.backend import Backend, JobEvent, Placement
+from minishark.cluster.node_service import CUT_OFF_MAX_S
 from minishark.errors import ClusterError
 from sparrow_core import JobId, JobSpec, TaskId
 from sparrow_core.machines.client import Client
@@ -28,7 +29,6 @@ _ANSWER_S = 0.001
 _COPY_S = 0.05  # mean time of a copy
 _CALL_S = 2.0  # how long a request waits for nodes that are silent
 _KEEP_EVERY_S = 1.0
-_NODES_WAIT_S = 15.0
 _NODES_STEP_S = 0.05
 _POLL_S = 0.5
 _SILENCE_MAX_S = 5.0
@@ -72,6 +72,7 @@ class SimulatedAttached:
 
     loses_files = True
     elastic = True
+    recovery_s = 15.0
 
     def __init__(self, hosts: Hosts, endpoint: str, clock: SimulatedClock) -> None:
         self.store_name = f"session-{endpoint}"
@@ -85,6 +86,7 @@ class SimulatedAttached:
         self._made: dict[str, None] = {}
         self._has: dict[str, dict[str, None]] = {}  # folders that a node has, by its home
         self._silent: dict[str, None] = {}
+        self._met: dict[str, tuple[str, float]] = {}  # nodes, their homes, when they lived at last
         self._released: tuple[str, ...] = ()
         self.is_open = True
 
@@ -110,6 +112,21 @@ class SimulatedAttached:
     def homes(self) -> dict[str, str]:
         return {name: home_of(info.attributes) for name, info in self._infos().items()}
 
+    def may_return(self, node: str) -> bool:
+        self._meet()
+        met, service = self._met.get(node), self._hosts.services.get(NodeName(node))
+        if met is None:
+            return False
+        if service is not None and service.disk.home == met[0]:
+            return True
+        world = self._hosts.world  # nobody says that its process has ended
+        return world.is_cut(self.endpoint, node) or world.is_cut(node, self.endpoint)
+
+    def _meet(self) -> None:
+        now = self.clock.now_s()
+        found = {name: met for name, met in self._met.items() if now < met[1] + CUT_OFF_MAX_S}
+        self._met = found | {name: (home, now) for name, home in self.homes().items()}
+
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         live = self._infos()
         if not live:
@@ -124,10 +141,12 @@ class SimulatedAttached:
         self._released = tuple(nodes)
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        deadline = self.clock.now_s() + _NODES_WAIT_S
+        deadline = self.clock.now_s() + self.recovery_s
         while not self._infos():
             if self.clock.now_s() > deadline:
-                raise ClusterError(f"No node of the cluster has answered for {_NODES_WAIT_S:g} s.")
+                raise ClusterError(
+                    f"No node of the cluster has answered for {self.recovery_s:g} s."
+                )
             self.clock.sleep(_NODES_STEP_S)
         staying = self.nodes
         if not staying:
@@ -230,6 +249,7 @@ class SimulatedAttached:
         while self.is_open:
             self.clock.sleep(_KEEP_EVERY_S)
             self._silent.clear()
+            self._meet()
             released, now = self._released, self._hosts.world.now
             self._ask(tuple(self.homes()), partial(self._keep, released, now))
             self._make_missing_folders()

@@ -11,7 +11,7 @@ from minishark.errors import ClusterError, MinisharkError, PartitionsLostError, 
 from minishark.query.inputs import partition_slices
 
 _FULL = "full_disk"
-_UNREACHABLE = frozenset({"stop_node", "cut_off", "cut_one_way", "separate"})
+_APART = frozenset({"cut_one_way", "separate"})
 _IDLE = ("nodes", "executors", "slots_free", "slots_idle", "schedulers_silent")
 
 
@@ -19,8 +19,8 @@ def unexcused(error: MinisharkError, faults: Faults) -> str:
     """Why faults can't be the reason of a statement's failure; empty if they can."""
     match error:
         case PartitionsLostError():
-            if not _UNREACHABLE.isdisjoint(faults.kinds):
-                return ""  # whoever can't be heard for seconds counts as dead
+            if not _APART.isdisjoint(faults.kinds):
+                return ""  # tasks may run for seconds where they can't read what the session can
             never = [file for file in error.files if file not in faults.destroyed]
             return f"no fault has taken {never[0]}" if never else ""
         case ResourceError():

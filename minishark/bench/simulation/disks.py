@@ -110,7 +110,10 @@ class SimulatedStore(Store):
         found = {item: self._found(item) for slices in inputs for item in slices}
         missing = tuple(item for item, rows in found.items() if rows is None)
         if missing:
-            raise InputMissingError(f"{missing[0].file} is on none of its nodes", missing)
+            message = f"{missing[0].file} is on none of its nodes"
+            asked = {node for item in missing for node in item.locations}
+            is_silent = any(self._disks.reachable(self._endpoint, node) is None for node in asked)
+            raise InputMissingError(message, missing, is_silent=is_silent)
         return [pa.concat_tables([found[item] for item in slices]) for slices in inputs]
 
     def _found(self, item: FileSlice) -> pa.Table | None:

@@ -166,7 +166,7 @@ class _Rungs:
         return all(self.catalog.again(table) for table in plan.tables.values())
 
     def restore(self, lost: PartitionsLostError) -> None:
-        self.session.tables.restore(lost)
+        self.session.restore(lost)
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> Any:
         raise rejected
@@ -305,6 +305,14 @@ class SimulatedSession:
 
         self._restoring(name, emptied)
 
+    def restore(self, lost: PartitionsLostError) -> None:
+        """As the engine's."""
+        try:
+            self.tables.restore(lost)
+        except PartitionsLostError:
+            if not self.tables.come_back(lost, lambda: None):
+                raise
+
     def _restoring(self, name: str, change: Callable[[Table], None]) -> None:
         """Change a table; once more if it had to be restored (`session/memory_writes.py`)."""
         with self.writing:
@@ -315,7 +323,7 @@ class SimulatedSession:
                 except PartitionsLostError as lost:
                     if is_last or not lost.table.startswith((NUMBERED, name)):
                         raise
-                    self.tables.restore(PartitionsLostError(name, lost.partitions, lost.files))
+                    self.restore(PartitionsLostError(name, lost.partitions, lost.files))
                 else:
                     return
 
