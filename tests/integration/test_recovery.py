@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -242,9 +241,9 @@ def test_all_tables_of_a_query_are_loaded_again(
     loaded: dict[str, str] = {}
     publish = Tables.publish
 
-    def noted(self: Tables, table: Table, **options: Any) -> None:
+    def noted(self: Tables, table: Table, *, replace: bool, restores: Table | None = None) -> None:
         loaded[table.name] = self.content(table)
-        publish(self, table, **options)
+        publish(self, table, replace=replace, restores=restores)
 
     monkeypatch.setattr(Tables, "publish", noted)
     rows = " UNION ALL ".join(f"FROM {name}" for name in of_files)
@@ -258,7 +257,9 @@ def test_a_table_that_is_lost_again_and_again_is_named(
 ) -> None:
     """How often a query has a table loaded again has a limit."""
     tried: list[str] = []
-    monkeypatch.setattr(session._runtime.engine, "restore", lambda lost: tried.append(lost.table))
+    monkeypatch.setattr(
+        session._runtime.engine, "restore", lambda lost, _: tried.append(lost.table)
+    )
     with pytest.raises(PartitionsLostError, match=f"of table {of_files[0]}"):
         session.sql(f"SELECT sum(x) FROM {of_files[0]}").to_arrow()
     assert [of_files[0]] * 3 == tried
