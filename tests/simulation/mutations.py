@@ -112,18 +112,6 @@ def tasks_die_with_their_executor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeMonitor, "_lose_executor", lose)
 
 
-def restored_tables_replace_newer_versions(patch: pytest.MonkeyPatch) -> None:
-    """A table that is loaded again replaces what a statement has made of it meanwhile."""
-    original = Tables.publish
-
-    def publish(
-        self: Tables, table: Table, *, replace: bool, restores: Table | None = None
-    ) -> None:
-        original(self, table, replace=replace)
-
-    patch.setattr(Tables, "publish", publish)
-
-
 def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
     """The folder of a table that was replaced is not removed."""
 
@@ -145,6 +133,5 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     deleted_rows_come_back,
     added_rows_are_not_restored,
     tasks_die_with_their_executor,
-    restored_tables_replace_newer_versions,
     dropped_tables_keep_their_files,
 )
