@@ -24,6 +24,7 @@ from sparrow_core import (
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.messages import GetNodes, KnownNodes
+from sparrow_core.runtime.transport.child import _is_dying, has_lost_parent
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 
@@ -299,3 +300,14 @@ def test_malformed_frames_are_counted_and_dropped(run_dir: Path) -> None:
     driver.close()
     sender.close()
     assert [] == list(run_dir.glob("*.sock"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, nobody tells")
+def test_a_parent_that_is_dying_is_lost() -> None:
+    """Its pipes are closed before its children are adopted: they would not tidy up after it."""
+    assert not has_lost_parent(os.getppid())
+    dead = subprocess.Popen([sys.executable, "-c", ""])  # and not waited for yet
+    until(lambda: _is_dying(dead.pid), "its end")
+    dead.wait()
+    assert not _is_dying(dead.pid)
+    assert has_lost_parent(dead.pid)

@@ -26,6 +26,7 @@ from sparrow_core.runtime.transport.keys import Keys
 _POLL_S = 0.0005
 _POLL_MAX_S = 0.05
 _KILL_S = 10.0
+_PF_EXITING = 0x4  # of the flags in /proc/PID/stat (linux/sched.h)
 
 
 class NodeSettings(msgspec.Struct, frozen=True, tag="node", kw_only=True):
@@ -185,6 +186,24 @@ def end_children(children: Iterable[Child], timeout_s: float) -> None:
         if not child.wait(max(0.0, deadline - time.monotonic())):
             child.kill()
         child.close()
+
+
+def has_lost_parent(parent: int) -> bool:
+    """Whether this process's parent, once of that pid, has died: not if it told its child to end.
+
+    The pipes of a dying process are closed a moment before its children are adopted. On a busy
+    machine that moment may last longer than what the child has to do until then.
+    """
+    return os.getppid() != parent or _is_dying(parent)
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether a process is about to end, where the system tells."""
+    try:
+        flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
+    except (OSError, IndexError):
+        return False
+    return bool(int(flags) & _PF_EXITING)
 
 
 def read_settings() -> Settings:

@@ -29,6 +29,7 @@ from sparrow_core.runtime.transport.child import (
     ExecutorSettings,
     NodeSettings,
     end_children,
+    has_lost_parent,
     read_settings,
 )
 from sparrow_core.runtime.transport.deaths import Respawns
@@ -202,7 +203,7 @@ def run_node(
         driver.close()
     if settings.client_endpoint is not None:
         remove_socket(settings.client_endpoint)  # exists only if the parent was killed
-    if os.getppid() != parent:
+    if has_lost_parent(parent):
         for folder in settings.orphaned_folders:
             shutil.rmtree(folder, ignore_errors=True)
     return supervisor.status
