@@ -68,7 +68,7 @@ class Findings:
         usual = self._usual_s()
         right = [done for done in (*self.done, *self.after) if done.is_right and done.work in usual]
         found: list[Point] = []
-        kills = [each for each in self.injected if not each.fault.stopped_s]
+        kills = [each for each in self.injected if each.fault.is_kill]
         for kind in dict.fromkeys(each.fault.kind for each in kills):
             gaps = []
             for kill in (each for each in kills if each.fault.kind == kind):
