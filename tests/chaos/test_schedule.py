@@ -169,6 +169,7 @@ def test_a_verdict_tells_what_was_broken() -> None:
     silent = [row.x for row in rows if isinstance(row, Point) and row.panel == SILENT]
     assert {3.5, 10.0} == set(silent), "until the end of what began after the kill"
     text = verdict(rows).text
+    assert "  nodes and heads           3.50    3.50    3.50    3.50" in text
     assert "answers wrong               0" in text
     assert "  E                         1" in text
     late = [Done("q01", 20.0, 21.0, failure="E: gone")]
