@@ -54,14 +54,23 @@ versions = itertools.count(1)
 """Numbers for versions of tables: no two of a process have the same."""
 
 _GROWTH = 4
-_DELTA_ROWS = 65_536  # a larger delta is not copied into the next one
 NEW_PARTITION_ROWS = 250_000
 """Rows of a partition that is added, at least."""
 
 _NEW_PARTITIONS_MAX = 8  # that the front end adds at once
 _VALUES_MAX = 8_192  # of a dictionary
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
-_MERGED_ROWS_MIN = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """From how many rows on files are treated otherwise."""
+
+    delta: int = 65_536  # a larger delta is not copied into the next one
+    merged: int = 100_000  # as many are added or deleted before a partition is stored again
+
+
+SIZES = Sizes()
 
 
 def must_merge(partition: Partition) -> bool:
@@ -71,18 +80,18 @@ def must_merge(partition: Partition) -> bool:
     return any(row_counts(each)[1] > most for each in deleted)
 
 
-def should_merge(partition: Partition) -> bool:
+def should_merge(partition: Partition, sizes: Sizes = SIZES) -> bool:
     """Whether it is time to store a partition again, as one file."""
-    added = sum(delta.rows for delta in settled(partition).deltas)
-    if added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows:
+    added = sum(delta.rows for delta in settled(partition, sizes).deltas)
+    if added >= sizes.merged and added >= _DELTA_SHARE * partition.rows:
         return True
     gone, _ = row_counts(partition.deleted)
-    return gone >= _MERGED_ROWS_MIN and gone >= partition.rows
+    return gone >= sizes.merged and gone >= partition.rows
 
 
-def settled(partition: Partition) -> Partition:
+def settled(partition: Partition, sizes: Sizes = SIZES) -> Partition:
     """A partition without its last deltas, which the next ones may take along."""
-    kept = itertools.takewhile(lambda delta: delta.rows >= _DELTA_ROWS, partition.deltas)
+    kept = itertools.takewhile(lambda delta: delta.rows >= sizes.delta, partition.deltas)
     deltas = tuple(kept)
     left = partition.deltas[len(deltas) :]
     return dataclasses.replace(
@@ -158,6 +167,7 @@ class DeltaWriter:
     """Adds rows to tables as deltas, which it stores from the front end."""
 
     cluster: Cluster
+    sizes: Sizes = SIZES
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     # How the text of a table's columns is encoded, by its folder: the longest dictionary of each.
     _known: dict[str, dict[int, pa.Array]] = field(default_factory=dict)
@@ -252,7 +262,7 @@ class DeltaWriter:
         """A partition with more rows, in a delta that replaces the last ones if they are small."""
         kept = len(partition.deltas)
         count = len(rows)
-        while kept and partition.deltas[kept - 1].rows < min(_GROWTH * count, _DELTA_ROWS):
+        while kept and partition.deltas[kept - 1].rows < min(_GROWTH * count, self.sizes.delta):
             kept -= 1
             count += partition.deltas[kept].rows
         slices = partition_slices(partition)

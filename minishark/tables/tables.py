@@ -43,7 +43,14 @@ from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
-from minishark.tables.deltas import DeltaWriter, changed_files, must_merge, versions
+from minishark.tables.deltas import (
+    SIZES,
+    DeltaWriter,
+    Sizes,
+    changed_files,
+    must_merge,
+    versions,
+)
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
@@ -92,6 +99,7 @@ class Tables:
     storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     clock: Clock = SYSTEM_CLOCK
+    sizes: Sizes = SIZES  # of the files that changes make
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: where its rows are from; the first load with the same rows; nodes'
@@ -107,7 +115,7 @@ class Tables:
     _restoring: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.deltas = DeltaWriter(self.cluster)
+        self.deltas = DeltaWriter(self.cluster, self.sizes)
         self._restoring = self.clock.lock()
 
     def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:

@@ -152,6 +152,27 @@ def test_node_that_restarts_before_the_session_has_looked(bed: Bed) -> None:
     bed.run(steps, knows_nodes=False)
 
 
+def test_merging_on_nodes_that_came_back_empty(bed: Bed) -> None:
+    """They hold what was merged there, but not the rows that were added after that was read."""
+    session, hosts = bed.session, bed.hosts
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=2))
+        session.empty("t")  # the session's own store has its files from here on
+        session.change("t", None, lambda _: ROWS)
+        session.change("t", None, lambda _: ROWS[:1])
+        for node in tuple(hosts.alive):
+            hosts.kill_node(node)
+            hosts.start_node(node)
+        session.clock.sleep(2.0)  # the session hears of them
+        session.merger.merge("t")
+        session.tables.replicator()._forget_restarted()
+        query = Query("rows", ("t",))
+        assert sorted(session.query(query)) == sorted((*ROWS, *ROWS[:1]))
+
+    bed.run(steps)
+
+
 @pytest.mark.parametrize(
     ("fault", "answers", "within_s"),
     [("cut off", True, 9.0), ("stopped", True, 9.0), ("away", False, 21.0), ("killed", False, 5.0)],

@@ -37,7 +37,7 @@ from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
-from minishark.tables.deltas import without_rows
+from minishark.tables.deltas import Sizes, without_rows
 from minishark.tables.load import LoadedTable
 from minishark.tables.merging import Merger
 from minishark.tables.replication import Replicator
@@ -46,6 +46,7 @@ from minishark.tables.tables import NUMBERED, Tables
 
 _HEAL_S = 1.0
 _MERGE_S = 1.5
+_SIZES = Sizes(delta=4, merged=3)  # of tables with a dozen rows
 
 
 class _Rows(Split):
@@ -203,12 +204,12 @@ class SimulatedSession:
             files=_no_files,
             storage=Storage(),
             clock=self.clock,
+            sizes=_SIZES,
         )
         self.merger = Merger(
             tables=self.tables,
             writing=self.writing,
             is_open=lambda: self.cluster.is_open,
-            is_worn=lambda partition: bool(partition.deltas or partition.deleted),
         )
         self._replicator = self.tables.replicator()
 
