@@ -37,13 +37,13 @@ from numpy.typing import NDArray
 
 from minishark.catalog import FILE_SHIFT, Delta, Partition, Table, row_place
 from minishark.cluster.backend import Cluster
-from minishark.errors import ResourceError
+from minishark.errors import ConflictError, ResourceError
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.locality import replica_locations
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
-from minishark.worker.store import InputMissingError, Store
+from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import packed, row_counts, row_numbers
 from minishark.worker.writing import FULL, disk_full
 
@@ -186,6 +186,7 @@ class DeltaWriter:
         Raises:
             ResourceError: neither memory nor disk has room for them.
             PartitionsLostError: no node has the partitions to which they belong.
+            ConflictError: the table was dropped or replaced meanwhile.
         """
         partitions = list(table.partitions)
         store = self.cluster.store()
@@ -203,6 +204,7 @@ class DeltaWriter:
         Raises:
             ResourceError: neither memory nor disk has room for a file.
             PartitionsLostError: no node has a partition any more, whose columns are to be kept.
+            ConflictError: the table was dropped or replaced meanwhile.
         """
         store = self.cluster.store()
         with _told(table):
@@ -357,10 +359,17 @@ def _told(table: Table) -> Iterator[None]:
         yield
     except InputMissingError as error:
         raise lost_partitions(table, error.files) or error from error
+    except FolderMissingError as error:  # it is removed with the table
+        raise ConflictError(replaced_meanwhile(table.name)) from error
     except OSError as error:
         if error.errno in FULL:
             raise ResourceError(disk_full(error)) from error
         raise
+
+
+def replaced_meanwhile(name: str) -> str:
+    """The message of a `ConflictError`."""
+    return f"Table {name} was changed or replaced meanwhile; run the statement again."
 
 
 def _first(partition: Partition) -> FileSlice:

@@ -49,6 +49,7 @@ from minishark.tables.deltas import (
     Sizes,
     changed_files,
     must_merge,
+    replaced_meanwhile,
     versions,
 )
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
@@ -257,9 +258,7 @@ class Tables:
     def _current(self, old: Table) -> Table:
         current = self.catalog.find(old.name)
         if current is None or not current.same_rows(old):
-            raise ConflictError(
-                f"Table {old.name} was changed or replaced meanwhile; run the statement again."
-            )
+            raise ConflictError(replaced_meanwhile(old.name))
         return current
 
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:

@@ -62,6 +62,12 @@ class Fiber:
         """Let others run until somebody calls the last `waker`."""
         self._fibers.hub.switch()
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Let others run until then, or until somebody calls the last `waker`."""
+        token, world = self._token, self._fibers.world
+        world.call(world.now + seconds, lambda: self.wake(token))
+        self.wait()
+
     def waker(self) -> Callable[[], None]:
         """What ends the next wait, when the events of this moment have happened."""
         token, world = self._token, self._fibers.world
@@ -131,9 +137,7 @@ class SimulatedClock:
     def sleep(self, seconds: float) -> None:
         fiber = self._fibers.running()
         if not fiber.closing:
-            wake = fiber.waker()
-            self._fibers.world.call(self._fibers.world.now + seconds, wake)
-            fiber.wait()
+            fiber.wait_at_most(seconds)
 
     def events(self) -> SimulatedEvents:
         return SimulatedEvents(self._fibers)
@@ -174,11 +178,10 @@ class SimulatedEvents:
             wake()
 
     def get(self, *, timeout: float) -> Any:
-        fiber, world = self._fibers.running(), self._fibers.world
+        fiber = self._fibers.running()
         if not self._items and not fiber.closing:
             self._wake = fiber.waker()
-            world.call(world.now + timeout, self._wake)
-            fiber.wait()
+            fiber.wait_at_most(timeout)
             self._wake = None
         if not self._items:
             raise queue.Empty

@@ -264,7 +264,8 @@ class _Run:
 
     def _ended(self, workers: list[Fiber], until_s: float) -> bool:
         """Run until all workers have ended; whether they have, in time."""
-        self.world.run(until_s, done=lambda: all(worker.over for worker in workers))
+        for worker in workers:
+            self.world.run(until_s, done=lambda worker=worker: worker.over)  # type: ignore[misc]
         for worker in workers:
             if worker.error is not None:
                 text = "".join(traceback.format_exception(worker.error, limit=-4))

@@ -37,12 +37,13 @@ from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
+from minishark.tables.attempts import attempted
 from minishark.tables.deltas import Sizes, without_rows
 from minishark.tables.load import LoadedTable
 from minishark.tables.merging import Merger
 from minishark.tables.replication import Replicator
 from minishark.tables.store import StoreAsTable
-from minishark.tables.tables import NUMBERED, Tables
+from minishark.tables.tables import Tables
 
 _HEAL_S = 1.0
 _MERGE_S = 1.5
@@ -315,18 +316,9 @@ class SimulatedSession:
                 raise
 
     def _restoring(self, name: str, change: Callable[[Table], None]) -> None:
-        """Change a table; once more if it had to be restored (`session/memory_writes.py`)."""
+        """Change a table; again if it was restored meanwhile."""
         with self.writing:
-            for is_last in (False, True):
-                table = self.tables.catalog.get(name)
-                try:
-                    change(table)
-                except PartitionsLostError as lost:
-                    if is_last or not lost.table.startswith((NUMBERED, name)):
-                        raise
-                    self.restore(PartitionsLostError(name, lost.partitions, lost.files))
-                else:
-                    return
+            attempted(lambda: self.tables.catalog.get(name), change, self.restore, is_alone=True)
 
     def _changed(
         self,
