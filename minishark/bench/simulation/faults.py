@@ -144,8 +144,9 @@ class Faults:
         look()
 
     def _drain(self, target: int, until_s: float) -> None:
-        if len(self.hosts.alive) > 1 and (node := self._node(target)) is not None:
-            self.hosts.drain_node(node)
+        staying = [name for name, each in self.hosts.services.items() if not each.is_draining]
+        if len(staying) > 1:  # somebody has to stay, as nobody starts those again that have left
+            self.hosts.drain_node(staying[target % len(staying)])
 
     def _join(self, target: int, until_s: float) -> None:
         if len(self.hosts.alive) < _NODES_MAX:

@@ -256,9 +256,12 @@ class _Run:
         def work() -> None:
             user.begin()
             endpoint = user.session.endpoint
-            reader = self.fibers.start(endpoint, lambda: user.work(reads, "reader"))
+            readers = [
+                self.fibers.start(endpoint, lambda i=i: user.work(reads[i::2], f"reader {i}"))  # type: ignore[misc]
+                for i in range(2)
+            ]
             user.work(statements, "writer")
-            self.fibers.join([reader])
+            self.fibers.join(readers)
 
         return self.fibers.start(user.session.endpoint, work)
 

@@ -86,7 +86,7 @@ class Script:
     duplication: float
     pause_s: float  # mean time between statements
     writers: tuple[tuple[Statement, ...], ...]  # of each session
-    readers: tuple[tuple[Statement, ...], ...]  # of each session: queries at the same time
+    readers: tuple[tuple[Statement, ...], ...]  # of each session: queries of two other threads
     faults: tuple[Fault, ...]
 
     def kept(self, faults: Sequence[int] | None, statements: Sequence[int] | None) -> Script:
@@ -140,15 +140,15 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
         schedulers=rng.choice((1, 2, 2)),
         slots=rng.choice((1, 2)),
         jitter_s=rng.choice((0.0, 0.002, 0.05)),
-        loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        loss=rng.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.05)),
         duplication=rng.choice((0.0, 0.0, 0.05)),
         pause_s=pause_s,
         writers=tuple(
-            tuple(_statement(rng, writes) for _ in range(statements - statements // 3))
+            tuple(_statement(rng, writes) for _ in range(statements - statements // 2))
             for _ in range(sessions)
         ),
         readers=tuple(
-            tuple(_statement(rng, 0.0) for _ in range(statements // 3)) for _ in range(sessions)
+            tuple(_statement(rng, 0.0) for _ in range(statements // 2)) for _ in range(sessions)
         ),
         faults=tuple(faults),
     )
