@@ -273,6 +273,10 @@ class SimulatedAttached:
         """End the session; its files go."""
         self.is_open = False
         self._ask(tuple(self.homes()), lambda service: service.end(self.store_name))
+        self.forget()
+
+    def forget(self) -> None:
+        """The session's process is gone with its files."""
         self._hosts.fronts.pop(self.store_name, None)
         self._hosts.disks.by_name.pop(self.store_name, None)
 

@@ -75,7 +75,7 @@ class Fiber:
 
     def close(self) -> None:
         """End it where it waits; from now on it waits for nothing."""
-        if not self.over:
+        if not self._greenlet.dead:
             self.closing = True
             self._fibers.current = self
             self._greenlet.throw(GreenletExit)
@@ -103,6 +103,12 @@ class Fibers:
         """End all fibers."""
         for fiber in self._all:
             fiber.close()
+
+    def kill(self, endpoint: str) -> None:
+        """End the fibers of a process where they are: nothing more of them runs."""
+        for fiber in self._all:
+            if fiber.endpoint == endpoint:
+                fiber.over = True
 
     def running(self) -> Fiber:
         """The fiber that calls this."""
