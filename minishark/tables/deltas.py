@@ -317,7 +317,9 @@ class DeltaWriter:
         file = f"{table.folder}/delta-{next(self._numbers)}.arrow"
         batches = rows.combine_chunks().to_batches(BATCH_ROWS)
         stored = store.write(file, rows.schema, [batches])
-        live = [node for node in nodes if node in self.cluster.nodes]
+        # Also those that drain: they may be the only ones that have the partition's other files.
+        there = {*self.cluster.nodes, *self.cluster.draining}
+        live = [node for node in nodes if node in there]
         found = store.replicate(stored, file, live)
         held = tuple(node for node in nodes if node in found)
         return (

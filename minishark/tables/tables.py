@@ -55,7 +55,7 @@ from minishark.tables.deltas import (
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
-from minishark.tables.replication import Replicator, come_back
+from minishark.tables.replication import Replicator, come_back, readable
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
@@ -424,9 +424,9 @@ class Tables:
                 table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
             )
         files = [partition.file for partition in loaded.partitions]
-        partitions, unused = list(table.partitions), {*files}
+        partitions, unused, there = list(table.partitions), {*files}, readable(self.cluster)
         for i, old in enumerate(table.partitions):
-            is_dead = set(old.locations).isdisjoint(self.cluster.nodes)
+            is_dead = there.isdisjoint(old.locations)
             if not is_dead and not any(file in lost.files for file in old.files):
                 continue
             own = old.rows - sum(delta.rows for delta in old.deltas) + len(row_numbers(old.deleted))

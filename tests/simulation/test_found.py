@@ -169,6 +169,48 @@ def test_merging_on_nodes_that_came_back_empty(bed: Bed) -> None:
     bed.run(steps)
 
 
+def test_own_store_keeps_what_it_has(bed: Bed) -> None:
+    """It has an emptied table's files, whatever is copied between nodes, and when these restart."""
+    session, hosts = bed.session, bed.hosts
+    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=2))
+        session.empty("t")
+        hosts.kill_node(NodeName(session.tables.catalog.get("t").partitions[0].locations[0]))
+        session.clock.sleep(4.0)  # the session hears of it
+        session.tables.replicator().heal()
+        for node in tuple(hosts.alive):
+            hosts.kill_node(node)
+            hosts.start_node(node)
+        session.clock.sleep(2.0)
+        session.change("t", None, lambda _: ROWS)
+        session.tables.replicator()._forget_restarted()
+        assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
+
+    bed.run(steps)
+
+
+def test_rows_that_are_added_beside_a_node_that_drains(bed: Bed) -> None:
+    """It may be the only one that has the partition: it stays one of its nodes until it leaves."""
+    session, hosts = bed.session, bed.hosts
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.store("u", Query("rows", ("t",)), Layout(partitions=1, replicas=1))
+        first, *others = map(NodeName, session.tables.catalog.get("u").partitions[0].locations)
+        hosts.drain_node(first)
+        for node in others:
+            hosts.kill_node(node)
+            hosts.start_node(node)
+        session.clock.sleep(2.0)  # the session hears of them
+        session.change("u", None, lambda _: ROWS[:1])
+        session.tables.replicator()._forget_restarted()
+        assert sorted(session.query(Query("rows", ("u",)))) == sorted((*ROWS, *ROWS[:1]))
+
+    bed.run(steps)
+
+
 @pytest.mark.parametrize(
     ("fault", "answers", "within_s"),
     [("cut off", True, 9.0), ("stopped", True, 9.0), ("away", False, 21.0), ("killed", False, 5.0)],
