@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+from unittest.mock import patch
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from minishark.bench.chaos.findings import LONGER, SILENT, Findings, verdict
-from minishark.bench.chaos.injector import KINDS, Fault, Injected, Scene, plan_faults
+from minishark.bench.chaos.injector import (
+    KINDS,
+    Attacked,
+    Fault,
+    Injected,
+    Injector,
+    Scene,
+    plan_faults,
+)
+from minishark.bench.chaos.testbed import Testbed as Bed
 from minishark.bench.chaos.work import Done, Work, Worker
-from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import OptionError
+from sparrow_core import NodeStatus
 from sparrow_core.lab.rows import Point
+from sparrow_core.runtime.specs import ExecutorStatus
 
 
 def test_a_seed_gives_its_faults() -> None:
@@ -41,17 +57,15 @@ def test_senseless_schedules_are_refused(
         plan_faults(1, count, seconds, kinds, stop_max_s)
 
 
-def _nodes(draws: list[tuple[bool, int]]) -> tuple[NodeState, ...]:
+def _nodes(draws: list[tuple[bool, int]]) -> tuple[NodeStatus, ...]:
     return tuple(
-        NodeState(
+        NodeStatus(
             name=f"node-{i}",
             pid=100 + i,
             alive=alive,
             executors=tuple(
-                ExecutorState(f"e{i}{j}", 1000 + 10 * i + j, 1, 0) for j in range(executors)
+                ExecutorStatus(f"e{i}{j}", 1000 + 10 * i + j, 1) for j in range(executors)
             ),
-            running=0,
-            queued=0,
         )
         for i, (alive, executors) in enumerate(draws)
     )
@@ -67,7 +81,7 @@ def test_somebody_is_always_left(
     draws: list[tuple[bool, int]], hit: set[int], kind: str, draw: float
 ) -> None:
     """After any fault an executor on a living node and a scheduler remain."""
-    scene = Scene(_nodes(draws), {"node-0", "node-1"}, None, hit)
+    scene = Scene(nodes=_nodes(draws), heads={"node-0", "node-1"}, session=None, hit=hit)
     victim = scene.choose(Fault(0.0, kind, draw, 0.0))
     if victim is None:
         return
@@ -82,11 +96,53 @@ def test_somebody_is_always_left(
 def test_faults_hit_what_their_kind_says() -> None:
     """Executors, heads, other nodes, and the other session."""
     nodes = _nodes([(True, 1), (True, 1), (True, 1)])
-    scene = Scene(nodes, {"node-0", "node-1"}, 7, {100})
-    found = {role: [v.pid for v in scene.candidates(role)] for role in ("node", "session")}
-    assert {"node": [102], "session": [7]} == found
-    assert [] == list(scene.candidates("head")), "the other one is stopped"
-    assert [1010, 1020] == [victim.pid for victim in scene.candidates("executor")]
+    scene = Scene(nodes=nodes, heads={"node-0", "node-1"}, session=7, hit={100})
+
+    def found(kind: str, scene: Scene = scene) -> list[int]:
+        stopped_s = 1.0 if kind.endswith("-stop") else 0.0
+        return [victim.pid for victim in scene.candidates(Fault(0.0, kind, 0.0, stopped_s))]
+
+    assert ([102], [7]) == (found("node-kill"), found("session-kill"))
+    assert [] == found("head-stop"), "the other one is stopped"
+    assert [1010, 1020] == found("executor-kill")
+    young, torn = replace(scene, young={102}), replace(scene, is_whole=False)
+    for spared in (young, torn):
+        assert ([], [102]) == (found("node-kill", spared), found("node-stop", spared))
+
+
+def test_nodes_are_killed_only_when_replicas_are_whole() -> None:
+    """The cluster has to notice a death, and to heal, before the next node is killed."""
+    told, whole, dead = list(_nodes([(True, 1)] * 3)), [True], list[int]()
+    bed = _Told()
+    attacked = Attacked(nodes=lambda: told, is_whole=lambda: whole[0])
+    injector = Injector(cast("Bed", bed), (), attacked, lambda _: None)
+    injector._heads = frozenset({"node-0", "node-1"})
+    kill = Fault(0.0, "head-kill", 0.0, 0.0)
+
+    def hit() -> bool:
+        victim = injector._scene(kill).choose(kill)
+        with patch("os.kill", lambda pid, _: dead.append(pid)):
+            return victim is not None and injector._hit(kill, victim)
+
+    assert (True, [100]) == (hit(), dead)
+    told[0] = structs.replace(told[0], executors=(ExecutorStatus("new", 2000, 1),))
+    assert not hit(), "not noticed: its pid is still told"
+    told[0], whole[0] = structs.replace(told[0], pid=200), False
+    assert not hit(), "not whole"
+    whole[0] = True
+    assert (True, [100, 200]) == (hit(), dead)
+
+
+class _Told:
+    """All processes are its own, and known by what the session tells."""
+
+    peer_pid = None
+
+    def seen(self, nodes: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+        return tuple(nodes)
+
+    def is_ours(self, pid: int) -> bool:
+        return pid > 0
 
 
 def _hit(kind: str, at_s: float) -> Injected:
@@ -113,6 +169,7 @@ def test_a_verdict_tells_what_was_broken() -> None:
     silent = [row.x for row in rows if isinstance(row, Point) and row.panel == SILENT]
     assert {3.5, 10.0} == set(silent), "until the end of what began after the kill"
     text = verdict(rows).text
+    assert "  nodes and heads           3.50    3.50    3.50    3.50" in text
     assert "answers wrong               0" in text
     assert "  E                         1" in text
     late = [Done("q01", 20.0, 21.0, failure="E: gone")]

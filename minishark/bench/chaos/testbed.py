@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 from unittest.mock import patch
@@ -34,8 +35,9 @@ from minishark.cluster.launch import (
     stop_cluster,
 )
 from minishark.cluster.node import HOST_VARIABLE
-from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError
+from sparrow_core import NodeStatus
+from sparrow_core.runtime.specs import ExecutorStatus
 
 ClusterKind: TypeAlias = Literal["own", "hosts"]
 """Where queries run: on the session's own cluster, or on nodes that emulate separate hosts (tcp,
@@ -56,6 +58,8 @@ class Testbed:
     strange: tuple[Path, ...]  # unowned folders in shared memory from before the run
     _hosts: list[_Host] = field(default_factory=list)
     _peer_session: subprocess.Popen[bytes] | None = None
+    _mender: threading.Thread | None = None
+    _is_over: bool = False
 
     # Processes
 
@@ -89,7 +93,7 @@ class Testbed:
             self._hosts.append(_Host(options, _start_host(options)))
         return paths[0]
 
-    def seen(self, nodes: Sequence[NodeState]) -> tuple[NodeState, ...]:
+    def seen(self, nodes: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
         """Nodes with their process ids, which a session does not know of other hosts."""
         if not self._hosts:
             return tuple(nodes)
@@ -106,9 +110,14 @@ class Testbed:
         return frozenset(names[:_HEADS])
 
     def mend(self) -> None:
-        """Restart dead nodes at their addresses, as an operator does."""
+        """Have dead nodes restarted at their addresses, as by an operator; returns at once."""
+        if self._mender is None or not self._mender.is_alive():
+            self._mender = threading.Thread(target=self._restart, name="chaos-mender", daemon=True)
+            self._mender.start()
+
+    def _restart(self) -> None:
         for host in self._hosts:
-            if not host.record.is_alive:
+            if not host.record.is_alive and not self._is_over:
                 forget_cluster(host.record)
                 # Tried again later if its address is not free yet.
                 with contextlib.suppress(ClusterError):
@@ -124,6 +133,8 @@ class Testbed:
                 [sys.executable, "-m", "minishark.bench.chaos.peer_session"],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                # A node may be being started meanwhile, as if on another host.
+                env={name: text for name, text in os.environ.items() if name != HOST_VARIABLE},
             )
             assert self._peer_session.stdin is not None
             settings = msgspec.json.encode([address, self.keys and str(self.keys)])
@@ -145,7 +156,10 @@ class Testbed:
     # The end
 
     def close(self) -> None:
+        self._is_over = True
         self._end_peer()
+        if self._mender is not None:
+            self._mender.join()
         for host in self._hosts:
             with contextlib.suppress(ClusterError):
                 stop_cluster(host.record.name)
@@ -200,14 +214,16 @@ def _start_host(options: StartOptions) -> ClusterRecord:
         return start_cluster(options)
 
 
-def _with_processes(node: NodeState, record: ClusterRecord) -> NodeState:
+def _with_processes(node: NodeStatus, record: ClusterRecord) -> NodeStatus:
     pid = record.nodes[0].pid
     try:
         found = psutil.Process(pid).children() if record.is_alive else []
     except psutil.Error:
         found = []
-    executors = tuple(ExecutorState(f"{node.name}-{each.pid}", each.pid, 1, 0) for each in found)
-    return replace(node, pid=pid, alive=node.alive and bool(found), executors=executors)
+    executors = tuple(ExecutorStatus(f"{node.name}-{each.pid}", each.pid, 1) for each in found)
+    return msgspec.structs.replace(
+        node, pid=pid, alive=node.alive and bool(found), executors=executors
+    )
 
 
 def _free_ports(count: int) -> list[int]:
