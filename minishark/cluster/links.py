@@ -31,6 +31,7 @@ _NEW = 0.25  # weight of the newest measurement
 _UNPACKING = 0.25  # of the time that compressing takes
 _GAIN = 0.9  # of the time at most: what compresses could do other work
 _MEASURED_NS_MIN = 5_000_000
+_IDLE = 0.75  # of the time in which it wants to, a thread runs on a host with little to do
 
 
 def chunk_bytes(link_bytes_s: float, *, first: bool) -> int:
@@ -75,15 +76,20 @@ class Link:
 class Processor:
     """How busy the processors of a host are: what one of its threads has had of them lately."""
 
-    share: float = 1.0  # of the time in which it wanted to run
+    _share: float = 1.0  # of the time in which it wanted to run
     _ran_ns: int = 0
     _waited_ns: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of a processor that there is for one more thread, at most 1."""
+        return min(1.0, self._share / _IDLE)
 
     def seen(self, ran_ns: int, waited_ns: int) -> None:
         """How long the thread has run so far, and waited for a processor (Linux' `schedstat`)."""
         ran, waited = ran_ns - self._ran_ns, waited_ns - self._waited_ns
         if ran + waited >= _MEASURED_NS_MIN:
-            self.share += _NEW * (ran / (ran + waited) - self.share)
+            self._share += _NEW * (ran / (ran + waited) - self._share)
             self._ran_ns, self._waited_ns = ran_ns, waited_ns
 
 
