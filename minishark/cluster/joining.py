@@ -17,7 +17,7 @@ from minishark.cluster.connections import Connections, NoAnswerError, load_keys
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.node import store_of
 from minishark.cluster.node_service import SESSION_PREFIX
-from minishark.cluster.wire import Failure, Hello, Welcome, own_versions
+from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
@@ -73,7 +73,9 @@ def open_schedulers(
     recovery_s: float = RECOVERY_S,
 ) -> RemoteCluster:
     """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known."""
-    config = ClientConfig(silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s)
+    config = ClientConfig(
+        silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s, release=own_release()
+    )
     schedulers = tuple(map(Address, welcome.schedulers))
     sparrow = RemoteCluster(schedulers, listen=listen, keys=keys, config=config)
     try:
