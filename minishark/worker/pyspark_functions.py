@@ -331,16 +331,29 @@ def _merge_nearest(centres: list[float], weights: list[float]) -> None:
 
 # AES
 
+_IV_BYTES = {"GCM": 12, "CBC": 16, "ECB": 0}
 
-def aes_encrypt(data: Any, key: Any, mode: str, padding: str, iv: Any, aad: Any) -> bytes:
+
+def aes_encrypt(data: Any, key: Any, mode: str, padding: str, aad: Any) -> bytes:
     cipher = _cipher(mode, padding, key)
-    data, aad, start = _bytes(data), _bytes(aad), _bytes(iv)
+    return _encrypted(cipher, data, os.urandom(_IV_BYTES[cipher.name]), aad)
+
+
+def aes_encrypt_with(data: Any, key: Any, mode: str, padding: str, iv: Any, aad: Any) -> bytes:
+    cipher = _cipher(mode, padding, key)
+    start = _bytes(iv)
+    if not start and _IV_BYTES[cipher.name]:
+        raise ValueError("The initialization vector is empty: leave out iv for a random one.")
+    return _encrypted(cipher, data, start, aad)
+
+
+def _encrypted(cipher: _Cipher, data: Any, start: bytes, aad: Any) -> bytes:
+    data, aad = _bytes(data), _bytes(aad)
     if cipher.name == "GCM":
-        start = start or os.urandom(12)
         return start + bytes(cipher.aead.encrypt(start, data, aad or None))
     if aad:
         raise ValueError("Only the mode GCM takes additional data (aad).")
-    start = b"" if cipher.name == "ECB" else start or os.urandom(16)
+    start = b"" if cipher.name == "ECB" else start
     missing = 16 - len(data) % 16
     encryptor = cipher.of(start).encryptor()
     padded = data + bytes([missing]) * missing
