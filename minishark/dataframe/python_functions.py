@@ -129,7 +129,8 @@ _FUNCTIONS = (
     _row(
         "histogram_numeric(col, nBins)", py.histogram_numeric, "STRUCT(x DOUBLE, y DOUBLE)[]",
         _of_present("{col}::DOUBLE", ", {nBins}::INTEGER"),
-        "Centres and weights of at most so many bins.", "Centres are doubles.",
+        "Centres and weights of at most so many bins.",
+        "Centres are doubles; NaN is in no bin.",
     ),
     _row(
         "bitmap_construct_agg(col)", py.bitmap_construct_agg, "BLOB",
@@ -276,7 +277,7 @@ schema_of_xml = _of_options(
 to_xml = _of_options(
     "to_xml(col, options: value)",
     xml.to_xml,
-    "A struct as XML; options are `rowTag`, `attributePrefix`, `valueTag`.",
+    "A struct as XML; options are `rowTag`, `attributePrefix`, `valueTag`, `validateName`.",
     "call(to_json({col})::VARCHAR, {options})",
 )
 _from_xml = _made(xml.from_xml, "VARCHAR")
