@@ -158,6 +158,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
         jobs_max: Open jobs; more are refused.
         refusals_max: Refusals by nodes with full queues before a job fails.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
+        release: What must be equal in a cluster beside the protocol, in words: nodes of another
+            release are refused, and clients that name another.
     """
 
     max_attempts: int = 4
@@ -175,6 +177,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     jobs_max: int = 100_000
     refusals_max: int = 1000
     cancellation: bool = True
+    release: str = ""
 
 
 @dataclass(slots=True)
@@ -343,6 +346,9 @@ class Scheduler:
             return [Envelope(msg.client, aborted)] if aborted else []
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client {msg.version}"
+            return self._refuse(msg, "protocol", text, now)
+        if msg.release not in ("", self._config.release):
+            text = self._other_release("client", msg.release)
             return self._refuse(msg, "protocol", text, now)
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
             text = f"this scheduler has {self._config.jobs_max} jobs already"
@@ -1019,7 +1025,10 @@ class Scheduler:
     def _on_register_node(self, msg: RegisterNode, now: float) -> list[Envelope]:
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the node {msg.version}"
-            return [Envelope(msg.address, NodeRefused(text))]
+            return [Envelope(msg.address, NodeRefused(text, self.address))]
+        if msg.release != self._config.release:
+            text = self._other_release("node", msg.release)
+            return [Envelope(msg.address, NodeRefused(text, self.address))]
         out: list[Envelope] = []
         nodes = self._ledger.nodes
         if msg.name in nodes and nodes[msg.name].address != msg.address:
@@ -1041,6 +1050,13 @@ class Scheduler:
         # Reports before the comparison: what they say has ended is not missing.
         out += self._on_reports(msg.reports, now)
         return [*out, *self._compare_weights(msg), *self._reconcile(node, msg, now)]
+
+    def _other_release(self, who: str, release: str) -> str:
+        own = self._config.release or "no release"
+        return (
+            f"this scheduler has {own}, the {who} {release or 'none'}; "
+            "install the same versions on all machines"
+        )
 
     def _offer(self, name: NodeName, now: float) -> list[Envelope]:
         """Give a node that has joined its part of the reservations of jobs that wait."""

@@ -97,10 +97,14 @@ def _counted(rows: object) -> object:
 
 
 def test_a_function_gets_no_more_memory_than_its_node(session: Session) -> None:
-    """It raises a MemoryError, and the executor lives on; mapped files do not count."""
+    """It raises a MemoryError that says what to do, and the executor lives on.
+
+    Mapped files do not count.
+    """
     before = [each.pid for node in session.nodes() for each in node.executors]
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError) as raised:
         session.submit(lambda: len(bytearray(2 << 30))).result()
+    assert "raise memory_limit" in raised.value.__notes__[-1]
     assert 1 << 25 == session.submit(lambda: len(bytearray(1 << 25))).result()
     assert before == [each.pid for node in session.nodes() for each in node.executors]
 
