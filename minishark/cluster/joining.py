@@ -67,9 +67,7 @@ def own_endpoint(service: str, folder: Path, name: str) -> str:
 
 def client_config(recovery_s: float = RECOVERY_S) -> ClientConfig:
     """How Sparrow's client follows the schedulers of a cluster that others have started."""
-    return ClientConfig(
-        silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s, release=own_release()
-    )
+    return ClientConfig(silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s, release=own_release())
 
 
 def open_schedulers(
