@@ -169,8 +169,8 @@ class Replicator:
         if self._stopped.is_set():
             return
         partition = copy.table.partitions[copy.index]
-        nodes = self.cluster.nodes
-        gone = [node for node in partition.locations if node not in nodes]
+        there = readable(self.cluster)
+        gone = [node for node in partition.locations if node not in there]
         # The table may be dropped or replaced during the copy: `moved` checks for that.
         for file in partition.files:
             self._farewells.keep(file, copy.target)
@@ -187,6 +187,11 @@ class Replicator:
                 self._farewells.give_up(file, copy.target, self.cluster.open_folders)
         else:
             self.cluster.remove_folder(copy.table.folder)
+
+
+def readable(cluster: Cluster) -> frozenset[str]:
+    """Where files are read: live nodes, also those that drain, and the session's own store."""
+    return frozenset((*cluster.nodes, *cluster.draining, cluster.store_name))
 
 
 def holds(store: Store, files: Sequence[str], node: str) -> bool | None:

@@ -43,11 +43,19 @@ from minishark.query.run import Site
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
-from minishark.tables.deltas import DeltaWriter, changed_files, must_merge, versions
+from minishark.tables.deltas import (
+    SIZES,
+    DeltaWriter,
+    Sizes,
+    changed_files,
+    must_merge,
+    replaced_meanwhile,
+    versions,
+)
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
-from minishark.tables.replication import Replicator, come_back, doubtful
+from minishark.tables.replication import Replicator, come_back, doubtful, readable
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
@@ -92,6 +100,7 @@ class Tables:
     storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     clock: Clock = SYSTEM_CLOCK
+    sizes: Sizes = SIZES  # of the files that changes make
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: where its rows are from; the first load with the same rows; nodes'
@@ -107,7 +116,7 @@ class Tables:
     _restoring: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.deltas = DeltaWriter(self.cluster)
+        self.deltas = DeltaWriter(self.cluster, self.sizes)
         self._restoring = self.clock.lock()
 
     def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
@@ -249,9 +258,7 @@ class Tables:
     def _current(self, old: Table) -> Table:
         current = self.catalog.find(old.name)
         if current is None or not current.same_rows(old):
-            raise ConflictError(
-                f"Table {old.name} was changed or replaced meanwhile; run the statement again."
-            )
+            raise ConflictError(replaced_meanwhile(old.name))
         return current
 
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:
@@ -421,9 +428,9 @@ class Tables:
                 table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
             )
         files = [partition.file for partition in loaded.partitions]
-        partitions, unused = list(table.partitions), {*files}
+        partitions, unused, there = list(table.partitions), {*files}, readable(self.cluster)
         for i, old in enumerate(table.partitions):
-            is_dead = set(old.locations).isdisjoint(self.cluster.nodes)
+            is_dead = there.isdisjoint(old.locations)
             if not is_dead and not any(file in lost.files for file in old.files):
                 continue
             own = old.rows - sum(delta.rows for delta in old.deltas) + len(row_numbers(old.deleted))

@@ -15,6 +15,7 @@ from minishark.bench.simulation.disks import Disk, SimulatedStore
 from minishark.bench.simulation.fibers import SimulatedClock
 from minishark.bench.simulation.hosts import Hosts, Service, home_of
 from minishark.cluster.backend import Backend, JobEvent, Placement
+from minishark.cluster.joining import client_config
 from minishark.cluster.node_service import CUT_OFF_MAX_S
 from minishark.errors import ClusterError
 from sparrow_core import JobId, JobSpec, TaskId
@@ -33,6 +34,7 @@ _NODES_STEP_S = 0.05
 _POLL_S = 0.5
 _SILENCE_MAX_S = 5.0
 _LOCALITY_WAIT_S = 1.0
+RECOVERY_S = 15.0  # half as long as by default: a history has more waits that end so
 
 
 class SimulatedBackend(Backend):
@@ -47,7 +49,7 @@ class SimulatedBackend(Backend):
         self.actor = ClientActor(sink, self.client, hosts.schedulers)
         self.actor.poll_s = _POLL_S
         self.actor.silence_max_s = _SILENCE_MAX_S
-        self.machine = Client(self.client, sink, hosts.schedulers)
+        self.machine = Client(self.client, sink, hosts.schedulers, client_config(RECOVERY_S))
         self._world.host(sink, self.actor)
         self._world.host(self.client, self.machine)
 
@@ -72,7 +74,7 @@ class SimulatedAttached:
 
     loses_files = True
     elastic = True
-    recovery_s = 15.0
+    recovery_s = RECOVERY_S
 
     def __init__(self, hosts: Hosts, endpoint: str, clock: SimulatedClock) -> None:
         self.store_name = f"session-{endpoint}"
@@ -271,6 +273,10 @@ class SimulatedAttached:
         """End the session; its files go."""
         self.is_open = False
         self._ask(tuple(self.homes()), lambda service: service.end(self.store_name))
+        self.forget()
+
+    def forget(self) -> None:
+        """The session's process is gone with its files."""
         self._hosts.fronts.pop(self.store_name, None)
         self._hosts.disks.by_name.pop(self.store_name, None)
 

@@ -37,15 +37,17 @@ from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
-from minishark.tables.deltas import without_rows
+from minishark.tables.attempts import attempted
+from minishark.tables.deltas import Sizes, without_rows
 from minishark.tables.load import LoadedTable
 from minishark.tables.merging import Merger
 from minishark.tables.replication import Replicator
 from minishark.tables.store import StoreAsTable
-from minishark.tables.tables import NUMBERED, Tables
+from minishark.tables.tables import Tables
 
 _HEAL_S = 1.0
 _MERGE_S = 1.5
+_SIZES = Sizes(delta=4, merged=3)  # of tables with a dozen rows
 
 
 class _Rows(Split):
@@ -131,7 +133,7 @@ class _Rungs:
     query: Query
     catalog: Catalog
     sink: Sink[Any]
-    observer: QueryObserver | None = None
+    observer: QueryObserver
 
     def plan(self, *, whole: bool) -> _Plan:
         assert not whole, "no fragment is ever rejected"
@@ -166,7 +168,7 @@ class _Rungs:
         return all(self.catalog.again(table) for table in plan.tables.values())
 
     def restore(self, lost: PartitionsLostError) -> None:
-        self.session.restore(lost)
+        self.session.restore(lost, self.observer.check)
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> Any:
         raise rejected
@@ -187,6 +189,8 @@ class SimulatedSession:
     merger: Merger = field(init=False)
     _replicator: Replicator = field(init=False)
     _folders: Iterator[int] = field(default_factory=itertools.count)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _running: dict[int, tuple[QueryObserver, Fiber]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clock = SimulatedClock(self.fibers, self.endpoint)
@@ -203,12 +207,12 @@ class SimulatedSession:
             files=_no_files,
             storage=Storage(),
             clock=self.clock,
+            sizes=_SIZES,
         )
         self.merger = Merger(
             tables=self.tables,
             writing=self.writing,
             is_open=lambda: self.cluster.is_open,
-            is_worn=lambda partition: bool(partition.deltas or partition.deleted),
         )
         self._replicator = self.tables.replicator()
 
@@ -219,7 +223,19 @@ class SimulatedSession:
 
     @contextlib.contextmanager
     def _observed(self, name: str) -> Iterator[QueryObserver]:
-        yield QueryObserver(number=0, emit=lambda _: None)
+        number = next(self._numbers)
+        observer = QueryObserver(number=number, emit=lambda _: None)
+        self._running[number] = (observer, self.fibers.running())
+        try:
+            yield observer
+        finally:
+            del self._running[number]
+
+    def cancel(self, fiber: Fiber) -> None:
+        """Cancel what a thread runs: its query or load."""
+        for observer, runs_in in tuple(self._running.values()):
+            if runs_in is fiber:
+                observer.cancel()
 
     def _heal(self) -> None:
         while self.cluster.is_open:
@@ -255,16 +271,15 @@ class SimulatedSession:
 
     # Statements
 
-    def query(self, query: Query, observer: QueryObserver | None = None) -> list[Row]:
+    def query(self, query: Query) -> list[Row]:
         """The rows of a query."""
-        rungs = _Rungs(
-            session=self,
-            query=query,
-            catalog=self.tables.catalog,
-            sink=CollectRows(),
-            observer=observer,
-        )
-        return rows_of(climb(rungs))
+        return rows_of(self._climb(query, self.tables.catalog, CollectRows()))
+
+    def _climb(self, query: Query, catalog: Catalog, sink: Sink[Any]) -> Any:
+        with self._observed(query.kind) as observer:
+            return climb(
+                _Rungs(session=self, query=query, catalog=catalog, sink=sink, observer=observer)
+            )
 
     def create(self, name: str, rows: Sequence[Row], layout: Layout) -> None:
         """Load a table, which may replace another."""
@@ -277,8 +292,7 @@ class SimulatedSession:
             sink = StoreAsTable(
                 tables=self.tables, name=name, schema=COLUMNS, folder=folder, layout=layout
             )
-            rungs = _Rungs(session=self, query=query, catalog=self.tables.catalog, sink=sink)
-            self.tables.publish(climb(rungs), replace=True)
+            self.tables.publish(self._climb(query, self.tables.catalog, sink), replace=True)
 
     def drop(self, name: str) -> None:
         """Drop a table."""
@@ -305,27 +319,18 @@ class SimulatedSession:
 
         self._restoring(name, emptied)
 
-    def restore(self, lost: PartitionsLostError) -> None:
+    def restore(self, lost: PartitionsLostError, check: Callable[[], None] = lambda: None) -> None:
         """As the engine's."""
         try:
             self.tables.restore(lost)
         except PartitionsLostError:
-            if not self.tables.come_back(lost, lambda: None):
+            if not self.tables.come_back(lost, check):
                 raise
 
     def _restoring(self, name: str, change: Callable[[Table], None]) -> None:
-        """Change a table; once more if it had to be restored (`session/memory_writes.py`)."""
+        """Change a table; again if it was restored meanwhile."""
         with self.writing:
-            for is_last in (False, True):
-                table = self.tables.catalog.get(name)
-                try:
-                    change(table)
-                except PartitionsLostError as lost:
-                    if is_last or not lost.table.startswith((NUMBERED, name)):
-                        raise
-                    self.restore(PartitionsLostError(name, lost.partitions, lost.files))
-                else:
-                    return
+            attempted(lambda: self.tables.catalog.get(name), change, self.restore, is_alone=True)
 
     def _changed(
         self,
@@ -349,13 +354,14 @@ class SimulatedSession:
     def _numbered(self, table: Table) -> list[Row]:
         """The rows of a table, each with its number in the third column."""
         numbered = self.tables.numbered(table)
-        rungs = _Rungs(
-            session=self,
-            query=Query("rows", (numbered.name,)),
-            catalog=CatalogView(self.tables.catalog, [numbered]),
-            sink=CollectRows(),
-        )
-        return rows_of(climb(rungs))
+        catalog = CatalogView(self.tables.catalog, [numbered])
+        return rows_of(self._climb(Query("rows", (numbered.name,)), catalog, CollectRows()))
+
+    def kill(self) -> None:
+        """Its process dies; nodes find that out."""
+        self.fibers.kill(self.endpoint)
+        self.hosts.world.kill(self.endpoint)
+        self.cluster.forget()
 
     def close(self) -> None:
         """End the session; its background threads have ended then."""
