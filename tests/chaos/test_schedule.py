@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from minishark.bench.chaos.findings import LONGER, SILENT, Findings, verdict
 from minishark.bench.chaos.injector import (
@@ -23,12 +22,11 @@ from minishark.bench.chaos.injector import (
     Scene,
     plan_faults,
 )
+from minishark.bench.chaos.testbed import SeenNode
 from minishark.bench.chaos.testbed import Testbed as Bed
 from minishark.bench.chaos.work import Done, Work, Worker
 from minishark.errors import OptionError
-from sparrow_core import NodeStatus
 from sparrow_core.lab.rows import Point
-from sparrow_core.runtime.specs import ExecutorStatus
 
 
 def test_a_seed_gives_its_faults() -> None:
@@ -57,15 +55,13 @@ def test_senseless_schedules_are_refused(
         plan_faults(1, count, seconds, kinds, stop_max_s)
 
 
-def _nodes(draws: list[tuple[bool, int]]) -> tuple[NodeStatus, ...]:
+def _nodes(draws: list[tuple[bool, int]]) -> tuple[SeenNode, ...]:
     return tuple(
-        NodeStatus(
+        SeenNode(
             name=f"node-{i}",
             pid=100 + i,
             alive=alive,
-            executors=tuple(
-                ExecutorStatus(f"e{i}{j}", 1000 + 10 * i + j, 1) for j in range(executors)
-            ),
+            executors={f"e{i}{j}": 1000 + 10 * i + j for j in range(executors)},
         )
         for i, (alive, executors) in enumerate(draws)
     )
@@ -125,9 +121,9 @@ def test_nodes_are_killed_only_when_replicas_are_whole() -> None:
             return victim is not None and injector._hit(kill, victim)
 
     assert (True, [100]) == (hit(), dead)
-    told[0] = structs.replace(told[0], executors=(ExecutorStatus("new", 2000, 1),))
+    told[0] = replace(told[0], executors={"new": 2000})
     assert not hit(), "not noticed: its pid is still told"
-    told[0], whole[0] = structs.replace(told[0], pid=200), False
+    told[0], whole[0] = replace(told[0], pid=200), False
     assert not hit(), "not whole"
     whole[0] = True
     assert (True, [100, 200]) == (hit(), dead)
@@ -138,7 +134,7 @@ class _Told:
 
     peer_pid = None
 
-    def seen(self, nodes: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+    def seen(self, nodes: Sequence[SeenNode]) -> tuple[SeenNode, ...]:
         return tuple(nodes)
 
     def is_ours(self, pid: int) -> bool:

@@ -23,7 +23,7 @@ import psutil
 import minishark
 from minishark.bench.chaos.findings import FIGURES, Findings, verdict
 from minishark.bench.chaos.injector import KINDS, Attacked, Injector, plan_faults
-from minishark.bench.chaos.testbed import ClusterKind, Testbed, open_testbed
+from minishark.bench.chaos.testbed import ClusterKind, SeenNode, Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.errors import MinisharkError, OptionError
@@ -83,8 +83,7 @@ def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
                 testbed=testbed, session=session, works=works, parameters=parameters, seed=seed
             )
             attacked = Attacked(
-                # Not `session.nodes`, which asks other hosts what they use: one may be stopped.
-                nodes=session._runtime.cluster.status,  # noqa: SLF001
+                nodes=partial(_nodes, session),
                 is_whole=partial(_is_whole, session, parameters),
                 address=address,
                 calm_s=parameters.calm_s,
@@ -115,6 +114,20 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
         thread = threading.Thread(target=session.stop, daemon=True)
         thread.start()
         thread.join(_STOP_S)  # not longer, even if it hangs
+
+
+def _nodes(session: Session) -> tuple[SeenNode, ...]:
+    """Like `session.nodes`, which also asks other hosts what they use: one may be stopped."""
+    return tuple(
+        SeenNode(
+            name=node.name,
+            pid=node.pid,
+            alive=node.alive,
+            executors={each.name: each.pid for each in node.executors},
+            home=node.attributes,
+        )
+        for node in session._runtime.cluster.status()  # noqa: SLF001
+    )
 
 
 def _is_whole(session: Session, parameters: Chaos) -> bool:

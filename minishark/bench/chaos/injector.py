@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from minishark.bench.chaos.testbed import Testbed
+from minishark.bench.chaos.testbed import SeenNode, Testbed
 from minishark.errors import ClusterError, OptionError
-from sparrow_core import NodeStatus
 
 KINDS = (
     "executor-kill",
@@ -90,7 +89,7 @@ class Victim:
 class Scene:
     """The possible victims at a moment."""
 
-    nodes: Sequence[NodeStatus]
+    nodes: Sequence[SeenNode]
     heads: Collection[str]  # the names of those with a scheduler
     session: int | None  # the process id of the other session, if it runs
     hit: Collection[int]  # not to be hit again: stopped, or killed and still reported
@@ -115,17 +114,19 @@ class Scene:
         found = self.candidates(fault)
         return found[int(fault.draw * len(found))] if found else None
 
-    def _up(self) -> list[NodeStatus]:
+    def _up(self) -> list[SeenNode]:
         return [node for node in self.nodes if node.alive and node.pid not in self.hit]
 
-    def _executors(self, node: NodeStatus) -> list[Victim]:
-        return [Victim(e.name, e.pid) for e in node.executors if e.pid and e.pid not in self.hit]
+    def _executors(self, node: SeenNode) -> list[Victim]:
+        return [
+            Victim(name, pid) for name, pid in node.executors.items() if pid and pid not in self.hit
+        ]
 
-    def _others(self, node: NodeStatus) -> list[NodeStatus]:
+    def _others(self, node: SeenNode) -> list[SeenNode]:
         """Other nodes that can run tasks."""
         return [n for n in self._up() if n.name != node.name and self._executors(n)]
 
-    def _spared(self, node: NodeStatus) -> bool:
+    def _spared(self, node: SeenNode) -> bool:
         """Whether there is a scheduler and an executor without this node."""
         heads = [n for n in self._up() if n.name in self.heads and n.name != node.name]
         return bool(heads) and bool(self._others(node))
@@ -144,9 +145,9 @@ class Injected:
 _Incarnation: TypeAlias = tuple[str, int, tuple[str, ...]]
 
 
-def _incarnation(node: NodeStatus) -> _Incarnation:
+def _incarnation(node: SeenNode) -> _Incarnation:
     """What is another after a node's restart: its process, or, on another host, its folders."""
-    return node.name, node.pid, node.attributes
+    return node.name, node.pid, node.home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +162,7 @@ class Attacked:
             in a row are not started again, which is no fault of theirs here.
     """
 
-    nodes: Callable[[], Sequence[NodeStatus]]
+    nodes: Callable[[], Sequence[SeenNode]]
     is_whole: Callable[[], bool]
     address: str | None = None
     calm_s: float = 0.0
@@ -256,7 +257,7 @@ class Injector(threading.Thread):
     def _scene(self, fault: Fault) -> Scene:
         told = self._told()
         nodes = self._testbed.seen(told)
-        known = {node.pid for node in nodes} | {e.pid for n in nodes for e in n.executors}
+        known = {node.pid for node in nodes} | {pid for n in nodes for pid in n.executors.values()}
         self._killed &= known  # pids of others may have been reused
         now = time.monotonic()
         self._first_seen = {n.pid: self._first_seen.get(n.pid, now) for n in nodes if n.alive}
@@ -272,14 +273,14 @@ class Injector(threading.Thread):
             is_whole=is_noticed and self._attacked.is_whole(),
         )
 
-    def _told(self) -> tuple[NodeStatus, ...]:
+    def _told(self) -> tuple[SeenNode, ...]:
         """The nodes as a session knows them."""
         try:
             return tuple(self._attacked.nodes())
         except ClusterError:
             return ()
 
-    def _unnoticed(self, told: Sequence[NodeStatus]) -> bool:
+    def _unnoticed(self, told: Sequence[SeenNode]) -> bool:
         """Whether a killed node still counts as living."""
         live = {_incarnation(node) for node in told if node.alive}
         self._lost &= live
