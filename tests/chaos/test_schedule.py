@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minishark.bench.chaos.findings import LONGER, SILENT, Findings, verdict
@@ -68,11 +68,16 @@ def _nodes(draws: list[tuple[bool, int]]) -> tuple[SeenNode, ...]:
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=4),
-    st.sets(st.sampled_from((100, 101, 102, 1000, 1010, 1011, 1020))),
-    st.sampled_from(KINDS),
+    st.lists(
+        st.tuples(st.sampled_from((True, True, False)), st.integers(0, 2)), min_size=2, max_size=4
+    ),
+    st.sets(st.sampled_from((100, 101, 102, 1000, 1010, 1011, 1020)), max_size=2),
+    st.sampled_from([kind for kind in KINDS if kind != "session-kill"]),
     st.floats(0, 0.999),
 )
+@example([(True, 1), (True, 1), (True, 1)], {1010}, "node-kill", 0.0)
+@example([(True, 1), (True, 1), (True, 1)], {102}, "head-stop", 0.5)
+@example([(True, 1), (True, 1)], set(), "executor-kill", 0.5)
 def test_somebody_is_always_left(
     draws: list[tuple[bool, int]], hit: set[int], kind: str, draw: float
 ) -> None:
