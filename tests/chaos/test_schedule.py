@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -106,6 +107,7 @@ def test_faults_hit_what_their_kind_says() -> None:
     assert ([102], [7]) == (found("node-kill"), found("session-kill"))
     assert [] == found("head-stop"), "the other one is stopped"
     assert [1010, 1020] == found("executor-kill")
+    assert [] == found("executor-kill", replace(scene, may_lose=False))
     young, torn = replace(scene, young={102}), replace(scene, is_whole=False)
     for spared in (young, torn):
         assert ([], [102]) == (found("node-kill", spared), found("node-stop", spared))
@@ -115,7 +117,8 @@ def test_nodes_are_killed_only_when_replicas_are_whole() -> None:
     """The cluster has to notice a death, and to heal, before the next node is killed."""
     told, whole, dead = list(_nodes([(True, 1)] * 3)), [True], list[int]()
     bed = _Told()
-    attacked = Attacked(nodes=lambda: told, is_whole=lambda: whole[0])
+    busy_s = [math.inf]
+    attacked = Attacked(nodes=lambda: told, is_whole=lambda: whole[0], busy_s=lambda: busy_s[0])
     injector = Injector(cast("Bed", bed), (), attacked, lambda _: None)
     injector._heads = frozenset({"node-0", "node-1"})
     kill = Fault(0.0, "head-kill", 0.0, 0.0)
@@ -132,6 +135,12 @@ def test_nodes_are_killed_only_when_replicas_are_whole() -> None:
     assert not hit(), "not whole"
     whole[0] = True
     assert (True, [100, 200]) == (hit(), dead)
+    told[0] = replace(told[0], pid=300)
+    assert hit()
+    told[0] = replace(told[0], pid=400)
+    assert not hit(), "a statement may have been hit three times"
+    busy_s[0] = 0.0
+    assert hit()
 
 
 class _Told:

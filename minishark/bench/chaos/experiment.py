@@ -85,6 +85,7 @@ def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
             attacked = Attacked(
                 nodes=partial(_nodes, session),
                 is_whole=partial(_is_whole, session, parameters),
+                busy_s=run.busy_s,
                 address=address,
                 calm_s=parameters.calm_s,
             )
@@ -151,13 +152,14 @@ class _Run:
     seed: int
     hung: list[str] = field(default_factory=list)
     phases: dict[str, list[Done]] = field(default_factory=dict)
+    _during: Sequence[Worker] = ()
 
     def under(self, injector: Injector) -> None:
         """Run statements before, during and after the faults; raises the injector's errors."""
         self._all_work("quiet")
         if self.hung:
             return
-        workers = self._workers("during")
+        workers = self._during = self._workers("during")
         injector.start()
         for worker in workers:
             worker.start()
@@ -173,6 +175,10 @@ class _Run:
             raise injector.errors[0]
         if not self.hung:
             self._all_work("after", injector)
+
+    def busy_s(self) -> float:
+        """How long the oldest running statement has been running."""
+        return max((worker.busy_for()[1] for worker in self._during), default=0.0)
 
     def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
         quiet, during, after = (self.phases.get(n, []) for n in ("quiet", "during", "after"))

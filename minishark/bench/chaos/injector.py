@@ -30,6 +30,9 @@ another session. A kill is SIGKILL; a stop is SIGSTOP, then SIGCONT after a whil
 _STOP_MIN_S = 0.05
 
 
+_LOSSES_MAX = 3  # of tasks of a statement; the fourth fails it: its task is probably the cause
+_SUSPECT_S = 1.5  # tasks of a process that is stopped for longer may count as lost
+
 _POLL_S = 0.02
 _PATIENCE_S = 30.0
 _MEND_EVERY_S = 0.25
@@ -52,6 +55,10 @@ class Fault:
     @property
     def is_kill(self) -> bool:
         return not self.stopped_s
+
+    @property
+    def loses_tasks(self) -> bool:
+        return self.role != "session" and (self.is_kill or self.stopped_s > _SUSPECT_S)
 
     @property
     def loses_node(self) -> bool:
@@ -95,8 +102,11 @@ class Scene:
     hit: Collection[int]  # not to be hit again: stopped, or killed and still reported
     young: Collection[int] = ()  # nodes not to be killed yet
     is_whole: bool = True  # whether tables survive the loss of a node
+    may_lose: bool = True  # whether running statements survive the loss of a task
 
     def candidates(self, fault: Fault) -> tuple[Victim, ...]:
+        if fault.loses_tasks and not self.may_lose:
+            return ()
         match fault.role:
             case "session":
                 return () if self.session is None else (Victim("session", self.session),)
@@ -157,6 +167,7 @@ class Attacked:
     Attributes:
         nodes: gives the state of its nodes.
         is_whole: whether every partition has all its replicas on live nodes.
+        busy_s: how long the oldest running statement has been running.
         address: where another session connects; with None it has a cluster of its own.
         calm_s: how long a node is left alone after its start. Those that die at once several times
             in a row are not started again, which is no fault of theirs here.
@@ -164,6 +175,7 @@ class Attacked:
 
     nodes: Callable[[], Sequence[SeenNode]]
     is_whole: Callable[[], bool]
+    busy_s: Callable[[], float]
     address: str | None = None
     calm_s: float = 0.0
 
@@ -172,7 +184,8 @@ class Injector(threading.Thread):
     """Injects faults, in order of time.
 
     A node is killed only when the cluster itself says that its tables survive that: it has noticed
-    the deaths of the nodes that were killed before, and all replicas are whole again.
+    the deaths of the nodes that were killed before, and all replicas are whole again. No statement
+    is hit so often that one of its tasks may have been lost four times.
 
     Attributes:
         injected: faults so far.
@@ -271,7 +284,12 @@ class Injector(threading.Thread):
             hit=self._killed | set(self._stopped),
             young={pid for pid, seen in self._first_seen.items() if seen > calm},
             is_whole=is_noticed and self._attacked.is_whole(),
+            may_lose=self._losses(now - self._attacked.busy_s()) < _LOSSES_MAX,
         )
+
+    def _losses(self, since: float) -> int:
+        """How often a task may have been lost that has been running since then."""
+        return sum(each.fault.loses_tasks and each.ended_s >= since for each in self.injected)
 
     def _told(self) -> tuple[SeenNode, ...]:
         """The nodes as a session knows them."""
