@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +26,7 @@ from minishark.catalog import (
     Table,
     TableStatistics,
 )
-from minishark.cluster.backend import Cluster, FragmentRejectedError
+from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.stage import Stage
@@ -33,7 +34,7 @@ from minishark.errors import MinisharkError, PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.ladder import climb
 from minishark.query.observer import QueryObserver
-from minishark.query.run import QueryRun, Site
+from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
@@ -200,7 +201,7 @@ class SimulatedSession:
         self.tables = _Tables(
             cluster=cluster,
             planning=cast("PlanningDatabase", _Planning()),
-            placement=lambda: self.cluster.placement("sparrow", 2.0),
+            placement=self._placed,
             partitions=3,
             warn=lambda _: None,
             observed=self._observed,
@@ -252,22 +253,14 @@ class SimulatedSession:
 
     def site(self, folder: str) -> Site:
         """As the engine's."""
+        return site_of(cast("Cluster", self.cluster), self._placed, folder, clock=self.clock)
 
-        def placement() -> Any:
-            placed = self.cluster.placement("sparrow", 2.0)
-            self.cluster.make_folder(folder)
-            return placed
+    def _placed(self) -> Placement:
+        return self.cluster.placement("sparrow", 2.0)
 
-        return Site(self.cluster.backend, placement, self.cluster.lost_nodes, self.clock)
-
-    @contextlib.contextmanager
-    def query_folder(self) -> Iterator[str]:
+    def query_folder(self) -> AbstractContextManager[str]:
         """As the engine's."""
-        folder = self.cluster.folder(f"queries/{next(self._folders)}")
-        try:
-            yield folder
-        finally:
-            self.cluster.remove_folder(folder)
+        return query_folder(cast("Cluster", self.cluster), next(self._folders))
 
     # Statements
 
