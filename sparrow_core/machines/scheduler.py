@@ -225,6 +225,9 @@ class _Ended(NamedTuple):
     told_from: float
 
 
+_FINISHED = _Ended(None, 0.0)  # one for all: tens of thousands are remembered
+
+
 class Scheduler:
     """One of any number of independent schedulers of a cluster."""
 
@@ -740,7 +743,7 @@ class Scheduler:
         job = self._ledger.jobs.get(msg.job_id)
         if job is not None and msg.finished:
             self._tell_finished(job, tuple(job.running), now)  # nodes' reports would be too late
-        return self._end(msg.job_id, _Ended(None, 0.0), at_once=not msg.finished)
+        return self._end(msg.job_id, _FINISHED, at_once=not msg.finished)
 
     def _end(self, job_id: JobId, ended: _Ended, *, at_once: bool = True) -> list[Envelope]:
         """Forget the job and tell its nodes, or let their heartbeats find out."""

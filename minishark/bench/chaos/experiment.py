@@ -23,7 +23,7 @@ import psutil
 import minishark
 from minishark.bench.chaos.findings import FIGURES, Findings, verdict
 from minishark.bench.chaos.injector import KINDS, Attacked, Injector, plan_faults
-from minishark.bench.chaos.testbed import ClusterKind, Testbed, open_testbed
+from minishark.bench.chaos.testbed import ClusterKind, SeenNode, Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.errors import MinisharkError, OptionError
@@ -83,9 +83,9 @@ def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
                 testbed=testbed, session=session, works=works, parameters=parameters, seed=seed
             )
             attacked = Attacked(
-                # Not `session.nodes`, which asks other hosts what they use: one may be stopped.
-                nodes=session._runtime.cluster.status,  # noqa: SLF001
+                nodes=partial(_nodes, session),
                 is_whole=partial(_is_whole, session, parameters),
+                busy_s=run.busy_s,
                 address=address,
                 calm_s=parameters.calm_s,
             )
@@ -117,6 +117,20 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
         thread.join(_STOP_S)  # not longer, even if it hangs
 
 
+def _nodes(session: Session) -> tuple[SeenNode, ...]:
+    """Like `session.nodes`, which also asks other hosts what they use: one may be stopped."""
+    return tuple(
+        SeenNode(
+            name=node.name,
+            pid=node.pid,
+            alive=node.alive,
+            executors={each.name: each.pid for each in node.executors},
+            home=node.attributes,
+        )
+        for node in session._runtime.cluster.status()  # noqa: SLF001
+    )
+
+
 def _is_whole(session: Session, parameters: Chaos) -> bool:
     """Whether the loss of a node leaves a replica of every partition."""
     wanted = min(parameters.replicas, parameters.nodes)
@@ -138,13 +152,14 @@ class _Run:
     seed: int
     hung: list[str] = field(default_factory=list)
     phases: dict[str, list[Done]] = field(default_factory=dict)
+    _during: Sequence[Worker] = ()
 
     def under(self, injector: Injector) -> None:
         """Run statements before, during and after the faults; raises the injector's errors."""
         self._all_work("quiet")
         if self.hung:
             return
-        workers = self._workers("during")
+        workers = self._during = self._workers("during")
         injector.start()
         for worker in workers:
             worker.start()
@@ -160,6 +175,10 @@ class _Run:
             raise injector.errors[0]
         if not self.hung:
             self._all_work("after", injector)
+
+    def busy_s(self) -> float:
+        """How long the oldest running statement has been running."""
+        return max((worker.busy_for()[1] for worker in self._during), default=0.0)
 
     def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
         quiet, during, after = (self.phases.get(n, []) for n in ("quiet", "during", "after"))

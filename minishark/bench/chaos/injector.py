@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from minishark.bench.chaos.testbed import Testbed
+from minishark.bench.chaos.testbed import SeenNode, Testbed
 from minishark.errors import ClusterError, OptionError
-from sparrow_core import NodeStatus
 
 KINDS = (
     "executor-kill",
@@ -30,6 +29,9 @@ another session. A kill is SIGKILL; a stop is SIGSTOP, then SIGCONT after a whil
 
 _STOP_MIN_S = 0.05
 
+
+_LOSSES_MAX = 3  # of tasks of a statement; the fourth fails it: its task is probably the cause
+_SUSPECT_S = 1.5  # tasks of a process that is stopped for longer may count as lost
 
 _POLL_S = 0.02
 _PATIENCE_S = 30.0
@@ -53,6 +55,10 @@ class Fault:
     @property
     def is_kill(self) -> bool:
         return not self.stopped_s
+
+    @property
+    def loses_tasks(self) -> bool:
+        return self.role != "session" and (self.is_kill or self.stopped_s > _SUSPECT_S)
 
     @property
     def loses_node(self) -> bool:
@@ -90,14 +96,17 @@ class Victim:
 class Scene:
     """The possible victims at a moment."""
 
-    nodes: Sequence[NodeStatus]
+    nodes: Sequence[SeenNode]
     heads: Collection[str]  # the names of those with a scheduler
     session: int | None  # the process id of the other session, if it runs
     hit: Collection[int]  # not to be hit again: stopped, or killed and still reported
     young: Collection[int] = ()  # nodes not to be killed yet
     is_whole: bool = True  # whether tables survive the loss of a node
+    may_lose: bool = True  # whether running statements survive the loss of a task
 
     def candidates(self, fault: Fault) -> tuple[Victim, ...]:
+        if fault.loses_tasks and not self.may_lose:
+            return ()
         match fault.role:
             case "session":
                 return () if self.session is None else (Victim("session", self.session),)
@@ -115,17 +124,19 @@ class Scene:
         found = self.candidates(fault)
         return found[int(fault.draw * len(found))] if found else None
 
-    def _up(self) -> list[NodeStatus]:
+    def _up(self) -> list[SeenNode]:
         return [node for node in self.nodes if node.alive and node.pid not in self.hit]
 
-    def _executors(self, node: NodeStatus) -> list[Victim]:
-        return [Victim(e.name, e.pid) for e in node.executors if e.pid and e.pid not in self.hit]
+    def _executors(self, node: SeenNode) -> list[Victim]:
+        return [
+            Victim(name, pid) for name, pid in node.executors.items() if pid and pid not in self.hit
+        ]
 
-    def _others(self, node: NodeStatus) -> list[NodeStatus]:
+    def _others(self, node: SeenNode) -> list[SeenNode]:
         """Other nodes that can run tasks."""
         return [n for n in self._up() if n.name != node.name and self._executors(n)]
 
-    def _spared(self, node: NodeStatus) -> bool:
+    def _spared(self, node: SeenNode) -> bool:
         """Whether there is a scheduler and an executor without this node."""
         heads = [n for n in self._up() if n.name in self.heads and n.name != node.name]
         return bool(heads) and bool(self._others(node))
@@ -144,9 +155,9 @@ class Injected:
 _Incarnation: TypeAlias = tuple[str, int, tuple[str, ...]]
 
 
-def _incarnation(node: NodeStatus) -> _Incarnation:
+def _incarnation(node: SeenNode) -> _Incarnation:
     """What is another after a node's restart: its process, or, on another host, its folders."""
-    return node.name, node.pid, node.attributes
+    return node.name, node.pid, node.home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +167,15 @@ class Attacked:
     Attributes:
         nodes: gives the state of its nodes.
         is_whole: whether every partition has all its replicas on live nodes.
+        busy_s: how long the oldest running statement has been running.
         address: where another session connects; with None it has a cluster of its own.
         calm_s: how long a node is left alone after its start. Those that die at once several times
             in a row are not started again, which is no fault of theirs here.
     """
 
-    nodes: Callable[[], Sequence[NodeStatus]]
+    nodes: Callable[[], Sequence[SeenNode]]
     is_whole: Callable[[], bool]
+    busy_s: Callable[[], float]
     address: str | None = None
     calm_s: float = 0.0
 
@@ -171,7 +184,8 @@ class Injector(threading.Thread):
     """Injects faults, in order of time.
 
     A node is killed only when the cluster itself says that its tables survive that: it has noticed
-    the deaths of the nodes that were killed before, and all replicas are whole again.
+    the deaths of the nodes that were killed before, and all replicas are whole again. No statement
+    is hit so often that one of its tasks may have been lost four times.
 
     Attributes:
         injected: faults so far.
@@ -256,7 +270,7 @@ class Injector(threading.Thread):
     def _scene(self, fault: Fault) -> Scene:
         told = self._told()
         nodes = self._testbed.seen(told)
-        known = {node.pid for node in nodes} | {e.pid for n in nodes for e in n.executors}
+        known = {node.pid for node in nodes} | {pid for n in nodes for pid in n.executors.values()}
         self._killed &= known  # pids of others may have been reused
         now = time.monotonic()
         self._first_seen = {n.pid: self._first_seen.get(n.pid, now) for n in nodes if n.alive}
@@ -270,16 +284,21 @@ class Injector(threading.Thread):
             hit=self._killed | set(self._stopped),
             young={pid for pid, seen in self._first_seen.items() if seen > calm},
             is_whole=is_noticed and self._attacked.is_whole(),
+            may_lose=self._losses(now - self._attacked.busy_s()) < _LOSSES_MAX,
         )
 
-    def _told(self) -> tuple[NodeStatus, ...]:
+    def _losses(self, since: float) -> int:
+        """How often a task may have been lost that has been running since then."""
+        return sum(each.fault.loses_tasks and each.ended_s >= since for each in self.injected)
+
+    def _told(self) -> tuple[SeenNode, ...]:
         """The nodes as a session knows them."""
         try:
             return tuple(self._attacked.nodes())
         except ClusterError:
             return ()
 
-    def _unnoticed(self, told: Sequence[NodeStatus]) -> bool:
+    def _unnoticed(self, told: Sequence[SeenNode]) -> bool:
         """Whether a killed node still counts as living."""
         live = {_incarnation(node) for node in told if node.alive}
         self._lost &= live

@@ -16,8 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 from unittest.mock import patch
@@ -36,8 +36,6 @@ from minishark.cluster.launch import (
 )
 from minishark.cluster.node import HOST_VARIABLE
 from minishark.errors import ClusterError
-from sparrow_core import NodeStatus
-from sparrow_core.runtime.specs import ExecutorStatus
 
 ClusterKind: TypeAlias = Literal["own", "hosts"]
 """Where queries run: on the session's own cluster, or on nodes that emulate separate hosts (tcp,
@@ -49,7 +47,18 @@ _POLL_S = 0.05
 _HEADS = 2
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNode:
+    """A node, as a session knows it."""
+
+    name: str
+    pid: int  # 0 on another host
+    alive: bool
+    executors: Mapping[str, int]  # pids by name
+    home: tuple[str, ...] = ()  # its folders and address, on another host
+
+
+@dataclass(slots=True, kw_only=True)
 class Testbed:
     """Folders and a mark for one run."""
 
@@ -93,7 +102,7 @@ class Testbed:
             self._hosts.append(_Host(options, _start_host(options)))
         return paths[0]
 
-    def seen(self, nodes: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+    def seen(self, nodes: Sequence[SeenNode]) -> tuple[SeenNode, ...]:
         """Nodes with their process ids, which a session does not know of other hosts."""
         if not self._hosts:
             return tuple(nodes)
@@ -193,7 +202,8 @@ class _Host:
 def open_testbed() -> Iterator[Testbed]:
     """Folders for this process and its children; removed at the end, with all processes."""
     folder = Path(tempfile.mkdtemp(prefix="ms-chaos-"))
-    testbed = Testbed(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
+    strange = tuple(unlocked_folders(SHARED_MEMORY))
+    testbed = Testbed(folder=folder, mark=secrets.token_hex(8), strange=strange)
     (folder / "written").mkdir()
     own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: testbed.mark}
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
@@ -214,16 +224,14 @@ def _start_host(options: StartOptions) -> ClusterRecord:
         return start_cluster(options)
 
 
-def _with_processes(node: NodeStatus, record: ClusterRecord) -> NodeStatus:
+def _with_processes(node: SeenNode, record: ClusterRecord) -> SeenNode:
     pid = record.nodes[0].pid
     try:
         found = psutil.Process(pid).children() if record.is_alive else []
     except psutil.Error:
         found = []
-    executors = tuple(ExecutorStatus(f"{node.name}-{each.pid}", each.pid, 1) for each in found)
-    return msgspec.structs.replace(
-        node, pid=pid, alive=node.alive and bool(found), executors=executors
-    )
+    executors = {f"{node.name}-{each.pid}": each.pid for each in found}
+    return replace(node, pid=pid, alive=node.alive and bool(found), executors=executors)
 
 
 def _free_ports(count: int) -> list[int]:
