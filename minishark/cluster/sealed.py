@@ -81,15 +81,20 @@ class Sender:
 
     def offer(self, chunks: Chunks) -> wire.Sealed | None:
         """Have chunks ready for a reader, which gets this; None if there are too many by now."""
-        now = time.monotonic()
+        until_s = time.monotonic() + _TICKET_S
         offer = wire.Sealed(self.port, secrets.token_bytes(_TICKET_BYTES), secrets.token_bytes(32))
         with self._lock:
-            for ticket in [t for t, (_, _, until) in self._offers.items() if until < now]:
-                del self._offers[ticket]
             if len(self._offers) + self._sending >= _OFFERS_MAX:
                 return None
-            self._offers[offer.ticket] = (offer.key, chunks, now + _TICKET_S)
+            self._offers[offer.ticket] = (offer.key, chunks, until_s)
         return offer
+
+    def tidy(self) -> None:
+        """Drop what nobody has come for, with the files that it keeps mapped."""
+        now = time.monotonic()
+        with self._lock:
+            for ticket in [t for t, (_, _, until_s) in self._offers.items() if until_s < now]:
+                del self._offers[ticket]
 
     def _accept(self) -> None:
         while not self._stopping:

@@ -194,6 +194,8 @@ class Service:
                 for peer, transfer in list(self._transfers.items()):
                     if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
                         del self._transfers[peer]
+                if self._sealed is not None:
+                    self._sealed.tidy()
                 self._tidy()
 
     def _tidy(self) -> None:
