@@ -9,6 +9,8 @@ are being fetched.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import queue
 import threading
@@ -25,7 +27,7 @@ import msgspec
 import pyarrow as pa
 import zmq
 
-from minishark.cluster import wire
+from minishark.cluster import sealed, wire
 from minishark.cluster.connections import MALFORMED
 from minishark.cluster.links import CREDIT_MAX, Compression, Processor, chunk_bytes
 from minishark.errors import ClusterError
@@ -44,6 +46,7 @@ _PARTS_MAX = 100_000  # of one fetch
 _TRANSFER_SILENCE_MAX_S = 30.0
 _TICK_MS = 500
 _LOOK_S = 0.1
+_SEALED_BYTES_MIN = 4 << 20  # less is sent sooner than a connection is made
 _COPIED_BYTES = 64 << 10  # below, it costs less to copy a chunk than to hand it over
 _COMPRESSED_BYTES_MIN = 4 << 10
 _INDICES_MAX = 1024
@@ -106,6 +109,7 @@ class Service:
         self.shared: Callable[[wire.Request], wire.Reply | None] = lambda _: None
         self._context = zmq.Context()
         self._zap: zmq.Socket[bytes] | None = None
+        self._sealed: sealed.Sender | None = None
         self._socket = self._context.socket(zmq.ROUTER)
         self._poller = zmq.Poller()
         try:
@@ -133,6 +137,10 @@ class Service:
         self._poller.register(self._zap, zmq.POLLIN)
         secure_server(self._socket, self._keys, b"minishark")
         self._socket.bind(bind)
+        if sealed.is_available():
+            host = bind.removeprefix("tcp://").rpartition(":")[0]
+            with contextlib.suppress(OSError):  # all goes through ZeroMQ then
+                self._sealed = sealed.Sender(host.strip("[]*"))
         if endpoint.endswith(":*"):
             endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return f"{endpoint}/{self._keys.public}"
@@ -186,6 +194,8 @@ class Service:
                 for peer, transfer in list(self._transfers.items()):
                     if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
                         del self._transfers[peer]
+                if self._sealed is not None:
+                    self._sealed.tidy()
                 self._tidy()
 
     def _tidy(self) -> None:
@@ -275,8 +285,23 @@ class Service:
                 return
         transfer = _Transfer(heard_s=time.monotonic())
         transfer.chunks = self._chunks(request, transfer)
+        if request.sealed and (offer := self._offered(request, transfer)) is not None:
+            self._reply(peer, offer)
+            return
         self._transfers[peer] = transfer
         self._continue(peer, request.credit, request.link_bytes_s)
+
+    def _offered(self, request: wire.Fetch, transfer: _Transfer) -> wire.Sealed | None:
+        """What the reader gets if it is to have a connection for much data on a fast link."""
+        link_bytes_s = request.link_bytes_s
+        if self._sealed is None or transfer.compression.pays(link_bytes_s, self._processor.share):
+            return None
+        first = next(transfer.chunks)
+        transfer.chunks = itertools.chain([first], transfer.chunks)
+        if first[0].size * len(request.parts) < _SEALED_BYTES_MIN:
+            return None
+        transfer.link_bytes_s = math.inf
+        return self._sealed.offer(transfer.chunks)
 
     def _elsewhere(self, file: str, reader: str) -> wire.Elsewhere | None:
         """Where a reader that will serve a whole file gets it, if not here and now."""
@@ -374,6 +399,8 @@ class Service:
         if self._thread.is_alive():
             self._thread.join()
         self._workers.shutdown(wait=False, cancel_futures=True)
+        if self._sealed is not None:
+            self._sealed.stop()
         self._context.destroy(linger=0)
         # A late worker must not write to a file that reuses the descriptor.
         wake_w, self._wake_w = self._wake_w, -1

@@ -39,7 +39,7 @@ from minishark.expressions import Column, Schema
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.observer import QueryObserver
-from minishark.query.run import Site
+from minishark.query.run import site_of
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
@@ -522,11 +522,8 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> TableLoader:
         return TableLoader(
-            site=Site(
-                self.cluster.backend,
-                lambda: self._place(folder),
-                self.cluster.lost_nodes,
-                self.clock,
+            site=site_of(
+                self.cluster, self.placement, folder, f"{folder}-buckets", clock=self.clock
             ),
             folder=folder,
             source=source,
@@ -535,12 +532,6 @@ class Tables:
             on_progress=on_progress,
             storage=self.storage,
         )
-
-    def _place(self, folder: str) -> Placement:
-        """The placement for tasks that load a table; makes its folders on all live nodes."""
-        placement = self.placement()
-        self.cluster.make_folder(folder, f"{folder}-buckets")
-        return placement
 
     def described(
         self,

@@ -69,6 +69,7 @@ class World:
         """Kill a process: its machines are gone."""
         for at in [at for at in self.machines if endpoint_of(at) == endpoint]:
             del self.machines[at]
+        self._frozen.pop(endpoint, None)
 
     def cut_off(self, hosts: Collection[str], until_s: float, *, one_way: bool = False) -> None:
         """Network partition: until then, no message passes between these hosts and others.
@@ -129,7 +130,7 @@ class World:
             return  # its process is dead
         here = endpoint_of(to)
         if self._frozen and (frozen_until_s := self.frozen_until(here)) > self.now:
-            self.post(to, msg, frozen_until_s - self.now)
+            self.call(frozen_until_s, lambda: self._deliver_late(machine, to, msg))
             return
         if self._trace is not None:
             self._trace(self.now, to, msg)
@@ -141,6 +142,11 @@ class World:
             self._send(here, envelope)
         if self._checked:
             machine.check()
+
+    def _deliver_late(self, machine: Machine[Any], to: Address, msg: Message) -> None:
+        """Deliver what a stopped process has not read, unless it was killed with it."""
+        if self.machines.get(to) is machine:
+            self._deliver(to, msg)
 
     def _send(self, here: str, envelope: Envelope) -> None:
         there = endpoint_of(envelope.to)

@@ -30,7 +30,8 @@ class Fiber:
         self.closing = False
         self._fibers = fibers
         self._function = function
-        self._greenlet = greenlet(self._run)
+        # When it has ended, the hub goes on: not the fiber that has started it, as by default.
+        self._greenlet = greenlet(self._run, fibers.hub)
         self._token = 0  # tells a resumption from those that were for an earlier wait
 
     def _run(self) -> None:

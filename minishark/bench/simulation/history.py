@@ -20,7 +20,7 @@ from minishark.bench.simulation.fibers import Fiber, Fibers
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.model import Model, updated
 from minishark.bench.simulation.queries import Query
-from minishark.bench.simulation.script import TABLES, Script, Statement, write
+from minishark.bench.simulation.script import KEPT, TABLES, Script, Statement, write
 from minishark.bench.simulation.session import SimulatedSession
 from minishark.errors import (
     CatalogError,
@@ -87,6 +87,7 @@ class _User:
         """Create the tables."""
         for name in TABLES:
             self.run(write(self._rng, "create", name), "writer")
+        self.run(write(self._rng, "keep", KEPT), "writer")
 
     def work(self, statements: tuple[Statement, ...], thread: str) -> None:
         """Run statements one after the other, with pauses."""
@@ -134,8 +135,8 @@ class _User:
         self.model.seen(statement, first, self.session.query(statement.query))
 
     def _write(self, statement: Statement) -> None:
-        needs = (*statement.query.tables,) if statement.kind == "store" else ()
-        if statement.kind not in ("create", "store"):
+        needs = (*statement.query.tables,) if statement.kind in ("store", "keep") else ()
+        if statement.kind not in ("create", "store", "keep"):
             needs = (statement.table,)
         if not all(name in self.model.now for name in needs):
             return
@@ -155,6 +156,8 @@ class _User:
                 session.create(name, statement.rows, statement.layout)
             case "store":
                 session.store(name, statement.query, statement.layout)
+            case "keep":
+                session.keep(name, statement.query, statement.layout)
             case "insert":
                 session.change(name, None, lambda _: statement.rows)
             case "delete":
@@ -196,7 +199,7 @@ class _User:
 
     def end(self) -> None:
         """Read all tables, drop them, and leave."""
-        for name in TABLES:
+        for name in (*TABLES, KEPT):
             if name in self.model.now:
                 self.run(Statement(kind="query", query=Query("rows", (name,))), "writer")
                 self.run(Statement(kind="query", query=Query("deep", (name,))), "writer")

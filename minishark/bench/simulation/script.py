@@ -15,10 +15,11 @@ from minishark.bench.simulation.work import Row
 from minishark.query.sinks import Layout
 
 TABLES = ("t", "u", "w")
+KEPT = "c"  # the rows of a query that a session keeps, as `CACHE TABLE` does
 _CANCELLED = 0.08  # the share of statements that are cancelled
 _CANCELLED_S = 0.05  # mean time after their begin
 _TWO = ("joined", "broadcast")
-_WRITES = ("create", "store", "insert", "insert", "delete", "update", "empty", "drop")
+_WRITES = ("create", "store", "insert", "insert", "delete", "update", "empty", "drop", "keep")
 FAULTS = (
     "kill_executor",
     "kill_node",
@@ -160,7 +161,7 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
 
 def _statement(rng: Random, writes: float) -> Statement:
     kind = rng.choice(KINDS)
-    tables = tuple(rng.sample(TABLES, 2 if kind in _TWO else 1))
+    tables = tuple(rng.sample((*TABLES, KEPT), 2 if kind in _TWO else 1))
     query = Query(kind, tables, rng.randint(1, 4))
     cancelled_s = rng.expovariate(1 / _CANCELLED_S) if rng.random() < _CANCELLED else None
     if rng.random() >= writes:
@@ -185,7 +186,7 @@ def write(rng: Random, kind: str, table: str) -> Statement:
     return Statement(
         kind=kind,
         query=source,
-        table=table,
+        table=KEPT if kind == "keep" else table,
         layout=layout,
         rows=rows,
         modulo=rng.randint(2, 4),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +26,7 @@ from minishark.catalog import (
     Table,
     TableStatistics,
 )
-from minishark.cluster.backend import Cluster, FragmentRejectedError
+from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.stage import Stage
@@ -33,11 +34,13 @@ from minishark.errors import MinisharkError, PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.ladder import climb
 from minishark.query.observer import QueryObserver
-from minishark.query.run import QueryRun, Site
+from minishark.query.planner import TablesPromisedError
+from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
 from minishark.tables.attempts import attempted
+from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.deltas import Sizes, without_rows
 from minishark.tables.load import LoadedTable
 from minishark.tables.merging import Merger
@@ -137,13 +140,16 @@ class _Rungs:
 
     def plan(self, *, whole: bool) -> _Plan:
         assert not whole, "no fragment is ever rejected"
-        known = self.catalog.at_once()
-        tables = [known.get(name) for name in self.query.tables]
+        known, kept = self.catalog.at_once(), self.session.kept
+        names = (kept[name].name if name in kept else name for name in self.query.tables)
+        tables = [known.get(name) for name in names]
+        if promised := tuple(table.name for table in tables if not table.is_computed):
+            raise TablesPromisedError(promised)
         return _Plan(self.query.stages(tables), {t.name.lower(): t for t in tables})
 
     def compute(self, tables: Sequence[str]) -> None:
-        message = "no table is promised"
-        raise AssertionError(message)
+        for name in tables:
+            self.session.compute(name)
 
     def execute(self, plan: _Plan, warnings: tuple[str, ...]) -> Any:
         session, cluster = self.session, self.session.cluster
@@ -187,6 +193,9 @@ class SimulatedSession:
     writing: Any = field(init=False)
     threads: list[Fiber] = field(default_factory=list)  # that run until it is closed
     merger: Merger = field(init=False)
+    cached: CachedTables = field(init=False)
+    kept: dict[str, CachedRows] = field(default_factory=dict)  # by the names that users give
+    _handles: list[CachedRows] = field(default_factory=list)  # of all: none is released
     _replicator: Replicator = field(init=False)
     _folders: Iterator[int] = field(default_factory=itertools.count)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -200,7 +209,7 @@ class SimulatedSession:
         self.tables = _Tables(
             cluster=cluster,
             planning=cast("PlanningDatabase", _Planning()),
-            placement=lambda: self.cluster.placement("sparrow", 2.0),
+            placement=self._placed,
             partitions=3,
             warn=lambda _: None,
             observed=self._observed,
@@ -209,6 +218,7 @@ class SimulatedSession:
             clock=self.clock,
             sizes=_SIZES,
         )
+        self.cached = CachedTables(self.tables)
         self.merger = Merger(
             tables=self.tables,
             writing=self.writing,
@@ -252,22 +262,14 @@ class SimulatedSession:
 
     def site(self, folder: str) -> Site:
         """As the engine's."""
+        return site_of(cast("Cluster", self.cluster), self._placed, folder, clock=self.clock)
 
-        def placement() -> Any:
-            placed = self.cluster.placement("sparrow", 2.0)
-            self.cluster.make_folder(folder)
-            return placed
+    def _placed(self) -> Placement:
+        return self.cluster.placement("sparrow", 2.0)
 
-        return Site(self.cluster.backend, placement, self.cluster.lost_nodes, self.clock)
-
-    @contextlib.contextmanager
-    def query_folder(self) -> Iterator[str]:
+    def query_folder(self) -> AbstractContextManager[str]:
         """As the engine's."""
-        folder = self.cluster.folder(f"queries/{next(self._folders)}")
-        try:
-            yield folder
-        finally:
-            self.cluster.remove_folder(folder)
+        return query_folder(cast("Cluster", self.cluster), next(self._folders))
 
     # Statements
 
@@ -293,6 +295,35 @@ class SimulatedSession:
                 tables=self.tables, name=name, schema=COLUMNS, folder=folder, layout=layout
             )
             self.tables.publish(self._climb(query, self.tables.catalog, sink), replace=True)
+
+    def keep(self, name: str, query: Query, layout: Layout) -> None:
+        """Keep the rows that a query has now, under a name that may be another one's."""
+        with self.writing:
+            rows = self.cached.promise(CachePlan(query.text, COLUMNS, layout))
+            self._handles.append(rows)
+            self.compute(rows.name)
+            self.kept[name] = rows
+
+    def compute(self, name: str) -> None:
+        """As the engine's."""
+        with self.cached.computing(name) as cached:
+            if cached is None or cached.plan is None:
+                return
+            plan, fingerprint = cached.plan, self._fingerprint(cached.plan)
+            with self.tables.folder() as folder:
+                sink = StoreAsTable(
+                    tables=self.tables,
+                    name=name,
+                    schema=plan.schema,
+                    folder=folder,
+                    layout=plan.layout,
+                )
+                table = self._climb(Query.read(plan.sql), self.tables.catalog, sink)
+                self.cached.computed(cached, table, fingerprint)
+
+    def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
+        found = [self.tables.catalog.find(name) for name in Query.read(plan.sql).tables]
+        return tuple(self.tables.content(table) for table in found if table is not None)
 
     def drop(self, name: str) -> None:
         """Drop a table."""
@@ -322,7 +353,10 @@ class SimulatedSession:
     def restore(self, lost: PartitionsLostError, check: Callable[[], None] = lambda: None) -> None:
         """As the engine's."""
         try:
-            self.tables.restore(lost)
+            if lost.table in self.cached:
+                self.cached.restore(lost, self._fingerprint)
+            else:
+                self.tables.restore(lost)
         except PartitionsLostError:
             if not self.tables.come_back(lost, check):
                 raise
