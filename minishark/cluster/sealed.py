@@ -186,11 +186,8 @@ def receive(
     offer: wire.Sealed,
     received: Callable[[wire.Chunk, memoryview], None],
     is_interrupted: Callable[[], bool],
-) -> int:
+) -> None:
     """Take up an offer of a service on `host`: pass on each chunk.
-
-    Returns:
-        How many bytes have come.
 
     Raises:
         NotReachedError: before anything came.
@@ -201,7 +198,7 @@ def receive(
     except OSError as error:
         raise NotReachedError(f"{host}:{offer.port} can't be reached: {error}") from error
     with peer:
-        return _Receiver(peer, _cipher(offer.key), is_interrupted).run(offer.ticket, received)
+        _Receiver(peer, _cipher(offer.key), is_interrupted).run(offer.ticket, received)
 
 
 class _Receiver:
@@ -213,9 +210,9 @@ class _Receiver:
         self._peer = peer
         self._cipher = cipher
         self._is_interrupted = is_interrupted
-        self._count = 0
+        self._has_begun = False  # a byte has come
 
-    def run(self, ticket: bytes, received: Callable[[wire.Chunk, memoryview], None]) -> int:
+    def run(self, ticket: bytes, received: Callable[[wire.Chunk, memoryview], None]) -> None:
         self._peer.settimeout(_STEP_S)
         buffer = memoryview(bytearray(CHUNK_BYTES + _TAG_BYTES))
         try:
@@ -235,8 +232,7 @@ class _Receiver:
                 raise BrokenError(f"unexpected message {header}")
             received(header, memoryview(plain))
             if header.last:
-                break
-        return self._count
+                return
 
     def _opened(self, number: int, sealed: memoryview, lengths: bytes | None) -> bytes:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
@@ -264,9 +260,9 @@ class _Receiver:
             if not got:
                 raise self._ended("the connection was closed")
             filled += got
-            self._count += got
+            self._has_begun = True
             deadline = time.monotonic() + _SILENCE_S
         return view
 
     def _ended(self, why: str) -> Exception:
-        return BrokenError(why) if self._count else NotReachedError(why)
+        return BrokenError(why) if self._has_begun else NotReachedError(why)
