@@ -48,6 +48,7 @@ _TICKET_S = 4.0
 _SILENCE_S = 10.0  # without a byte, after which the other side is given up
 _CONNECT_S = 1.0
 _STEP_S = 0.1
+_AT_ONCE_BYTES = 256 << 10  # to be woken for each packet takes longer than to open a chunk
 
 
 class NotReachedError(Exception):
@@ -211,6 +212,7 @@ class _Receiver:
         self._cipher = cipher
         self._is_interrupted = is_interrupted
         self._has_begun = False  # a byte has come
+        self._woken_at = 1
 
     def run(self, ticket: bytes, received: Callable[[wire.Chunk, memoryview], None]) -> None:
         self._peer.settimeout(_STEP_S)
@@ -245,15 +247,18 @@ class _Receiver:
     def _filled(self, view: memoryview) -> memoryview:
         """The next bytes."""
         filled = 0
+        at_once = _AT_ONCE_BYTES
         deadline = time.monotonic() + _SILENCE_S
         while filled < len(view):
             if self._is_interrupted():
                 raise BrokenError("interrupted")
+            self._wake_at(min(at_once, len(view) - filled))
             try:
                 got = self._peer.recv_into(view[filled:])
             except TimeoutError:
                 if time.monotonic() > deadline:
                     raise self._ended(f"no byte within {_SILENCE_S:g} s") from None
+                at_once = 1  # a slow link: what has come counts
                 continue
             except OSError as error:
                 raise self._ended(str(error)) from error
@@ -263,6 +268,12 @@ class _Receiver:
             self._has_begun = True
             deadline = time.monotonic() + _SILENCE_S
         return view
+
+    def _wake_at(self, count: int) -> None:
+        """Have the kernel wake this thread for so many bytes at least."""
+        if count != self._woken_at:
+            self._peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._woken_at = count
 
     def _ended(self, why: str) -> Exception:
         return BrokenError(why) if self._has_begun else NotReachedError(why)
