@@ -310,6 +310,11 @@ def own_versions() -> dict[str, str]:
     }
 
 
+def own_release() -> str:
+    """The same in words, by which schedulers tell nodes and sessions of other versions."""
+    return ", ".join(f"{name} {number}" for name, number in own_versions().items())
+
+
 def versions_differ(theirs: dict[str, str], own: dict[str, str]) -> str | None:
     """A sentence for the other side that names the differences; None if there are none."""
     names = dict.fromkeys((*own, *theirs))
