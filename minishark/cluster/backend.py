@@ -296,6 +296,11 @@ def function_error(detail: ProblemDetail, node: str, place: str = "") -> Excepti
         return cause
     assert isinstance(error, Exception)
     error.add_note(f"Raised {place}:\n{detail.traceback}")
+    if isinstance(error, MemoryError):  # which says nothing
+        error.add_note(
+            "An executor has as much memory as its node may take: raise memory_limit, start fewer "
+            "executors, or give the function less at a time."
+        )
     error.__cause__ = cause
     return error
 

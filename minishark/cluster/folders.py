@@ -87,35 +87,42 @@ def make_folders(shared_memory: Path | None = None) -> ClusterFolders:
     temporary = Path(tempfile.gettempdir())
     for parent in (shared_memory, temporary):
         reap(parent)
-    try:
-        disk, lock = _locked_folder(temporary)
-    except OSError as error:
-        raise ResourceError(
-            f"Can't make a folder in {temporary} ({error.strerror}); "
-            "set TMPDIR to one that is writable."
-        ) from error
-    try:
-        free = shutil.disk_usage(shared_memory).free
-        if free >= SHARED_MEMORY_MIN_BYTES:
-            memory, memory_lock = _locked_folder(shared_memory)
-            return ClusterFolders(memory, disk, None, [lock, memory_lock])
-        reason = f"has only {free >> 20} MB free"
-    except OSError as error:
-        reason = f"can't be used ({error.strerror})"
-    warning = f"{shared_memory} {reason}: data is kept on disk, which is slower."
-    return ClusterFolders(disk, disk, warning, [lock])
+    with contextlib.ExitStack() as undo:  # Ctrl-C may come at any time
+        try:
+            disk, lock = _locked_folder(temporary, undo)
+        except OSError as error:
+            raise ResourceError(
+                f"Can't make a folder in {temporary} ({error.strerror}); "
+                "set TMPDIR to one that is writable."
+            ) from error
+        memory, locks, reason = disk, [lock], None
+        try:
+            free = shutil.disk_usage(shared_memory).free
+            if free >= SHARED_MEMORY_MIN_BYTES:
+                memory, lock = _locked_folder(shared_memory, undo)
+                locks.append(lock)
+            else:
+                reason = f"has only {free >> 20} MB free"
+        except OSError as error:
+            reason = f"can't be used ({error.strerror})"
+        warning = f"{shared_memory} {reason}: data is kept on disk, which is slower."
+        folders = ClusterFolders(memory, disk, warning if reason else None, locks)
+        undo.pop_all()
+    return folders
 
 
-def _locked_folder(parent: Path) -> tuple[Path, IO[str]]:
+def _locked_folder(parent: Path, undo: contextlib.ExitStack) -> tuple[Path, IO[str]]:
     """A new folder and its lock; renamed once it is locked, so that it never looks orphaned."""
     draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=parent))
     folder = parent / draft.name.replace(_DRAFT_PREFIX, _PREFIX, 1)
-    with contextlib.ExitStack() as undo:
-        undo.callback(shutil.rmtree, draft, ignore_errors=True)
-        lock = undo.enter_context((draft / _LOCK).open("w"))
+    with contextlib.ExitStack() as undo_draft:
+        undo_draft.callback(shutil.rmtree, draft, ignore_errors=True)
+        lock = undo_draft.enter_context((draft / _LOCK).open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
+        undo.callback(_remove, folder)
+        undo.enter_context(lock)
         draft.rename(folder)
-        undo.pop_all()
+        undo_draft.pop_all()
     return folder, lock
 
 

@@ -17,7 +17,7 @@ from minishark.cluster.connections import Connections, NoAnswerError, load_keys
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.node import store_of
 from minishark.cluster.node_service import SESSION_PREFIX
-from minishark.cluster.wire import Failure, Hello, Welcome, own_versions
+from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
@@ -67,7 +67,7 @@ def own_endpoint(service: str, folder: Path, name: str) -> str:
 
 def client_config(recovery_s: float = RECOVERY_S) -> ClientConfig:
     """How Sparrow's client follows the schedulers of a cluster that others have started."""
-    return ClientConfig(silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s)
+    return ClientConfig(silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s, release=own_release())
 
 
 def open_schedulers(

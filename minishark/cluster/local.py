@@ -101,42 +101,49 @@ class OwnCluster:
         self.elastic = options.scaling is not None
         self.recovery_s = options.recovery_timeout_s
         self.most_slots = options.most_nodes * options.executors_per_node
-        self._folders: ClusterFolders = make_folders()
-        self.paths = StorePaths(self._folders.memory, self._folders.disk)
-        self.scratch = self._folders.disk
         self._made: set[str] = set()  # folders that were not removed
         self._scaler: Autoscaler | None = None
-        self._meter = node_meter(self.paths, self.store_name, self._memory)
-        warning = self._folders.warning
-        self.warnings: tuple[str, ...] = (warning,) if warning else ()
-        try:
-            self._sparrow = self._start(options)
+        self._folders: ClusterFolders = make_folders()
+        try:  # at once: Ctrl-C may come at any time
+            self.paths = StorePaths(self._folders.memory, self._folders.disk)
+            self.scratch = self._folders.disk
+            self._meter = node_meter(self.paths, self.store_name, self._memory)
+            warning = self._folders.warning
+            self.warnings: tuple[str, ...] = (warning,) if warning else ()
+            self._sparrow = self._described(options)
             self.backend: Backend = self._sparrow
+            self._launch()
         except BaseException:
             self._folders.remove()
             raise
-        atexit.register(self.close)  # for programs that forget to
 
-    def _start(self, options: ClusterOptions) -> LocalCluster | InProcessCluster:
+    def _described(self, options: ClusterOptions) -> LocalCluster | InProcessCluster:
         configs = [self._config(node) for node in self._nodes]
         run_folder = self._folders.disk / "run"
         run_folder.mkdir(mode=0o700)
         if options.in_process:
-            threads = InProcessCluster(
+            return InProcessCluster(
                 configs,
                 schedulers=options.schedulers,
                 audit_dir=options.audit,
                 recovery_s=options.recovery_timeout_s,
             )
-            with _translated_errors():
-                threads.start()
-            return threads
-        processes = LocalCluster(
+        return LocalCluster(
             configs, schedulers=options.schedulers, run_dir=run_folder, restarts=_RESTARTS,
             audit_dir=options.audit, recovery_s=options.recovery_timeout_s,
         )  # fmt: skip
-        processes.launch()
-        return processes
+
+    def _launch(self) -> None:
+        try:
+            if isinstance(self._sparrow, LocalCluster):
+                self._sparrow.launch()
+            else:
+                with _translated_errors():
+                    self._sparrow.start()
+            atexit.register(self.close)  # for programs that forget to
+        except BaseException:
+            self._sparrow.close()  # before its folders go
+            raise
 
     def _config(self, node: str) -> NodeConfig:
         folders = dict.fromkeys((str(self.paths.memory), str(self.paths.disk)))

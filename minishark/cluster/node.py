@@ -24,7 +24,7 @@ from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.machine import RUNNER, node_memory, runner_config
 from minishark.cluster.node_service import NodeControl, NodeService
-from minishark.cluster.wire import Announce, Failure, Hello, Welcome, own_versions
+from minishark.cluster.wire import Announce, Failure, Hello, Welcome, own_release, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
@@ -145,7 +145,9 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
             schedulers=schedulers,
             own_schedulers=(_SCHEDULER,) if own in heads else (),
             attributes=(*attributes_of(service.node), *((IDLE,) * (not groups))),
-            limits=NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes),
+            limits=NodeMonitorConfig(
+                policy="fair", memory_bytes=memory.query_bytes, release=own_release()
+            ),
             bind=options.bind and sparrow_endpoint(options.bind),
             keys=keys,
             metrics=True,

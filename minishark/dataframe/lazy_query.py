@@ -21,6 +21,9 @@ from minishark.tables.cached import CachedRows
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
 
+DUCKDB_TYPE = b"duckdb_type"  # in the metadata of fields for which Arrow has no type
+WIDE_INTEGERS = ("HUGEINT", "UHUGEINT")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persisted:
@@ -71,7 +74,7 @@ class LazyQuery:
 
     def dtypes(self) -> list[tuple[str, str]]:
         if self.local_rows is not None:
-            return [(field.name, str(field.type)) for field in self.local_rows.schema]
+            return [(field.name, _type_of(field)) for field in self.local_rows.schema]
         if self.explain:
             return [("explain_value", "VARCHAR")]
         return [(attribute.name, attribute.type) for attribute in self.to_select().attributes]
@@ -96,7 +99,12 @@ class LazyQuery:
 
 def wide_integers(query: LazyQuery) -> list[str]:
     """The columns of 128-bit integers, which Arrow has as decimals."""
-    return [name for name, type_ in query.dtypes() if type_ in ("HUGEINT", "UHUGEINT")]
+    return [name for name, type_ in query.dtypes() if type_ in WIDE_INTEGERS]
+
+
+def _type_of(field: pa.Field) -> str:
+    told: bytes | None = (field.metadata or {}).get(DUCKDB_TYPE)
+    return str(field.type) if told is None else told.decode()
 
 
 def query_of(frame: DataFrame) -> LazyQuery:

@@ -65,6 +65,15 @@ _AES_PARAMETERS = "key, mode: value = 'GCM', padding: value = 'DEFAULT'"
 _CREATES = ", create_if_missing=True"
 _DECRYPTED = "call({input}, {key}, {mode}, {padding}, {aad})"
 
+_AES_ENCRYPT = Template(
+    f"aes_encrypt(input, {_AES_PARAMETERS}, iv: value = None, aad: value = '')",
+    (
+        "drawn({input}, {key}, {mode}, {padding}, {aad})",
+        "given({input}, {key}, {mode}, {padding}, {iv}, {aad})",
+    ),
+    "Encrypted in the mode GCM, CBC or ECB; without `iv`, an initialization vector is drawn.",
+    f"{_AES} Without `iv`, the query runs in one task, as results differ from call to call.",
+)
 
 _FUNCTIONS = (
     _row(
@@ -120,7 +129,8 @@ _FUNCTIONS = (
     _row(
         "histogram_numeric(col, nBins)", py.histogram_numeric, "STRUCT(x DOUBLE, y DOUBLE)[]",
         _of_present("{col}::DOUBLE", ", {nBins}::INTEGER"),
-        "Centres and weights of at most so many bins.", "Centres are doubles.",
+        "Centres and weights of at most so many bins.",
+        "Centres are doubles; NaN is in no bin.",
     ),
     _row(
         "bitmap_construct_agg(col)", py.bitmap_construct_agg, "BLOB",
@@ -190,11 +200,6 @@ _FUNCTIONS = (
     _of_xml("xpath_short", xml.xpath_long, "SMALLINT", "The whole number that an XPath selects."),
     # AES
     _row(
-        f"aes_encrypt(input, {_AES_PARAMETERS}, iv: value = '', aad: value = '')",
-        py.aes_encrypt, "BLOB", "call({input}, {key}, {mode}, {padding}, {iv}, {aad})",
-        "Encrypted in the mode GCM, CBC or ECB.", _AES,
-    ),
-    _row(
         f"aes_decrypt(input, {_AES_PARAMETERS}, aad: value = '')", py.aes_decrypt, "BLOB",
         _DECRYPTED, "Decrypted; an error where the key is another.", _AES,
     ),
@@ -209,10 +214,12 @@ _FUNCTIONS = (
     ),
 )  # fmt: skip
 
-PYTHON = by_name([each.template for each in _FUNCTIONS])
+PYTHON = by_name([*(each.template for each in _FUNCTIONS), _AES_ENCRYPT])
 
 
-def _made(run: Callable[..., Any], returns: str, *, takes_task: bool = False) -> Callable[[], str]:
+def _made(
+    run: Callable[..., Any], returns: str, *, takes_task: bool = False, volatile: bool = False
+) -> Callable[[], str]:
     # Pickled when it is first called: by name, as executors have the module.
     return functools.cache(
         lambda: made(
@@ -220,7 +227,7 @@ def _made(run: Callable[..., Any], returns: str, *, takes_task: bool = False) ->
             run,
             returns,
             sees_nulls=False,
-            volatile=takes_task,
+            volatile=volatile or takes_task,
             parameters=() if takes_task else None,
             takes_task=takes_task,
         )
@@ -238,6 +245,12 @@ def _parse_url(label: str) -> Callable[..., Column]:
     sql = ("one({url}, {partToExtract})", "two({url}, {partToExtract}, {key})")
     template = Template(f"{label}(url, partToExtract, key=None)", sql, doc)
     return function_of(template, lambda: {"one(": f"{whole()}(", "two(": f"{keyed()}("})
+
+
+def _aes_encrypt() -> Callable[..., Column]:
+    drawn = _made(py.aes_encrypt, "BLOB", volatile=True)
+    given = _made(py.aes_encrypt_with, "BLOB")
+    return function_of(_AES_ENCRYPT, lambda: {"drawn(": f"{drawn()}(", "given(": f"{given()}("})
 
 
 def _of_options(
@@ -264,7 +277,7 @@ schema_of_xml = _of_options(
 to_xml = _of_options(
     "to_xml(col, options: value)",
     xml.to_xml,
-    "A struct as XML; options are `rowTag`, `attributePrefix`, `valueTag`.",
+    "A struct as XML; options are `rowTag`, `attributePrefix`, `valueTag`, `validateName`.",
     "call(to_json({col})::VARCHAR, {options})",
 )
 _from_xml = _made(xml.from_xml, "VARCHAR")
@@ -338,4 +351,5 @@ def python_functions() -> dict[str, Callable[..., Column]]:
     """The functions by name."""
     found = {each.template.name: _function(each) for each in _FUNCTIONS}
     found |= {each.__name__: each for each in _OWN} | {"to_varchar": to_char}
+    found["aes_encrypt"] = _aes_encrypt()
     return found | {name: _parse_url(name) for name in ("parse_url", "try_parse_url")}

@@ -54,11 +54,17 @@ class Environment:
     storage: Storage = field(default_factory=Storage)  # how object stores are reached
 
     def called_by(self, stage: Stage) -> tuple[ScalarFunction, ...]:
-        """The Python functions that a stage may call; a whole statement may do so by a macro."""
-        if not self.functions or stage.is_statement:
-            return self.functions
-        text = " ".join((stage.sql, *(cte.sql for cte in stage.hints.ctes))).lower()
-        return tuple(function for function in self.functions if function.name in text)
+        return functions_called(stage, self.functions)
+
+
+def functions_called(
+    stage: Stage, functions: tuple[ScalarFunction, ...]
+) -> tuple[ScalarFunction, ...]:
+    """The Python functions that a stage may call; a whole statement may do so by a macro."""
+    if not functions or stage.is_statement:
+        return functions
+    text = " ".join((stage.sql, *(cte.sql for cte in stage.hints.ctes))).lower()
+    return tuple(function for function in functions if function.name in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

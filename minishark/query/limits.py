@@ -38,7 +38,9 @@ class Limits:
         for name, value in seconds.items():
             if value is not None and not is_duration(value):
                 raise OptionError(f"{name} must be a number of seconds above 0, or None.")
-        disk = None if query_disk_limit is None else parse_size(query_disk_limit)
+        disk = None
+        if query_disk_limit is not None:
+            disk = parse_size(query_disk_limit, "query_disk_limit")
         return cls(
             query_timeout_s=query_timeout_s, task_timeout_s=task_timeout_s, query_disk_bytes=disk
         )

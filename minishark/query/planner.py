@@ -22,6 +22,7 @@ from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
 from minishark.query import calibration
+from minishark.query.job_builder import functions_called
 from minishark.query.shown import Shown, shown
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable, SourceTables, with_splits
@@ -322,12 +323,13 @@ class QueryPlanner:
     def deterministic_inputs(self, sql: str, *, on_hosts: bool) -> tuple[Table, ...] | None:
         """The tables that alone decide which rows a query returns; None if other things do too."""
         plan = self.describe(sql, on_hosts=on_hosts)
-        # Any volatile function counts: a macro may call it where the text does not show it.
-        volatile = any(function.volatile for function in self.functions.values())
-        if volatile or plan.sources or self.planning.tells_time(sql):
+        if plan.sources or self.planning.tells_time(sql):
             return None
-        if any(stage.varies for stage in plan.stages):
-            return None
+        functions = tuple(self.functions.values())
+        for stage in plan.stages:
+            called = functions_called(stage, functions)
+            if stage.varies or any(function.volatile for function in called):
+                return None
         return tuple(plan.tables.values())
 
 

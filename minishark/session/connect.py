@@ -213,7 +213,7 @@ def connect(
         raise OptionError("recovery_timeout_s must be a number of seconds above 0.")
     limits = Limits.of(query_timeout_s, task_timeout_s, query_disk_limit)
     storage = Storage.of(storage_options)
-    limit = None if memory_limit is None else parse_size(memory_limit)
+    limit = None if memory_limit is None else parse_size(memory_limit, "memory_limit")
     if audit is not None and cluster is not None:
         raise OptionError("Only a new cluster on this machine has audit logs; connect without.")
     if is_platform(cluster):

@@ -26,6 +26,7 @@ from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.sql.tokens import sql_tokens
+from minishark.dataframe.lazy_query import DUCKDB_TYPE, WIDE_INTEGERS
 from minishark.errors import (
     AlreadyExistsError,
     CatalogError,
@@ -790,7 +791,7 @@ class ScratchDatabase:
     def _executed(self, sql: str) -> pa.Table:
         try:
             relation: duckdb.DuckDBPyRelation | None = self._con.sql(self._found(sql))
-            answer = relation.to_arrow_table() if relation is not None else pa.table({"Count": []})
+            answer = pa.table({"Count": []}) if relation is None else _typed(relation)
             # DuckDB counts no changed rows as an empty answer.
             nothing = answer.num_rows == 0 and answer.column_names == ["Count"]
             return pa.table({"Count": pa.array([0], pa.int64())}) if nothing else answer
@@ -808,6 +809,16 @@ def stored_settings(types: Sequence[str]) -> Mapping[str, str]:
     """DuckDB's settings for rows of these types that become part of a stored table."""
     stage = StageTask(sql="", types=tuple(types), output=OutputKind.PARTITION, folder="")
     return stored_types(stage, types)
+
+
+def _typed(relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    """Its rows, where 128-bit integers are decimals that say what they are."""
+    rows = relation.to_arrow_table()
+    for place, type_ in enumerate(map(str, relation.types)):
+        if type_ in WIDE_INTEGERS and pa.types.is_decimal(rows.schema[place].type):
+            field = rows.schema[place].with_metadata({DUCKDB_TYPE: type_})
+            rows = rows.set_column(place, field, rows.column(place))
+    return rows
 
 
 def _translated(error: duckdb.Error) -> Exception:

@@ -55,7 +55,7 @@ from minishark.tables.deltas import (
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
-from minishark.tables.replication import Replicator, come_back, readable
+from minishark.tables.replication import Replicator, come_back, doubtful, readable
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
@@ -338,6 +338,10 @@ class Tables:
             moved=self._moved,
             clock=self.clock,
         )
+
+    def doubted(self, table: Table) -> tuple[str, ...]:
+        """Nodes that have started again and were not asked since what they have of a table."""
+        return tuple(doubtful(self.cluster.homes(), self._homes.get(table.folder, {})))
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> bool:
         """Change the locations of a partition: `found` are added, `gone` removed."""

@@ -9,6 +9,7 @@ import functools
 import itertools
 import os
 import random
+import selectors
 import shlex
 import subprocess
 import zlib
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _NEVER = 1 << 62  # bytes, from which on a part of a pickle would be stored apart
 _SAMPLE = 200  # keys of each partition
+_PIPE_BYTES = 1 << 16
+_LOOK_S = 0.1  # an interruption comes after a wait at the latest
+_FOREVER_S = 1e9  # with a limit, a wait is made of short ones
 _NUMBERS = (int, float, Decimal, Fraction, complex)
 
 
@@ -294,22 +298,74 @@ class PickleFile:
 
 @dataclass(frozen=True, slots=True)
 class Piped:
-    """The lines that a command writes for a partition's items, which it reads as lines."""
+    """The lines that a command writes for a partition's items, which it reads as lines.
+
+    Neither is held as a whole. All is done on the thread of the call, which can be interrupted.
+    """
 
     command: str
     env: dict[str, str]
     checks: bool
 
-    def __call__(self, items: Iterator[Any]) -> list[str]:
-        ended = subprocess.run(
+    def __call__(self, items: Iterator[Any]) -> Iterator[str]:
+        lines = (f"{item}".rstrip("\n").encode() + b"\n" for item in items)
+        process = subprocess.Popen(
             shlex.split(self.command),
-            input="".join(f"{item}\n" for item in items),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             env={**os.environ, **self.env},
-            check=self.checks,
         )
-        return ended.stdout.splitlines()
+        with process:
+            try:
+                rest = b""
+                for data in _exchanged(process, _in_chunks(lines)):
+                    *whole, rest = (rest + data).split(b"\n")
+                    yield from (line.decode() for line in whole)
+                if rest:
+                    yield rest.decode()
+                if process.wait(_FOREVER_S) and self.checks:
+                    raise subprocess.CalledProcessError(process.returncode, self.command)
+            finally:
+                process.kill()  # unless it has ended
+
+
+def _in_chunks(lines: Iterator[bytes]) -> Iterator[bytes]:
+    gathered: list[bytes] = []
+    size = 0
+    for line in lines:
+        gathered.append(line)
+        size += len(line)
+        if size >= _PIPE_BYTES:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    yield b"".join(gathered)
+
+
+def _exchanged(process: subprocess.Popen[bytes], chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """What a process writes, while it is given chunks as fast as it reads them."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    os.set_blocking(process.stdin.fileno(), False)
+    waiting: bytes | None = next(chunks)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select(_LOOK_S):
+                if key.fileobj is process.stdout:
+                    data = os.read(key.fd, _PIPE_BYTES)
+                    if not data:
+                        selector.unregister(process.stdout)
+                    yield data
+                else:
+                    try:
+                        waiting = waiting and waiting[os.write(key.fd, waiting) :]
+                        waiting = waiting or next(chunks, None)
+                    except BrokenPipeError:  # it wants no more
+                        waiting = None
+                    if waiting is None:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
 
 
 def new_folder(path: str) -> None:

@@ -447,33 +447,29 @@ class UserCode:
             # Before the exception is on its way: who withdraws it must know.
             if self._asked_s is None:
                 self._asked_s = time.monotonic()
-            if thread not in _reading and not _is_starting_another(thread):
+            if not _must_not_be_interrupted(thread):
                 _raise_in(thread, Interrupted)
             return time.monotonic() - self._asked_s
 
 
-_reading: set[int] = set()  # threads that read source files, and would leave one open
-
-
 def _read_lines(frames: TracebackType | None) -> None:
-    """Read the lines that a traceback shows, without being interrupted: they are cached then."""
-    thread = threading.get_ident()
-    try:
-        _reading.add(thread)
-        for frame, _ in traceback.walk_tb(frames):
-            linecache.getlines(frame.f_code.co_filename, frame.f_globals)
-    finally:
-        _reading.discard(thread)
+    """Read the lines that a traceback shows: they are cached then."""
+    for frame, _ in traceback.walk_tb(frames):
+        linecache.getlines(frame.f_code.co_filename, frame.f_globals)
 
 
-def _is_starting_another(thread: int) -> bool:
-    """Whether the thread waits for one that it starts.
+_WHOLE = (
+    _read_lines.__code__,  # would leave a file open
+    # Until the new thread runs, CPython knows both by the same number and would give it the
+    # exception. It would end at once, and the first thread wait for ever.
+    threading.Thread.start.__code__,
+)
+"""Functions that are not interrupted: who stops user code asks again later."""
 
-    Until that runs, CPython knows both by the same number and would give it the exception. It would
-    end at once, and the first thread wait for ever.
-    """
+
+def _must_not_be_interrupted(thread: int) -> bool:
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
-    while frame is not None and frame.f_code is not threading.Thread.start.__code__:
+    while frame is not None and frame.f_code not in _WHOLE:
         frame = frame.f_back
     return frame is not None
 

@@ -87,10 +87,11 @@ def front_end_bytes(limit_bytes: int) -> int:
     return max(_DUCKDB_MIN_BYTES, int(limit_bytes * _FRONT_END_SHARE))
 
 
-def parse_size(value: int | str) -> int:
+def parse_size(value: int | str, option: str = "") -> int:
     """Bytes, from a number of them or a text such as "4GiB", "800MB" or "1.5G".
 
-    KiB, MiB ... are powers of 1024, KB, MB ... and K, M ... of 1000, as in DuckDB.
+    KiB, MiB ... are powers of 1024, KB, MB ... and K, M ... of 1000, as in DuckDB. Messages begin
+    with the name of the option, if there is one.
 
     Raises:
         OptionError: it is neither, or not above zero.
@@ -104,7 +105,8 @@ def parse_size(value: int | str) -> int:
             return size
     elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise OptionError(f"{value!r} is no amount of memory; write one such as 4GiB or 800MB.")
+    named = f"{option}: " if option else ""
+    raise OptionError(f"{named}{value!r} is no amount of memory; write one such as 4GiB or 800MB.")
 
 
 def machine_bytes(total_bytes: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:

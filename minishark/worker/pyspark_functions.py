@@ -14,6 +14,7 @@ import decimal
 import hashlib
 import hmac as hmac_of
 import itertools
+import math
 import os
 import re
 import string
@@ -254,7 +255,7 @@ def schema_of_csv(text: str, separator: str) -> str:
 
 
 def _type_of_cell(cell: str) -> str:
-    if re.fullmatch(r"[+-]?\d+", cell):
+    if re.fullmatch(r"[+-]?[0-9]+", cell):
         number = int(cell)
         small, fits = abs(number) < 1 << 31, abs(number) < 1 << 63
         return "INT" if small else "BIGINT" if fits else f"DECIMAL({len(str(abs(number)))},0)"
@@ -263,20 +264,32 @@ def _type_of_cell(cell: str) -> str:
     return type_of_text(cell)
 
 
+_DOUBLE = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(Infinity|Inf)|NaN", re.ASCII)
+_MOMENT = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+    r"(?P<time>[ T](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(:(?P<second>\d{1,2})(\.\d{1,9})?)?"
+    r" ?(Z|UTC|[+-]\d{1,2}(:?\d{2})?)?)?",
+    re.ASCII,
+)
+
+
 def type_of_text(text: str) -> str:
-    """DOUBLE, DATE or TIMESTAMP, if a text is one of these, else STRING."""
-    checks: tuple[tuple[str, Callable[[str], Any]], ...] = (
-        ("DOUBLE", float),
-        ("DATE", dt.date.fromisoformat),
-        ("TIMESTAMP", dt.datetime.fromisoformat),
-    )
-    for name, check in checks:
-        try:
-            check(text)
-        except ValueError:
-            continue
-        return name
-    return "STRING"
+    """DOUBLE, DATE or TIMESTAMP, if a text is one of these, else STRING.
+
+    Python's own readers take more than Spark's, such as `1_0` and `2024-W01`.
+    """
+    if _DOUBLE.fullmatch(text):
+        return "DOUBLE"
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        return "STRING"
+    try:
+        dt.date(*map(int, found.group("year", "month", "day")))
+        hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
+        dt.time(hour, minute, second)
+    except ValueError:
+        return "STRING"
+    return "TIMESTAMP" if found["time"] else "DATE"
 
 
 def bitmap_construct_agg(positions: Iterable[int]) -> bytes:
@@ -303,12 +316,17 @@ def bitmap_and_agg(bitmaps: Iterable[bytes]) -> bytes:
 
 
 def histogram_numeric(values: Iterable[float], bins: int) -> list[dict[str, float]] | None:
-    """Centres and weights of bins (Ben-Haim and Tom-Tov, JMLR 2010, as in Hive and Spark)."""
+    """Centres and weights of bins (Ben-Haim and Tom-Tov, JMLR 2010, as in Hive and Spark).
+
+    NaN is in no bin: in Spark, what becomes of the others would depend on their order.
+    """
     if bins < 2:
         raise ValueError("histogram_numeric() takes 2 bins at least.")
     centres: list[float] = []
     weights: list[float] = []
     for value in values:
+        if math.isnan(value):
+            continue
         place = bisect.bisect_left(centres, value)
         if place < len(centres) and centres[place] == value:
             weights[place] += 1
@@ -331,16 +349,29 @@ def _merge_nearest(centres: list[float], weights: list[float]) -> None:
 
 # AES
 
+_IV_BYTES = {"GCM": 12, "CBC": 16, "ECB": 0}
 
-def aes_encrypt(data: Any, key: Any, mode: str, padding: str, iv: Any, aad: Any) -> bytes:
+
+def aes_encrypt(data: Any, key: Any, mode: str, padding: str, aad: Any) -> bytes:
     cipher = _cipher(mode, padding, key)
-    data, aad, start = _bytes(data), _bytes(aad), _bytes(iv)
+    return _encrypted(cipher, data, os.urandom(_IV_BYTES[cipher.name]), aad)
+
+
+def aes_encrypt_with(data: Any, key: Any, mode: str, padding: str, iv: Any, aad: Any) -> bytes:
+    cipher = _cipher(mode, padding, key)
+    start = _bytes(iv)
+    if not start and _IV_BYTES[cipher.name]:
+        raise ValueError("The initialization vector is empty: leave out iv for a random one.")
+    return _encrypted(cipher, data, start, aad)
+
+
+def _encrypted(cipher: _Cipher, data: Any, start: bytes, aad: Any) -> bytes:
+    data, aad = _bytes(data), _bytes(aad)
     if cipher.name == "GCM":
-        start = start or os.urandom(12)
         return start + bytes(cipher.aead.encrypt(start, data, aad or None))
     if aad:
         raise ValueError("Only the mode GCM takes additional data (aad).")
-    start = b"" if cipher.name == "ECB" else start or os.urandom(16)
+    start = b"" if cipher.name == "ECB" else start
     missing = 16 - len(data) % 16
     encryptor = cipher.of(start).encryptor()
     padded = data + bytes([missing]) * missing

@@ -17,6 +17,7 @@ _STEP = re.compile(
     r"""\.(?P<name>[^.\[\]'"]+)|\[(?P<index>\d+)\]|\['(?P<single>[^']*)'\]|\["(?P<double>[^"]*)"\]"""
 )
 _ABSENT = object()
+_VARIANT_BYTES = 128 << 20  # as in Spark (VARIANT_SIZE_LIMIT)
 
 
 class VariantPathError(ValueError):
@@ -76,6 +77,8 @@ def _put(value: Any, step: Step, new: Any) -> Any:
     """An object or array with a value at a step; gaps of arrays are nulls."""
     if isinstance(step, str):
         return {**value, step: new}
+    if 5 * step > _VARIANT_BYTES:  # each null has as many, with its comma
+        raise ValueError(f"A variant with an element {step} would have more than 128 MiB.")
     filled = [*value, *[None] * (step + 1 - len(value))]
     filled[step] = new
     return filled

@@ -15,7 +15,13 @@ from xml.sax import saxutils
 from minishark.sources.optional import library
 from minishark.worker.pyspark_functions import type_of_text
 
-_WHOLE = re.compile(r"[+-]?\d{1,18}")
+# Section 2.3 of the recommendation, fifth edition.
+_FIRST = (
+    ":A-Z_a-z\xc0-\xd6\xd8-\xf6\xf8-\u02ff\u0370-\u037d\u037f-\u1fff\u200c\u200d\u2070-\u218f"
+    "\u2c00-\u2fef\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff"
+)
+_NAME = re.compile(f"[{_FIRST}][{_FIRST}\\-.0-9\xb7\u0300-\u036f\u203f\u2040]*")
+_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _INDENT = "    "
 _DOCUMENT = "document_"
@@ -119,8 +125,15 @@ class _Options:
         self.row_tag = folded.get("rowtag", "ROW")
         self.attributes = folded.get("attributeprefix", "_")
         self.text = folded.get("valuetag", "_VALUE")
+        self.checks_names = str(folded.get("validatename", "true")).lower() != "false"
         self.null = folded.get("nullvalue")
         self.skips_attributes = str(folded.get("excludeattribute", "false")).lower() == "true"
+
+    def checked(self, name: str) -> str:
+        """The name of an element or attribute to be written."""
+        if self.checks_names and not _NAME.fullmatch(name):
+            raise ValueError(f"XML has no names such as {name!r}: rename the field.")
+        return name
 
 
 def _value(element: Any, wanted: Any, options: _Options) -> Any:
@@ -193,6 +206,10 @@ def to_xml(text: str, options: str) -> str:
     return "\n".join(_element(chosen.row_tag, json.loads(text), chosen, ""))
 
 
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _element(tag: str, value: Any, options: _Options, indent: str) -> Iterator[str]:
     if value is None:
         return
@@ -201,20 +218,21 @@ def _element(tag: str, value: Any, options: _Options, indent: str) -> Iterator[s
             yield from _element(tag, item, options, indent)
         return
     if not isinstance(value, dict):
-        shown = str(value).lower() if isinstance(value, bool) else str(value)
-        yield f"{indent}<{tag}>{saxutils.escape(shown)}</{tag}>"
+        yield f"{indent}<{options.checked(tag)}>{saxutils.escape(_shown(value))}</{tag}>"
         return
+    options.checked(tag)
     prefix = options.attributes
+    fields = {name: each for name, each in value.items() if name != options.text}
     own = {
-        name.removeprefix(prefix): each
-        for name, each in value.items()
-        if name.startswith(prefix) and name != options.text and each is not None
+        options.checked(name.removeprefix(prefix)): each
+        for name, each in fields.items()
+        if name.startswith(prefix) and each is not None
     }
-    marks = "".join(f" {name}={saxutils.quoteattr(str(each))}" for name, each in own.items())
+    marks = "".join(f" {name}={saxutils.quoteattr(_shown(each))}" for name, each in own.items())
     inner = value.get(options.text)
     children = [
         line
-        for name, each in value.items()
+        for name, each in fields.items()
         if not name.startswith(prefix)
         for line in _element(name, each, options, indent + _INDENT)
     ]
@@ -223,6 +241,6 @@ def _element(tag: str, value: Any, options: _Options, indent: str) -> Iterator[s
         yield from children
         yield f"{indent}</{tag}>"
     elif inner is not None:
-        yield f"{indent}<{tag}{marks}>{saxutils.escape(str(inner))}</{tag}>"
+        yield f"{indent}<{tag}{marks}>{saxutils.escape(_shown(inner))}</{tag}>"
     else:
         yield f"{indent}<{tag}{marks}/>"

@@ -100,6 +100,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
         job_silence_max_s: A job about which its scheduler says nothing for this long is
             resubmitted, even if there is no other scheduler.
         result_wait_s: How long the result of a finished task may take before the task is rerun.
+        release: What must be equal in a cluster beside the protocol, see `SchedulerConfig`; empty
+            for clients to which it does not matter.
     """
 
     accept_timeout_s: float = 0.1
@@ -110,6 +112,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     ping_s: float = 1.0
     job_silence_max_s: float = 3.0
     result_wait_s: float = 1.0
+    release: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -285,6 +288,7 @@ class Client:
             probe_ratio=start.probe_ratio,
             options=start.options,
             replaces=() if wire_id != job.wire_id else job.replaced,
+            release=self._config.release,
         )
 
     def _timer(self, job: _Job, delay_s: float) -> Envelope:

@@ -123,6 +123,7 @@ class NodeMonitorConfig(Struct, frozen=True, kw_only=True):
             again.
         memory_bytes: Limit on the sum of what running tasks declare in `TaskSpec.memory_bytes`; a
             task that declares more runs when no other does that declares any. None for no limit.
+        release: What must be equal in a cluster beside the protocol, see `SchedulerConfig`.
     """
 
     policy: str = "fifo"
@@ -133,6 +134,7 @@ class NodeMonitorConfig(Struct, frozen=True, kw_only=True):
     grace_s: float = 1.0
     executor_timeout_s: float = 5.0
     memory_bytes: int | None = None
+    release: str = ""
 
 
 class NodeMonitor:
@@ -240,11 +242,22 @@ class NodeMonitor:
                 self._draining = True
                 return [*self._register(now), *self._wake()]
             case NodeRefused():
-                return [Envelope(self._supervisor, msg)] if self._supervisor else []
+                return self._on_refused(msg)
             case Tick():
                 return self._on_tick(msg, now)
             case _:
                 assert_never(msg)
+
+    def _on_refused(self, msg: NodeRefused) -> list[Envelope]:
+        """Serve the other schedulers; the supervisor ends a node without any.
+
+        A scheduler may have been started again in another release while the others are cut off
+        from it, and this node is well.
+        """
+        self._unreported.take(msg.scheduler)
+        self._schedulers = tuple(each for each in self._schedulers if each != msg.scheduler)
+        told = structs.replace(msg, others=bool(self._schedulers))
+        return [Envelope(self._supervisor, told)] if self._supervisor else []
 
     def _wake(self) -> list[Envelope]:
         """Have a Flush come, if none is on its way."""
@@ -790,6 +803,7 @@ class NodeMonitor:
             last_death=self._last_death,
             longest=longest,
             schedulers=self._schedulers,
+            release=self._config.release,
         )
         return Envelope(scheduler, msg)
 

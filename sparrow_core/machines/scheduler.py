@@ -158,6 +158,9 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
         jobs_max: Open jobs; more are refused.
         refusals_max: Refusals by nodes with full queues before a job fails.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
+        release: What must be equal in a cluster beside the protocol, in words: nodes of another
+            release are refused, and clients that name another. Empty: nothing must, as where
+            all processes are one program's.
     """
 
     max_attempts: int = 4
@@ -175,6 +178,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     jobs_max: int = 100_000
     refusals_max: int = 1000
     cancellation: bool = True
+    release: str = ""
 
 
 @dataclass(slots=True)
@@ -219,6 +223,9 @@ class _Ended(NamedTuple):
 
     aborted: JobAborted | None
     told_from: float
+
+
+_FINISHED = _Ended(None, 0.0)  # one for all: tens of thousands are remembered
 
 
 class Scheduler:
@@ -343,6 +350,10 @@ class Scheduler:
             return [Envelope(msg.client, aborted)] if aborted else []
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client {msg.version}"
+            return self._refuse(msg, "protocol", text, now)
+        own = self._config.release
+        if own and msg.release not in ("", own):
+            text = self._other_release("client", msg.release)
             return self._refuse(msg, "protocol", text, now)
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
             text = f"this scheduler has {self._config.jobs_max} jobs already"
@@ -732,7 +743,7 @@ class Scheduler:
         job = self._ledger.jobs.get(msg.job_id)
         if job is not None and msg.finished:
             self._tell_finished(job, tuple(job.running), now)  # nodes' reports would be too late
-        return self._end(msg.job_id, _Ended(None, 0.0), at_once=not msg.finished)
+        return self._end(msg.job_id, _FINISHED, at_once=not msg.finished)
 
     def _end(self, job_id: JobId, ended: _Ended, *, at_once: bool = True) -> list[Envelope]:
         """Forget the job and tell its nodes, or let their heartbeats find out."""
@@ -1019,7 +1030,10 @@ class Scheduler:
     def _on_register_node(self, msg: RegisterNode, now: float) -> list[Envelope]:
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the node {msg.version}"
-            return [Envelope(msg.address, NodeRefused(text))]
+            return [Envelope(msg.address, NodeRefused(text, self.address))]
+        if self._config.release not in ("", msg.release):
+            text = self._other_release("node", msg.release)
+            return [Envelope(msg.address, NodeRefused(text, self.address))]
         out: list[Envelope] = []
         nodes = self._ledger.nodes
         if msg.name in nodes and nodes[msg.name].address != msg.address:
@@ -1041,6 +1055,12 @@ class Scheduler:
         # Reports before the comparison: what they say has ended is not missing.
         out += self._on_reports(msg.reports, now)
         return [*out, *self._compare_weights(msg), *self._reconcile(node, msg, now)]
+
+    def _other_release(self, who: str, release: str) -> str:
+        return (
+            f"this scheduler has {self._config.release}, the {who} {release or 'none'}; "
+            "install the same versions on all machines"
+        )
 
     def _offer(self, name: NodeName, now: float) -> list[Envelope]:
         """Give a node that has joined its part of the reservations of jobs that wait."""

@@ -197,6 +197,7 @@ class SubmitJob(Message, frozen=True, kw_only=True):
     probe_ratio: float = 2.0
     options: JobOptions = JobOptions()
     replaces: tuple[JobId, ...] = ()
+    release: str = ""  # see `SchedulerConfig`
 
 
 class JobAccepted(Message, frozen=True):
@@ -338,6 +339,7 @@ class RegisterNode(Message, frozen=True, kw_only=True):
     last_death: str = ""
     longest: tuple[RunningTask, ...] = ()  # of the running tasks
     schedulers: tuple[Address, ...] = ()  # all that it serves
+    release: str = ""  # see `SchedulerConfig`
 
 
 class NodeLeft(Message, frozen=True):
@@ -352,9 +354,11 @@ class NodeLeft(Message, frozen=True):
 
 
 class NodeRefused(Message, frozen=True):
-    """The scheduler rejects the node, because of its protocol version."""
+    """The scheduler rejects the node, because of its protocol version or release."""
 
     message: str
+    scheduler: Address = Address("")
+    others: bool = False  # to the supervisor: whether the node serves other schedulers
 
 
 class NodeLost(Message, frozen=True):

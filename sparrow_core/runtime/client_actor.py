@@ -5,6 +5,7 @@ Events of jobs are handed to callbacks on the IO thread, in order; callbacks mus
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -232,7 +233,6 @@ class Cluster(ABC):
         self._thread: threading.Thread | None = None
 
     def _open(self, driver: LocalDriver, schedulers: Sequence[Address]) -> None:
-        self._opened = True
         self._driver = driver
         self._client = driver.address("client")
         self._actor = ClientActor(driver.address("sink"), self._client, schedulers)
@@ -240,6 +240,7 @@ class Cluster(ABC):
         driver.host("client", client)
         driver.host("sink", self._actor)
         driver.host("caller", _Caller())
+        self._opened = True
 
     def _run(self) -> None:
         self._thread = threading.Thread(target=self._loop, name="sparrow-io", daemon=True)
@@ -378,7 +379,8 @@ class Cluster(ABC):
             self._closed = True
             if self._thread is not None:
                 self._driver.stop()
-                self._thread.join()
+                with contextlib.suppress(RuntimeError):  # Ctrl-C came as it was started
+                    self._thread.join()
                 self._thread = None
             if not self._opened:
                 return  # it was never started

@@ -177,10 +177,10 @@ class LocalCluster(_OwnCluster):
         """
         if self._closed or self._thread is not None:
             raise ClusterClosed("a cluster can be started once")
-        self._open(ZmqDriver(self._endpoint("client")), self._schedulers)
-        atexit.register(self.close)
-        self._driver.host("starter", _Starter(self._restart))
         try:
+            self._open(ZmqDriver(self._endpoint("client")), self._schedulers)
+            atexit.register(self.close)
+            self._driver.host("starter", _Starter(self._restart))
             for config in self._configs:
                 self._spawn(config)
             self._run()
@@ -280,11 +280,11 @@ class LocalCluster(_OwnCluster):
             restarts=self._starts[name],
         )
         self._starts[name] += 1
-        child = Child(settings, self._run_dir / f"{name}.log", new_session=True)
-        self._children[name] = child
+        # Known from the start, even if Ctrl-C comes next: no variable keeps it alive unseen.
+        self._children[name] = Child(settings, self._run_dir / f"{name}.log", new_session=True)
         self._dead.pop(name, None)
         self._respawns[name].started(time.monotonic())
-        self._driver.watch(child.alive_fd, lambda: self._on_node_death(name))
+        self._driver.watch(self._children[name].alive_fd, lambda: self._on_node_death(name))
 
     def _restart(self, name: NodeName) -> None:
         config = next((config for config in self._configs if config.name == name), None)

@@ -9,17 +9,18 @@ from functools import partial
 from random import Random
 
 from sparrow_core.machines.executor import Executor
-from sparrow_core.machines.scheduler import Scheduler
+from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.protocol.ids import Address, NodeName
 from sparrow_core.runtime.runner import SlotThread, load_factory
 from sparrow_core.runtime.specs import ExecutorGroup
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 
-def host_scheduler(driver: LocalDriver, name: str, seed: int | None) -> None:
+def host_scheduler(driver: LocalDriver, name: str, seed: int | None, release: str = "") -> None:
     """Host a scheduler; without a seed, its placement differs from run to run."""
     rng = Random(f"{seed}/{name}") if seed is not None else Random()
-    driver.host(name, Scheduler(driver.address(name), rng))
+    config = SchedulerConfig(release=release)
+    driver.host(name, Scheduler(driver.address(name), rng, config))
 
 
 def host_executor(

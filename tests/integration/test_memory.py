@@ -55,8 +55,11 @@ def test_what_does_not_fit_lies_on_disk(session: Session) -> None:
     "sql",
     [
         "SELECT count(*), count(DISTINCT text), sum(id) FROM t",
-        """SELECT a.kind, count(*), max(b.text) FROM t a JOIN t b ON a.text = b.text
-        GROUP BY ALL ORDER BY 1""",
+        pytest.param(
+            """SELECT a.kind, count(*), max(b.text) FROM t a JOIN t b ON a.text = b.text
+            GROUP BY ALL ORDER BY 1""",
+            marks=pytest.mark.slow,
+        ),
         """SELECT *, row_number() OVER (PARTITION BY kind ORDER BY text) AS n FROM t
         QUALIFY n = 500 ORDER BY kind""",
         "SELECT text, id FROM t ORDER BY text",
@@ -97,10 +100,14 @@ def _counted(rows: object) -> object:
 
 
 def test_a_function_gets_no_more_memory_than_its_node(session: Session) -> None:
-    """It raises a MemoryError, and the executor lives on; mapped files do not count."""
+    """It raises a MemoryError that says what to do, and the executor lives on.
+
+    Mapped files do not count.
+    """
     before = [each.pid for node in session.nodes() for each in node.executors]
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError) as raised:
         session.submit(lambda: len(bytearray(2 << 30))).result()
+    assert "raise memory_limit" in raised.value.__notes__[-1]
     assert 1 << 25 == session.submit(lambda: len(bytearray(1 << 25))).result()
     assert before == [each.pid for node in session.nodes() for each in node.executors]
 

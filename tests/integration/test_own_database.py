@@ -64,6 +64,9 @@ def test_use_changes_what_names_mean(session: Session) -> None:
     ask(session, "CREATE SCHEMA s; USE s; CREATE TABLE t AS SELECT 1 AS x; CREATE VIEW v AS FROM t")
     assert [(1,)] == ask(session, "FROM v")
     assert [(1000, "s")] == ask(session, "SELECT count(*), current_schema() FROM big")
+    total = session.sql("SELECT sum(a) AS s FROM big")  # as elsewhere, not a decimal
+    assert [("s", "HUGEINT")] == total.dtypes
+    assert [int] == [type(row.s) for row in total.collect()]
     ask(session, "USE memory.main")
     with pytest.raises(QueryError):
         ask(session, "FROM v")
@@ -240,6 +243,7 @@ def test_ctrl_c_in_a_statement_that_writes() -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_threads_write_tables_of_their_own(session: Session) -> None:
     """What one thread creates, fills and drops does not disturb the others' statements."""
     before = session.tables

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import duckdb
 import psutil
@@ -25,6 +29,7 @@ from minishark.errors import ClusterError, ResourceError
 from minishark.session import connect as connecting
 from minishark.session.session import Session
 from minishark.worker.run_task import TaskRunner
+from sparrow_core import LocalCluster, NodeConfig
 
 _ROWS = 32_000
 _SUM = "SELECT k, count(*) AS n, sum(x)::BIGINT AS total FROM t GROUP BY k ORDER BY k"
@@ -261,6 +266,7 @@ os._exit(7)
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_front_end_harms_nobody(tmp_path: Path) -> None:
     """The copy ends, with Python's handlers, and the session is still its parent's.
 
@@ -288,6 +294,7 @@ session.stop()
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
+@pytest.mark.slow
 def test_a_fork_that_outlives_a_killed_front_end(tmp_path: Path) -> None:
     """It holds neither processes nor files of the session that its parent had."""
     script = """
@@ -311,6 +318,7 @@ time.sleep(600)
 # Side by side
 
 
+@pytest.mark.slow
 def test_two_sessions_at_once(processes: Session) -> None:
     """Sessions share nothing: tables of one name differ, and one's end does not touch the other."""
     other = minishark.connect(nodes=1, executors_per_node=1)
@@ -351,6 +359,7 @@ def test_eight_threads_query_one_session(processes: Session) -> None:
     _asked_by_eight_threads(processes)
 
 
+@pytest.mark.slow
 def test_eight_threads_query_one_session_on_threads() -> None:
     """The same, where they share a process with the tasks."""
     with minishark.connect(
@@ -501,6 +510,7 @@ def _deaths(session: Session) -> int:
     return sum(node.deaths for node in session.nodes())
 
 
+@pytest.mark.slow
 def test_a_function_that_kills_its_executors_is_told_of(processes: Session) -> None:
     """After some attempts the query ends with the reason, and other queries go on."""
     before = _deaths(processes)
@@ -562,7 +572,10 @@ def test_executors_that_never_come_up_are_not_waited_for(own_processes: Session)
 def test_nothing_is_left_of_a_start_that_fails_half_way(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster starts while the session is made; what becomes of one the other hears."""
+    """The cluster starts while the session is made; what becomes of one the other hears.
+
+    An interruption comes as soon as the processes run, when the session knows nothing of them.
+    """
 
     def fails(*_: object, **__: object) -> None:
         raise error
@@ -576,12 +589,74 @@ def test_nothing_is_left_of_a_start_that_fails_half_way(
     monkeypatch.setattr(local, "make_folders", making)
     processes = psutil.Process().children(recursive=True)
     monkeypatch.setattr(connecting, "planner_options", fails)
+    if error is KeyboardInterrupt:
+        launch = LocalCluster.launch
+        monkeypatch.setattr(LocalCluster, "launch", lambda self: (launch(self), fails()))
     with pytest.raises(error):
         minishark.connect(nodes=1)
     assert processes == psutil.Process().children(recursive=True)
     (its,) = made
     assert not its.memory.exists()
     assert not its.disk.exists()
+
+
+def test_a_start_that_is_interrupted_anywhere_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes before each line of it in turn; what is started is ended before."""
+    ended: list[bool] = []
+    quiet = ("try:", "with ", "return folders")  # where no signal comes, or hardly ever
+
+    class NoCluster:
+        def __init__(self, configs: Sequence[NodeConfig], **_: object) -> None:
+            self.folder = Path(configs[0].orphaned_folders[-1])
+
+        def start(self) -> None:
+            """Nothing to start."""
+
+        def close(self) -> None:
+            ended.append(self.folder.exists())
+
+    def interrupt(number: int) -> bool:
+        """Whether the start has so many lines."""
+        left = number
+
+        def lines(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if event == "line" and not text.strip().startswith(quiet):
+                left -= 1
+                if left < 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return lines
+
+        before = sys.gettrace()
+        sys.settrace(lambda frame, *_: lines if frame.f_code in watched else None)
+        try:
+            local.OwnCluster(options).close()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    for name in ("memory", "disk"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "disk"))
+    monkeypatch.setattr(local, "InProcessCluster", NoCluster)
+    options = local.ClusterOptions(nodes=1, executors_per_node=1, in_process=True)
+    own = local.OwnCluster
+    functions = (own.__init__, own._described, own._launch, folders.make_folders)
+    watched = {function.__code__ for function in functions}
+    count = 0
+    while interrupt(count):
+        count += 1
+        assert [] == list(tmp_path.glob("*/*")), count
+    assert count > 30
+    assert all(ended)
+    assert len(ended) > 3
 
 
 def test_a_cluster_that_does_not_come_up_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

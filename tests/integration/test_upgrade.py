@@ -18,7 +18,7 @@ from minishark.cluster.launch import StartOptions, find_cluster, start_cluster, 
 from minishark.errors import ClusterError
 
 _ROOT = Path(__file__).parents[2]
-_RELEASE = "3b42776d~1"  # 0.1.0
+_RELEASE = "0.1.0"
 _CONNECT = (
     "import minishark\n"
     "from minishark.errors import MinisharkError\n"
@@ -48,12 +48,15 @@ class Older:
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Older:
-    """Release 0.1.0; skipped without the history."""
+    """The older release: the last commit that names it in setup.py; skipped without history."""
     folder = tmp_path_factory.mktemp("older")
+    git = ["git", "-C", str(_ROOT)]
+    named = [*git, "log", "--format=%H", f'-Sversion="{_RELEASE}"', "--", "setup.py"]
+    changes = subprocess.run(named, capture_output=True, text=True, check=False).stdout.split()
+    if len(changes) < 2:  # the one that began to name it, and the one that ceased to
+        pytest.skip("the history is not here")
     with (folder / "source.tar").open("wb") as file:
-        archive = ["git", "-C", str(_ROOT), "archive", _RELEASE]
-        if subprocess.run(archive, stdout=file, stderr=subprocess.DEVNULL, check=False).returncode:
-            pytest.skip("the history is not here")
+        subprocess.run([*git, "archive", f"{changes[0]}~1"], stdout=file, check=True)
     (folder / "source").mkdir()
     subprocess.run(["tar", "xf", "source.tar", "-C", "source"], cwd=folder, check=True)
     install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.protocol.ids import Address, JobId, NodeName
@@ -32,6 +33,7 @@ from sparrow_core.protocol.messages import (
     Reserve,
     ReturnTask,
     RunTasks,
+    SetSchedulers,
     SetWeights,
     StopTask,
     TakenOver,
@@ -343,9 +345,15 @@ def test_levels_are_told_to_those_who_want_them() -> None:
 
 
 def test_the_supervisor_hears_of_a_refusal() -> None:
-    """NodeRefused is passed on."""
-    refused = NodeRefused("other version")
-    assert [Envelope(Address("n#supervisor"), refused)] == Driven()(refused)
+    """NodeRefused is passed on; from then on, the node serves the other schedulers."""
+    supervisor, other = Address("n#supervisor"), Address("t#scheduler")
+    node = Driven()
+    node(SetSchedulers((S, other)))
+    refused = NodeRefused("other version", S)
+    assert [Envelope(supervisor, structs.replace(refused, others=True))] == node(refused)
+    assert {other} == {each.to for each in node(Tick(0)) if isinstance(each.msg, RegisterNode)}
+    last = NodeRefused("other version", other)
+    assert [Envelope(supervisor, last)] == node(last)
     assert [] == Driven()(Flush()), "a stray note"
 
 

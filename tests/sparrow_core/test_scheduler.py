@@ -332,7 +332,24 @@ def test_another_protocol_is_refused() -> None:
     assert [Envelope(C, JobAborted(JOB, "protocol", text))] == scheduler(old)
     node = RegisterNode(version=99, name=B, address=monitor("b"), executors=(), held=(), running=())
     text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the node 99"
-    assert [Envelope(monitor("b"), NodeRefused(text))] == scheduler(node)
+    assert [Envelope(monitor("b"), NodeRefused(text, S))] == scheduler(node)
+
+
+def test_another_release_is_refused() -> None:
+    """Nodes must have the scheduler's, and clients that name one."""
+    scheduler = Driven(release="engine 2")
+    text = "this scheduler has engine 2, the {}; install the same versions on all machines"
+    for release, told in (("engine 1", "node engine 1"), ("", "node none")):
+        refused = NodeRefused(text.format(told), S)
+        node = structs.replace(register("b"), release=release)
+        assert [Envelope(monitor("b"), refused)] == scheduler(node)
+    scheduler(structs.replace(register("b"), release="engine 2"))
+    aborted = JobAborted(JOB, "protocol", text.format("client engine 1"))
+    job = submit(task(0))
+    assert [Envelope(C, aborted)] == scheduler(structs.replace(job, release="engine 1"))
+    for release in ("", "engine 2"):
+        accepted = renamed(structs.replace(job, release=release), f"job {release}")
+        assert any(isinstance(each.msg, Reserve) for each in scheduler(accepted))
 
 
 @pytest.mark.parametrize(("placement", "text"), [("elsewhere", "placement 'elsewhere'")])

@@ -20,7 +20,7 @@ from minishark.cluster.launch import find_cluster
 from minishark.cluster.node import service_address
 from minishark.cluster.wire import decode_reply, decode_request, encode_message
 from minishark.compiler.sql import planning, statements, tokens
-from minishark.errors import DataError, MinisharkError, redacted
+from minishark.errors import DataError, MinisharkError, QueryError, redacted
 from minishark.events.history import SUFFIX, HistoryReader
 from minishark.events.kinds import QueryStarted, SessionStarted
 from minishark.tables.copy import parsed_copy
@@ -166,6 +166,22 @@ def test_nothing_but_its_own_error(
 ) -> None:
     """A few inputs of each kind."""
     _fuzz(inputs, parser, errors, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("CREATE TABLE", "where a name should come"),
+        ("CREATE TABLE t PARTITIONED BY", "missing at the end"),
+        ("CREATE TABLE t (a INT) PARTITIONED BY a", "missing before A"),
+        ("CREATE TABLE t (a INT", "not closed"),
+        ("CREATE TABLE t WITH (a = [1)", "not closed"),
+    ],
+)
+def test_tables_of_the_warehouse_whose_statements_break_off(text: str, message: str) -> None:
+    """DuckDB has not parsed them: what follows the columns is not its own."""
+    with pytest.raises(QueryError, match=message):
+        parse_create(text)
 
 
 @pytest.mark.slow

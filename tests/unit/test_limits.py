@@ -70,6 +70,9 @@ def test_a_querys_share_of_the_disk() -> None:
     ],
 )
 def test_limits_are_above_zero(given: tuple[Any, Any, str | None]) -> None:
-    """A limit that nothing meets is a mistake, and so is a text."""
-    with pytest.raises(OptionError):
+    """A limit that nothing meets is a mistake, and so is a text; the option is named."""
+    name = ("query_timeout_s", "task_timeout_s", "query_disk_limit")[
+        next(place for place, value in enumerate(given) if value is not None)
+    ]
+    with pytest.raises(OptionError, match=name):
         Limits.of(*given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,15 @@ import pytest
 
 from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.backend import Cluster
+from minishark.tables import replication
 from minishark.tables.rebalancing import Copy
-from minishark.tables.replication import Replicas, Replicator, copies_needed, replicas
+from minishark.tables.replication import (
+    Replicas,
+    Replicator,
+    copies_needed,
+    doubtful,
+    replicas,
+)
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import InputMissingError, Store
 
@@ -64,6 +72,8 @@ def test_replicas_are_told_by_the_worst_partition() -> None:
     assert Replicas(1, 2, 2) == replicas(found, tuple("abd"))
     assert Replicas(0, 2, 2) == replicas(found, tuple("ab"))
     assert Replicas(0, 1, 2) == replicas(found, tuple("a"))
+    started_again = doubtful({"a": "1", "b": "2", "c": "4"}, {"a": "1", "b": "2", "c": "3"})
+    assert Replicas(1, 2, 2) == replicas(found, tuple("abcd"), started_again), "empty, perhaps"
 
 
 @dataclass
@@ -154,6 +164,36 @@ def test_errors_do_not_end_the_replicator() -> None:
     assert again.wait(30)
     replicator.stop()
     replicator.join()
+
+
+def test_what_a_node_held_is_copied_as_soon_as_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it is next looked at everything: meanwhile another node may end, too."""
+    monkeypatch.setattr(replication, "_INTERVAL_S", math.inf)
+    monkeypatch.setattr(replication, "_LOOK_S", 0.001)
+    cluster = Nodes(StorePaths(tmp_path, tmp_path), nodes=("a", "b", "c"))
+    healed: list[tuple[str, ...]] = []
+    changed = threading.Semaphore(0)
+
+    class Noted(Replicator):
+        def heal(self) -> None:
+            healed.append(self.cluster.nodes)
+            changed.release()
+
+    replicator = Noted(
+        cluster=cast("Cluster", cluster),
+        tables=lambda: (),
+        homes=lambda _: {},
+        moved=lambda *_: False,
+    )
+    replicator.start()
+    for nodes in ("abc", "ab", "abd"):
+        cluster.nodes = tuple(nodes)
+        assert changed.acquire(timeout=30)
+    replicator.stop()
+    replicator.join()
+    assert [tuple("abc"), tuple("ab"), tuple("abd")] == healed
 
 
 def test_other_holders_change_nothing_else() -> None:

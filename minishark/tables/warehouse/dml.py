@@ -161,7 +161,9 @@ class Text:
                 return tuple(parts)
 
     def _raw(self) -> str:
-        """The next token as it is written."""
+        """The next token as it is written; QueryError at the end."""
+        if self.at == len(self.tokens):
+            raise QueryError("The statement ends where a name should come.")
         start, text, _ = self.tokens[self.at]
         return self.sql[start : start + len(text)]
 
@@ -194,11 +196,16 @@ class Text:
         return default
 
     def brackets(self) -> str:
-        """The text in brackets that comes next, with these."""
+        """The text in brackets that comes next, with these; QueryError if there is none."""
+        if self.next() != "(":
+            found = f"before {self.next()}" if self.next() else "at the end of the statement"
+            raise QueryError(f"A list in brackets is missing {found}.")
         start, _, depth = self.tokens[self.at]
         self.at += 1
-        while self.tokens[self.at][2] > depth:
+        while self.at < len(self.tokens) and self.tokens[self.at][2] > depth:
             self.at += 1
+        if self.next() != ")":
+            raise QueryError("A bracket is not closed.")
         self.at += 1
         return self.sql[start : self.offset].strip()
 

@@ -73,6 +73,8 @@ class Supervisor(Machine[_SupervisorIn]):
         match msg:
             case _Respawn():
                 self._restart(msg.index)
+            case NodeRefused() if msg.others:
+                _log(f"{msg.scheduler} refused this node: {msg.message}")
             case NodeRefused():
                 self._give_up(f"node refused: {msg.message}", _REFUSED_STATUS)
             case Drained():
@@ -184,7 +186,7 @@ def run_node(
     supervisor = Supervisor(driver, settings, node_monitor)
     driver.host("supervisor", supervisor)
     for name in settings.own_schedulers:
-        host_scheduler(driver, name, settings.seed)
+        host_scheduler(driver, name, settings.seed, settings.limits.release)
         schedulers.append(driver.address(name))
     monitor = NodeMonitor(
         NodeName(settings.name),
