@@ -119,7 +119,7 @@ tables = tpch_tables(Path(sys.argv[2]))
 with minishark.connect(sys.argv[1]) as session:
     for _ in range(int(sys.argv[3])):
         began = time.perf_counter()
-        load_tables(session, tables, Silent(), replicas=2, replace=True)
+        load_tables(session, tables, Silent(), partitions=6, replicas=2, replace=True)
         print(time.perf_counter() - began)
 """
 

@@ -280,13 +280,17 @@ class _Reader:
         """Receive what is offered over a connection of its own."""
         where, _ = split_endpoint(service)
         host = where.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-        began_s = time.monotonic()
+        began_s, before = time.monotonic(), self.wire_bytes
+
+        def counted(header: wire.Chunk, chunk: memoryview) -> None:
+            self.wire_bytes += len(chunk)
+            received(header, chunk)
+
         try:
-            count = sealed.receive(host, offer, received, self._connections.interrupted.is_set)
+            sealed.receive(host, offer, counted, self._connections.interrupted.is_set)
         except sealed.BrokenError as error:
             raise NoAnswerError(str(error)) from error
-        self.wire_bytes += count
-        self._link.transferred(count, time.monotonic() - began_s)
+        self._link.transferred(self.wire_bytes - before, time.monotonic() - began_s)
 
     def _send(self, request: wire.Request) -> None:
         self._socket.send(wire.encode_message(request))

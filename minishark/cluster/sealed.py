@@ -48,6 +48,7 @@ _TICKET_S = 4.0
 _SILENCE_S = 10.0  # without a byte, after which the other side is given up
 _CONNECT_S = 1.0
 _STEP_S = 0.1
+_AT_ONCE_BYTES = 256 << 10  # to be woken for each packet takes longer than to open a chunk
 
 
 class NotReachedError(Exception):
@@ -186,11 +187,8 @@ def receive(
     offer: wire.Sealed,
     received: Callable[[wire.Chunk, memoryview], None],
     is_interrupted: Callable[[], bool],
-) -> int:
+) -> None:
     """Take up an offer of a service on `host`: pass on each chunk.
-
-    Returns:
-        How many bytes have come.
 
     Raises:
         NotReachedError: before anything came.
@@ -201,7 +199,7 @@ def receive(
     except OSError as error:
         raise NotReachedError(f"{host}:{offer.port} can't be reached: {error}") from error
     with peer:
-        return _Receiver(peer, _cipher(offer.key), is_interrupted).run(offer.ticket, received)
+        _Receiver(peer, _cipher(offer.key), is_interrupted).run(offer.ticket, received)
 
 
 class _Receiver:
@@ -213,9 +211,10 @@ class _Receiver:
         self._peer = peer
         self._cipher = cipher
         self._is_interrupted = is_interrupted
-        self._count = 0
+        self._has_begun = False  # a byte has come
+        self._woken_at = 1
 
-    def run(self, ticket: bytes, received: Callable[[wire.Chunk, memoryview], None]) -> int:
+    def run(self, ticket: bytes, received: Callable[[wire.Chunk, memoryview], None]) -> None:
         self._peer.settimeout(_STEP_S)
         buffer = memoryview(bytearray(CHUNK_BYTES + _TAG_BYTES))
         try:
@@ -235,8 +234,7 @@ class _Receiver:
                 raise BrokenError(f"unexpected message {header}")
             received(header, memoryview(plain))
             if header.last:
-                break
-        return self._count
+                return
 
     def _opened(self, number: int, sealed: memoryview, lengths: bytes | None) -> bytes:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
@@ -249,24 +247,33 @@ class _Receiver:
     def _filled(self, view: memoryview) -> memoryview:
         """The next bytes."""
         filled = 0
+        at_once = _AT_ONCE_BYTES
         deadline = time.monotonic() + _SILENCE_S
         while filled < len(view):
             if self._is_interrupted():
                 raise BrokenError("interrupted")
+            self._wake_at(min(at_once, len(view) - filled))
             try:
                 got = self._peer.recv_into(view[filled:])
             except TimeoutError:
                 if time.monotonic() > deadline:
                     raise self._ended(f"no byte within {_SILENCE_S:g} s") from None
+                at_once = 1  # a slow link: what has come counts
                 continue
             except OSError as error:
                 raise self._ended(str(error)) from error
             if not got:
                 raise self._ended("the connection was closed")
             filled += got
-            self._count += got
+            self._has_begun = True
             deadline = time.monotonic() + _SILENCE_S
         return view
 
+    def _wake_at(self, count: int) -> None:
+        """Have the kernel wake this thread for so many bytes at least."""
+        if count != self._woken_at:
+            self._peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._woken_at = count
+
     def _ended(self, why: str) -> Exception:
-        return BrokenError(why) if self._count else NotReachedError(why)
+        return BrokenError(why) if self._has_begun else NotReachedError(why)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bed import Bed, hosts
+from bed import Bed, hosts, until
 
 from minishark.tpch.generate import generate
 
@@ -218,6 +218,73 @@ def test_a_cut_network_heals(tmp_path: Path, cut: tuple[int, int | None]) -> Non
         found = asking.figures()
     assert ([], 0, 0) == (found["wrong"], found["failed_after"], found["healing"]), found
     assert found["right"] > 10
+
+
+_SERVED = """
+import sys, time, numpy as np, pyarrow as pa
+from pathlib import Path
+from minishark.cluster.connections import load_keys
+from minishark.cluster.service import Service
+from minishark.worker.paths import StorePaths
+from minishark.worker.store import Store
+
+paths = StorePaths(Path("/dev/shm/files"), Path("/run/tmp/files"))
+for path in (paths.memory, paths.disk):
+    path.mkdir(mode=0o700)
+paths.make("q", ("far",))
+table = pa.table({"x": np.random.default_rng(0).integers(0, 1 << 62, 5_000_000)})
+Store(paths, "far").write("q/0.arrow", table.schema, [table.to_batches(1 << 17)])
+service = Service(sys.argv[1], paths, "far", keys=load_keys(sys.argv[2]))
+service.start()
+print("ready", service.endpoint, flush=True)
+time.sleep(600)
+"""
+
+_FETCHES = """
+import sys, time
+from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.remote_files import RemoteFiles
+from minishark.worker.protocol import FileSlice, StoreLocation
+from minishark.worker.store import InputMissingError
+
+files = RemoteFiles(Connections(load_keys(sys.argv[2])))
+source = StoreLocation("far", "far", "", "", sys.argv[1])
+print("ready", flush=True)
+while True:
+    began = time.monotonic()
+    (found,) = files.fetch([(source, FileSlice("q/0.arrow", ("far",)))])
+    failed = isinstance(found, InputMissingError)
+    count = sum(files.take_received().values())
+    print(int(failed), count, time.monotonic() - began, flush=True)
+    time.sleep(0.5)
+    if not failed:
+        break
+"""
+
+
+def test_a_large_transfer_is_cut_half_way() -> None:
+    """It counts as failed some seconds later; when the network has healed, all comes."""
+    with hosts(2, rate="80mbit") as bed:
+        keys = str(bed.keys)
+        address = f"tcp://{bed.ip(0)}:7300"
+        serving = bed.spawn(0, sys.executable, "-c", _SERVED, address, keys)
+        assert serving.stdout is not None
+        ready, service = serving.stdout.readline().split()
+        assert ready == "ready"
+        reader = bed.spawn(1, sys.executable, "-c", _FETCHES, service, keys)
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+        before = bed.bytes_sent(0)
+        assert until(lambda: bed.bytes_sent(0) - before > 8_000_000)
+        bed.cut(0, 1)
+        failed, count, seconds = reader.stdout.readline().split()
+        assert "1" == failed
+        assert 0 < int(count) < 40_000_000
+        assert float(seconds) < 20
+        bed.heal()
+        results = [line.split() for line in reader.stdout]
+        assert "0" == results[-1][0]
+        assert int(results[-1][1]) > 40_000_000
 
 
 def test_hosts_are_cut_off_one_after_the_other(tmp_path: Path) -> None:

@@ -43,10 +43,7 @@ def sender() -> Iterator[sealed.Sender]:
 def received(offer: wire.Sealed) -> list[bytes]:
     """What comes."""
     found: list[bytes] = []
-    count = sealed.receive(
-        "127.0.0.1", offer, lambda _, chunk: found.append(bytes(chunk)), lambda: False
-    )
-    assert count > sum(map(len, found))
+    sealed.receive("127.0.0.1", offer, lambda _, chunk: found.append(bytes(chunk)), lambda: False)
     return found
 
 
