@@ -100,7 +100,7 @@ def test_planted_bugs_are_found(
     """A bug in recovery or replication shows in one of a few histories, which is right without."""
     with monkeypatch.context() as patch:
         plant(patch)
-        seed = next((s for s in range(100, 250) if history(s).complaints), None)
+        seed = next((s for s in range(100, 500) if history(s).complaints), None)
     assert seed is not None
     assert history(seed).complaints == []
 

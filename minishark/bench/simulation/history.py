@@ -172,7 +172,10 @@ class _User:
     def _failed(
         self, statement: Statement, error: MinisharkError, first: int, *, was_calm: bool
     ) -> None:
-        if isinstance(error, CatalogError) and self.model.may_lack(statement.query.tables, first):
+        names = statement.query.tables
+        if KEPT in names and self.faults.destroyed:
+            names = (*names, *TABLES)  # from which its rows are computed again
+        if isinstance(error, CatalogError) and self.model.may_lack(names, first):
             return
         self.outcome.failures[type(error).__name__] += 1
         if isinstance(error, QueryCancelledError) and statement.cancelled_s is not None:
