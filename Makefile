@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SCALE ?= 0.1
+# Each of the tests' many processes would compile the packages anew.
+export PYTHONDONTWRITEBYTECODE :=
 SOURCES := minishark sparrow_core canary_core tests benchmarks docs examples setup.py
 
 .PHONY: help tpch test test-all style format types check bench ratchet wheel sbom lock clean

@@ -55,9 +55,9 @@ Row = dict[str, Any]
 SIZES = {
     "logistic regression": (20_000, 1_000_000),
     "k-means": (20_000, 300_000),
-    "PageRank": (20_000, 2_000_000),
+    "PageRank": (20_000, 2_000_000, 10_000_000),
 }
-ITERATIONS = {0: 100, 1: 20}  # by place in SIZES
+ITERATIONS = {0: 100, 1: 20, 2: 20}  # by place in SIZES
 SLOW = frozenset({"Ray", "PySpark"})  # a fifth of the iterations: milliseconds for each
 
 

@@ -1,20 +1,24 @@
 """What a network costs: fetches, broadcasts and loads between hosts, beside plain TCP on the link.
 
     python benchmarks/network.py [--rate 1gbit] [--delay-ms 0] [--loss 0] [--megabytes 200]
+    python benchmarks/network.py --only load --rate 10gbit [--scale 1] [--cores 0.6] [--data FOLDER]
 
 Hosts are namespaces of this machine (`tests/hosts/bed.py`): root, iproute2 and nftables are needed.
 
 `fetch` reads what the tasks of a shuffle read: many parts of several files, from one host. Its rows
 are random numbers, of which nothing can be compressed, or the columns of a fact table (keys, prices
 in cents, dates, few texts). `broadcast` gives one file to all hosts at a time. The link is what one
-TCP connection carries in the same run, and the bytes are counted on the wire. `load` partitions a
-table by hash, with two replicas, over three hosts with an executor each and on one host with three;
-all share this machine's cores, so their CPU time tells more than the clock.
+TCP connection carries in the same run, and the bytes are counted on the wire. `load` partitions
+TPC-H's tables by hash, with two replicas, over three hosts with an executor each and on one host
+with three; all share this machine's cores, so their CPU time tells more than the clock. With
+`--cores`, each host has so many of its own, and one executor: three machines beside one of them.
+That needs three times as many cores, which nobody else uses.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
 import time
@@ -26,9 +30,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from minishark.bench.tpch_data import tpch_folder
 from tests.hosts.bed import Bed, hosts
 
 _PORT = 7200
+_LOADS = 4
 
 _TCP_SERVER = """
 import socket, sys
@@ -104,20 +110,17 @@ for _ in range(3):
 """
 
 _LOAD = """
-import sys, time, numpy as np, pyarrow as pa, minishark
+import sys, time, minishark
+from pathlib import Path
+from minishark.bench.tpch_data import Silent
+from minishark.tpch.tables import load_tables, tpch_tables
 
-random, rows = np.random.default_rng(0), int(float(sys.argv[2]) * 1e6 / 28)
-table = pa.table({
-    "key": random.integers(0, 6_000_000, rows),
-    "price": random.integers(90_000, 10_000_000, rows),
-    "share": random.random(rows),
-    "date": random.integers(8_000, 10_600, rows).astype("int32"),
-})
-with minishark.connect(sys.argv[1], single_task_rows=0, partitions=6) as session:
-    session.create_table("first", table, partition_by="key", replicas=2)
-    began = time.perf_counter()
-    session.create_table("t", table, partition_by="key", replicas=2)
-    print(time.perf_counter() - began)
+tables = tpch_tables(Path(sys.argv[2]))
+with minishark.connect(sys.argv[1]) as session:
+    for _ in range(int(sys.argv[3])):
+        began = time.perf_counter()
+        load_tables(session, tables, Silent(), replicas=2, replace=True)
+        print(time.perf_counter() - began)
 """
 
 _COPY = """
@@ -205,16 +208,19 @@ def broadcast(bed: Bed, tree: str, port: int, megabytes: int) -> None:
     print(f"broadcast of {megabytes} MB, {tree}: {max(times):.1f} s; MB sent by host: {shown}")
 
 
-def load(bed: Bed, executors: int, megabytes: int) -> None:
-    """Load a table; what nodes and executors take for two loads, and seconds of the second."""
-    nodes = [bed.start_node(i, "--memory-limit=2GiB", executors=executors) for i in range(len(bed))]
+def load(bed: Bed, executors: int, folder: Path) -> tuple[float, float]:
+    """Load TPC-H's tables a few times: the median of the times but the first, CPU time of each."""
+    nodes = [bed.start_node(i, "--memory-limit=4GiB", executors=executors) for i in range(len(bed))]
     before, sent = _cpu_s(nodes), sum(map(bed.bytes_sent, range(len(bed))))
-    seconds = float(bed.run(0, _LOAD, bed.address(0), str(megabytes)))
-    took = {kind: used - before[kind] for kind, used in _cpu_s(nodes).items()}
-    sent = sum(map(bed.bytes_sent, range(len(bed)))) - sent
+    lines = bed.run(0, _LOAD, bed.address(0), str(folder), str(_LOADS)).split()
+    seconds = statistics.median(map(float, lines[1:]))
+    took = {kind: (used - before[kind]) / _LOADS for kind, used in _cpu_s(nodes).items()}
+    sent = (sum(map(bed.bytes_sent, range(len(bed)))) - sent) / _LOADS / 1e6
+    cpu_s = sum(took.values())
     shown = ", ".join(f"{kind} {used:.2f} s" for kind, used in took.items())
-    figures = f"{seconds:.2f} s; CPU {sum(took.values()):.2f} s: {shown}; {sent / 1e6:.0f} MB sent"
-    print(f"load of {megabytes} MB over {len(bed)} host(s): {figures}", flush=True)
+    figures = f"{seconds:.2f} s; CPU {cpu_s:.2f} s: {shown}; {sent:.0f} MB sent"
+    print(f"load over {len(bed)} host(s): {figures}", flush=True)
+    return seconds, cpu_s
 
 
 def _cpu_s(nodes: Sequence[subprocess.Popen[str]]) -> dict[str, float]:
@@ -238,6 +244,9 @@ def main() -> None:
     parser.add_argument("--loss", type=float, default=0.0)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--hosts", type=int, default=6, help="for the broadcast")
+    parser.add_argument("--scale", type=float, default=1.0, help="of TPC-H, for the load")
+    parser.add_argument("--data", default="", help="where TPC-H is, or is to be generated")
+    parser.add_argument("--cores", type=float, help="of each host, for the load")
     parser.add_argument("--only", choices=("fetch", "broadcast", "load"))
     options = parser.parse_args()
     shape = {"rate": options.rate, "delay_ms": options.delay_ms, "loss": options.loss}
@@ -248,9 +257,14 @@ def main() -> None:
             for number, kind in enumerate(("random", "fact")):
                 fetch(bed, kind, 7300 + number, options.megabytes, link)
     if options.only in (None, "load"):
+        folder = tpch_folder(options.scale, options.data)
+        found = []
         for count in (1, 3):
-            with hosts(count, **shape) as bed:
-                load(bed, 3 // count, options.megabytes)
+            with hosts(count, **shape, cores=options.cores) as bed:
+                found.append(load(bed, 1 if options.cores else 3 // count, folder))
+        (one_s, one_cpu_s), (three_s, three_cpu_s) = found
+        ratios = f"{three_s / one_s:.2f} by the clock, {three_cpu_s / one_cpu_s:.2f} in CPU time"
+        print(f"three hosts / one: {ratios}", flush=True)
     if options.only in (None, "broadcast"):
         with hosts(options.hosts, **shape) as bed:
             for number, tree in enumerate(("one source", "tree")):

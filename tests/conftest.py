@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that runs the tests in the background lets them ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     quick = config.getoption("markexpr") == _QUICK
-    hypothesis.settings.register_profile("tests", deadline=None, max_examples=24 if quick else 200)
+    hypothesis.settings.register_profile("tests", deadline=None, max_examples=16 if quick else 200)
     hypothesis.settings.load_profile("tests")
     sys.dont_write_bytecode = False
     gc.disable()  # until all tests are collected: next to nothing of that is garbage

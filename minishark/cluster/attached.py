@@ -25,6 +25,7 @@ from msgspec import structs
 
 from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster import wire
+from minishark.cluster.acquaintance import MetNodes, NodeFolders, awaited, placed_on, silent
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import make_folders
@@ -32,7 +33,7 @@ from minishark.cluster.joining import RefusedError, greet, open_schedulers, own_
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.node import IDLE, service_address, store_of, this_host
-from minishark.cluster.node_service import CUT_OFF_MAX_S, SESSION_PREFIX
+from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.status import node_usages
@@ -49,9 +50,7 @@ _CALL_S = 2.0
 _USAGE_S = 0.5
 _KEEP_EVERY_S = 1.0
 _SLOTS_S = 5.0
-_LOCALITY_WAIT_S = 1.0
 _SCHEDULERS_MAX = 8
-_NODES_STEP_S = 0.05
 
 
 def spread_over_hosts(nodes: Sequence[StoreLocation]) -> tuple[str, ...]:
@@ -92,12 +91,11 @@ class AttachedCluster:
         self._remote_files = RemoteFiles(self._connections)
         self._stop = threading.Event()
         self._closed = False
-        self._made: set[str] = set()  # folders of the session
-        # Those that a node has made, by its folder in shared memory, which is new at each start.
-        self._has: dict[str, set[str]] = {}
+        # A node's home is its folder in shared memory, which is new at each start.
+        self._node_folders = NodeFolders()
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         self._known: list[str] = []  # services of the nodes that there were at last
-        self._met: dict[str, tuple[StoreLocation, float]] = {}  # nodes, and when they lived at last
+        self._met = MetNodes[StoreLocation]()
         self._find = find or (lambda: address)
         self.recovery_s = recovery_timeout_s
         # When and why the cluster, started again, did not take this session.
@@ -194,7 +192,7 @@ class AttachedCluster:
 
     @property
     def open_folders(self) -> frozenset[str]:
-        return frozenset(self._made)
+        return frozenset(self._node_folders.made)
 
     def release(self, nodes: Collection[str]) -> None:
         if self.nodes:  # else all drain: what is not moved by their end is lost
@@ -212,34 +210,25 @@ class AttachedCluster:
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """How tasks are placed on the live nodes; ClusterError if none comes back in time."""
-        nodes = self._awaited_nodes()
-        staying = self.nodes
-        if not staying:
-            raise ClusterError("All nodes of the cluster are being drained: no task can run.")
-        return Placement(
-            policy=policy,
-            probe_ratio=probe_ratio,
-            nodes=staying,
-            user=self.store_name,
-            wait_s=_LOCALITY_WAIT_S,
-            stores=(*nodes, self._own),
-        )
-
-    def _awaited_nodes(self) -> tuple[StoreLocation, ...]:
-        """The live nodes: some, unless none answers for a while."""
         began_s = time.monotonic()
-        deadline = began_s + self.recovery_s
-        while not (nodes := self._nodes()):
+
+        def check() -> None:
             refused_s, refusal = self._refused
             if refused_s > began_s:
                 raise ClusterError(refusal)
-            if time.monotonic() > deadline or self._stop.is_set():
-                raise ClusterError(
-                    f"No node of the cluster has answered for {self.recovery_s:g} s. Check the "
-                    "nodes and the network to them: statements work again when one answers."
-                )
-            time.sleep(_NODES_STEP_S)
-        return nodes
+            if self._stop.is_set():
+                raise ClusterError(silent(self.recovery_s))
+
+        nodes = awaited(
+            self._nodes, self.recovery_s, now_s=time.monotonic, sleep=time.sleep, check=check
+        )
+        return placed_on(
+            self.nodes,
+            policy=policy,
+            probe_ratio=probe_ratio,
+            user=self.store_name,
+            stores=(*nodes, self._own),
+        )
 
     def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
         """Answer requests for the session's events, on the service's thread."""
@@ -259,17 +248,14 @@ class AttachedCluster:
 
     def may_return(self, node: str) -> bool:
         self._meet()
-        if node not in self._met:
+        met = self._met.last(node)
+        if met is None:
             return False
-        met, _ = self._met[node]
         there = [live for live in self._nodes() if live.service == met.service]
         return all(live.memory == met.memory for live in there) and not refuses(met.service)
 
     def _meet(self) -> None:
-        """Note which nodes live; those that are away for long have removed the session's files."""
-        now = time.monotonic()
-        found = {name: met for name, met in self._met.items() if now < met[1] + CUT_OFF_MAX_S}
-        self._met = found | {node.name: (node, now) for node in self._nodes()}
+        self._met.meet({node.name: node for node in self._nodes()}, time.monotonic())
 
     def homes(self) -> dict[str, str]:
         return {node.name: node.memory for node in self._nodes()}
@@ -297,35 +283,31 @@ class AttachedCluster:
     def make_folder(self, *folders: str) -> None:
         for folder in folders:
             self.paths.make(folder, (self.store_name,))
-        self._made.update(folders)
+        self._node_folders.make(folders)
         nodes = self._nodes()
-        if all(self._has.get(node.memory, frozenset()).issuperset(folders) for node in nodes):
+        if self._node_folders.are_at((node.memory for node in nodes), folders):
             return
         replies = self._ask_nodes(wire.MakeFolder(folders[0], folders[1:]))
         for node in nodes:
             if node.service in replies:
-                self._has.setdefault(node.memory, set()).update(folders)
+                self._node_folders.made_at(node.memory, folders)
 
     def remove_folder(self, *folders: str) -> None:
         for folder in folders:
             self.paths.remove(folder, (self.store_name,))
-        self._made.difference_update(folders)
-        for has in list(self._has.values()):
-            has.difference_update(folders)
+        self._node_folders.remove(folders)
         # A node that does not answer removes the folders when the session ends.
         with contextlib.suppress(ResourceError, ClusterError):
             self._ask_nodes(wire.RemoveFolder(folders[0], folders[1:]))
 
     def _make_missing_folders(self) -> None:
-        """Create folders on nodes that missed the request: restarted, or silent at the time."""
         for node in self._nodes():
-            has = self._has.setdefault(node.memory, set())
-            for folder in self._made - has if node.service not in self._silent else ():
-                if not self._call(node, wire.MakeFolder(folder)):
-                    break  # do not wait for each folder of a silent node
-                has.add(folder)
-                if folder not in self._made:  # removed concurrently
-                    self._call(node, wire.RemoveFolder(folder))
+            if node.service not in self._silent:
+                self._node_folders.complete(
+                    node.memory,
+                    lambda folder, node=node: self._call(node, wire.MakeFolder(folder)),  # type: ignore[misc]
+                    lambda folder, node=node: self._call(node, wire.RemoveFolder(folder)),  # type: ignore[misc]
+                )
 
     def _call(self, node: StoreLocation, request: wire.Request) -> bool:
         """Send a request to one node; whether it answered."""

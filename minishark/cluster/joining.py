@@ -65,6 +65,11 @@ def own_endpoint(service: str, folder: Path, name: str) -> str:
         raise ClusterError(f"Can't reach {host}: {error}") from error
 
 
+def client_config(recovery_s: float = RECOVERY_S) -> ClientConfig:
+    """How Sparrow's client follows the schedulers of a cluster that others have started."""
+    return ClientConfig(silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s, release=own_release())
+
+
 def open_schedulers(
     welcome: Welcome,
     listen: str,
@@ -73,10 +78,8 @@ def open_schedulers(
     recovery_s: float = RECOVERY_S,
 ) -> RemoteCluster:
     """Connect to a cluster's schedulers, at `listen`, and wait until enough nodes are known."""
-    config = ClientConfig(
-        silence_min_s=_SILENCE_MIN_S, recovery_s=recovery_s, release=own_release()
-    )
     schedulers = tuple(map(Address, welcome.schedulers))
+    config = client_config(recovery_s)
     sparrow = RemoteCluster(schedulers, listen=listen, keys=keys, config=config)
     try:
         sparrow.start()
@@ -105,9 +108,11 @@ def open_from_task(
     # An executor may serve several sessions, and a socket at the same path would take its place.
     name = f"task-{os.getpid()}-{next(_numbers)}"
     endpoint = own_endpoint(endpoint_of(Address(schedulers[0])), sockets, name)
-    config = ClientConfig(silence_min_s=_SILENCE_MIN_S)
     sparrow = RemoteCluster(
-        tuple(map(Address, schedulers)), listen=endpoint, keys=load_keys(keys_folder), config=config
+        tuple(map(Address, schedulers)),
+        listen=endpoint,
+        keys=load_keys(keys_folder),
+        config=client_config(),
     )
     try:
         sparrow.start()

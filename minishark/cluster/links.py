@@ -2,7 +2,9 @@
 
 A link is as fast as the fastest recent transfer over it: a busy processor makes single transfers
 look slow, and would have them compressed, which makes it busier. (BBR's filter: Cardwell et al.,
-"BBR: Congestion-Based Congestion Control", ACM Queue 14:5, 2016.)
+"BBR: Congestion-Based Congestion Control", ACM Queue 14:5, 2016.) And a codec is as fast as the
+share of a processor that it would get allows: what compresses is soon done, and rarely interrupted,
+but others wait for it.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ CREDIT_MAX = 64
 _CREDIT_MIN = 8
 _TRANSFERS = 8  # whose fastest counts
 _MEASURED_BYTES_MIN = 256 << 10  # less says more of the delay than of the bandwidth
-_CODEC_BYTES_S = 500e6  # of lz4 before it is measured: on the low side
+_CODEC_BYTES_S = 500e6  # of lz4 on a processor, before it is measured: on the low side
 _SHARE = 0.5  # of the bytes that are left, before it is measured
 _AGAIN_EVERY = 16  # chunks after which incompressible data is tried again
 _NEW = 0.25  # weight of the newest measurement
 _UNPACKING = 0.25  # of the time that compressing takes
 _GAIN = 0.9  # of the time at most: what compresses could do other work
+_MEASURED_NS_MIN = 5_000_000
+_IDLE = 0.75  # of the time in which it wants to, a thread runs on a host with little to do
 
 
 def chunk_bytes(link_bytes_s: float, *, first: bool) -> int:
@@ -69,6 +73,27 @@ class Link:
 
 
 @dataclass(slots=True)
+class Processor:
+    """How busy the processors of a host are: what one of its threads has had of them lately."""
+
+    _share: float = 1.0  # of the time in which it wanted to run
+    _ran_ns: int = 0
+    _waited_ns: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share of a processor that there is for one more thread, at most 1."""
+        return min(1.0, self._share / _IDLE)
+
+    def seen(self, ran_ns: int, waited_ns: int) -> None:
+        """How long the thread has run so far, and waited for a processor (Linux' `schedstat`)."""
+        ran, waited = ran_ns - self._ran_ns, waited_ns - self._waited_ns
+        if ran + waited >= _MEASURED_NS_MIN:
+            self._share += _NEW * (ran / (ran + waited) - self._share)
+            self._ran_ns, self._waited_ns = ran_ns, waited_ns
+
+
+@dataclass(slots=True)
 class Compression:
     """Whether chunks of one transfer are compressed, by what compression has done to them so far.
 
@@ -76,13 +101,16 @@ class Compression:
     share/link + 1.25/codec < 0.9/link.
     """
 
-    codec_bytes_s: float = _CODEC_BYTES_S  # how fast bytes are compressed, by the clock
+    codec_bytes_s: float = _CODEC_BYTES_S  # how fast bytes are compressed, with a processor
     share: float = _SHARE  # of the bytes that is left
     _plain: int = 0  # chunks since the last one that was compressed
 
-    def pays(self, link_bytes_s: float) -> bool:
-        """Whether to compress the next chunk for a link of that bandwidth (0: not known)."""
-        fastest = self.codec_bytes_s / (1 + _UNPACKING)
+    def pays(self, link_bytes_s: float, processor: float = 1.0) -> bool:
+        """Whether to compress the next chunk for a link of that bandwidth (0: not known).
+
+        `processor` is the share of one that there is for it.
+        """
+        fastest = self.codec_bytes_s * processor / (1 + _UNPACKING)
         if not 0 < link_bytes_s < _GAIN * fastest:
             return False
         if link_bytes_s < (_GAIN - self.share) * fastest:
@@ -91,7 +119,7 @@ class Compression:
         return self._plain % _AGAIN_EVERY == 0
 
     def compressed(self, before: int, after: int, seconds: float) -> None:
-        """A chunk of `before` bytes was compressed to `after` in so many seconds."""
+        """A chunk of `before` bytes was compressed to `after` in so many seconds of CPU time."""
         self.share += _NEW * (after / before - self.share)
         if seconds > 0:
             self.codec_bytes_s += _NEW * (before / seconds - self.codec_bytes_s)

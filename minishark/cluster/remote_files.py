@@ -18,13 +18,14 @@ import msgspec
 import pyarrow as pa
 import zmq
 
-from minishark.cluster import wire
+from minishark.cluster import sealed, wire
 from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.links import Link
 from minishark.cluster.service import CODEC
 from minishark.errors import ClusterError
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError, RawSink
+from sparrow_core.runtime.transport.keys import split_endpoint
 
 _ANSWER_MAX_S = 4.0
 _SILENCE_MAX_S = 10.0  # between chunks
@@ -33,6 +34,7 @@ _DEAD_S = 2.0
 _UNWANTED_MAX = 10_000  # files; more are left until their session ends
 _REMOVALS_MAX = 5  # times that a silent service is asked again to remove files
 _PROBE_S = 0.5
+_UNSEALED_S = 60.0
 _HOSTS_AT_ONCE = 8
 _REDIRECTIONS_MAX = 3
 _QUEUE_MAX_S = 60.0  # until the source is asked to send a file that others are to pass on
@@ -48,11 +50,13 @@ class RemoteFiles:
         self._connections = connections
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
         self._links: dict[str, Link] = {}
+        # Services whose port for sealed transfers can't be reached, and when it is tried again.
+        self._unsealed: dict[str, float] = {}
         self._received: Counter[str] = Counter()  # bytes on the wire, by the sender's name
         self._unwanted: dict[str, None] = {}
         self._holders: dict[str, None] = {}  # services that may have some of these
         self._unheard: dict[str, int] = {}  # how often services did not answer that
-        self._lock = threading.Lock()  # guards the five above
+        self._lock = threading.Lock()  # guards the six above
 
     def take_received(self) -> dict[str, int]:
         with self._lock:
@@ -132,7 +136,7 @@ class RemoteFiles:
             with self._connections.socket(service) as socket:
                 reader = _Reader(self._connections, socket, self._link(service))
                 try:
-                    return reader.run(request, received)
+                    return self._read(reader, service, request, received)
                 finally:
                     with self._lock:
                         self._received[name] += reader.wire_bytes
@@ -141,6 +145,23 @@ class RemoteFiles:
             raise InputMissingError(f"{name}: {error}", is_silent=True) from error
         except (ClusterError, pa.ArrowException, ValueError) as error:
             raise InputMissingError(f"{name}: {error}") from error
+
+    def _read(
+        self, reader: _Reader, service: str, request: wire.Fetch, received: Received
+    ) -> wire.Elsewhere | None:
+        """Run a fetch: over a connection of its own if that is offered and can be had."""
+        again_s = self._unsealed.get(service, 0.0)
+        can = sealed.is_available() and time.monotonic() >= again_s
+        answer = reader.run(msgspec.structs.replace(request, sealed=can), received)
+        if not isinstance(answer, wire.Sealed):
+            return answer
+        try:
+            reader.take_up(answer, service, received)
+        except sealed.NotReachedError:
+            with self._lock:
+                self._unsealed[service] = time.monotonic() + _UNSEALED_S
+            return self._read(reader, service, request, received)
+        return None
 
     def _link(self, service: str) -> Link:
         with self._lock:
@@ -225,7 +246,7 @@ class _Reader:
         self._link = link
         self.wire_bytes = 0
 
-    def run(self, request: wire.Fetch, received: Received) -> wire.Elsewhere | None:
+    def run(self, request: wire.Fetch, received: Received) -> wire.Elsewhere | wire.Sealed | None:
         link, credit = self._link, self._link.credit
         asked_s = time.monotonic()
         self._send(msgspec.structs.replace(request, credit=credit, link_bytes_s=link.bytes_s))
@@ -236,7 +257,7 @@ class _Reader:
             frames = self._connections.receive_frames(self._socket, patience_s)
             now = time.monotonic()
             header = self._connections.decoded(frames[0].bytes)
-            if isinstance(header, wire.Elsewhere):
+            if isinstance(header, wire.Elsewhere | wire.Sealed):
                 return header
             if isinstance(header, wire.Failure):
                 raise InputMissingError(header.message)
@@ -254,6 +275,18 @@ class _Reader:
             if header.last:
                 link.transferred(self.wire_bytes - first_bytes, now - began_s)
                 return None
+
+    def take_up(self, offer: wire.Sealed, service: str, received: Received) -> None:
+        """Receive what is offered over a connection of its own."""
+        where, _ = split_endpoint(service)
+        host = where.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        began_s = time.monotonic()
+        try:
+            count = sealed.receive(host, offer, received, self._connections.interrupted.is_set)
+        except sealed.BrokenError as error:
+            raise NoAnswerError(str(error)) from error
+        self.wire_bytes += count
+        self._link.transferred(count, time.monotonic() - began_s)
 
     def _send(self, request: wire.Request) -> None:
         self._socket.send(wire.encode_message(request))

@@ -9,6 +9,8 @@ are being fetched.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import queue
 import threading
@@ -25,9 +27,9 @@ import msgspec
 import pyarrow as pa
 import zmq
 
-from minishark.cluster import wire
+from minishark.cluster import sealed, wire
 from minishark.cluster.connections import MALFORMED
-from minishark.cluster.links import CREDIT_MAX, Compression, chunk_bytes
+from minishark.cluster.links import CREDIT_MAX, Compression, Processor, chunk_bytes
 from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
 from sparrow_core.protocol.errors import InsecureTransport
@@ -43,6 +45,8 @@ _TRANSFERS_MAX = 256
 _PARTS_MAX = 100_000  # of one fetch
 _TRANSFER_SILENCE_MAX_S = 30.0
 _TICK_MS = 500
+_LOOK_S = 0.1
+_SEALED_BYTES_MIN = 4 << 20  # less is sent sooner than a connection is made
 _COPIED_BYTES = 64 << 10  # below, it costs less to copy a chunk than to hand it over
 _COMPRESSED_BYTES_MIN = 4 << 10
 _INDICES_MAX = 1024
@@ -97,6 +101,7 @@ class Service:
         self._keys = keys
         self._transfers: dict[bytes, _Transfer] = {}
         self._spreads: OrderedDict[str, _Spread] = OrderedDict()  # by file
+        self._processor = Processor()
         self._finished: queue.SimpleQueue[tuple[bytes, wire.Reply]] = queue.SimpleQueue()
         self._working = 0
         self._stopping = False
@@ -104,6 +109,7 @@ class Service:
         self.shared: Callable[[wire.Request], wire.Reply | None] = lambda _: None
         self._context = zmq.Context()
         self._zap: zmq.Socket[bytes] | None = None
+        self._sealed: sealed.Sender | None = None
         self._socket = self._context.socket(zmq.ROUTER)
         self._poller = zmq.Poller()
         try:
@@ -131,6 +137,10 @@ class Service:
         self._poller.register(self._zap, zmq.POLLIN)
         secure_server(self._socket, self._keys, b"minishark")
         self._socket.bind(bind)
+        if sealed.is_available():
+            host = bind.removeprefix("tcp://").rpartition(":")[0]
+            with contextlib.suppress(OSError):  # all goes through ZeroMQ then
+                self._sealed = sealed.Sender(host.strip("[]*"))
         if endpoint.endswith(":*"):
             endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return f"{endpoint}/{self._keys.public}"
@@ -162,7 +172,7 @@ class Service:
     # The loop
 
     def _loop(self) -> None:
-        ticked_s = 0.0
+        ticked_s = looked_s = 0.0
         while not self._stopping:
             for ready, _ in self._poller.poll(_TICK_MS):
                 if ready is self._socket:
@@ -176,11 +186,16 @@ class Service:
                 else:
                     os.read(self._wake_r, 4096)
             self._send_finished()
-            if (now := time.monotonic()) - ticked_s >= _TICK_MS / 1e3:
+            if (now := time.monotonic()) - looked_s >= _LOOK_S:
+                looked_s = now
+                self._processor.seen(*_scheduled())
+            if now - ticked_s >= _TICK_MS / 1e3:
                 ticked_s = now
                 for peer, transfer in list(self._transfers.items()):
                     if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
                         del self._transfers[peer]
+                if self._sealed is not None:
+                    self._sealed.tidy()
                 self._tidy()
 
     def _tidy(self) -> None:
@@ -270,8 +285,23 @@ class Service:
                 return
         transfer = _Transfer(heard_s=time.monotonic())
         transfer.chunks = self._chunks(request, transfer)
+        if request.sealed and (offer := self._offered(request, transfer)) is not None:
+            self._reply(peer, offer)
+            return
         self._transfers[peer] = transfer
         self._continue(peer, request.credit, request.link_bytes_s)
+
+    def _offered(self, request: wire.Fetch, transfer: _Transfer) -> wire.Sealed | None:
+        """What the reader gets if it is to have a connection for much data on a fast link."""
+        link_bytes_s = request.link_bytes_s
+        if self._sealed is None or transfer.compression.pays(link_bytes_s, self._processor.share):
+            return None
+        first = next(transfer.chunks)
+        transfer.chunks = itertools.chain([first], transfer.chunks)
+        if first[0].size * len(request.parts) < _SEALED_BYTES_MIN:
+            return None
+        transfer.link_bytes_s = math.inf
+        return self._sealed.offer(transfer.chunks)
 
     def _elsewhere(self, file: str, reader: str) -> wire.Elsewhere | None:
         """Where a reader that will serve a whole file gets it, if not here and now."""
@@ -326,7 +356,7 @@ class Service:
         transfer.credit = min(CREDIT_MAX, transfer.credit + credit)
         try:
             while transfer.credit > 0:
-                header, chunk = _packed(*next(transfer.chunks), transfer)
+                header, chunk = self._packed(*next(transfer.chunks), transfer)
                 transfer.credit -= 1
                 frames: list[bytes | memoryview] = [peer, wire.encode_message(header), chunk]
                 self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(chunk) < _COPIED_BYTES)
@@ -335,6 +365,21 @@ class Service:
                     return
         except Exception as error:  # noqa: BLE001 - one bad request must not end the service
             self._fail(peer, error)
+
+    def _packed(
+        self, header: wire.Chunk, chunk: memoryview, transfer: _Transfer
+    ) -> tuple[wire.Chunk, memoryview]:
+        """A chunk as it is sent: compressed, if that pays on its way."""
+        compression, processor = transfer.compression, self._processor.share
+        small = len(chunk) < _COMPRESSED_BYTES_MIN
+        if small or not compression.pays(transfer.link_bytes_s, processor):
+            return header, chunk
+        began_s = time.thread_time()
+        packed = memoryview(CODEC.compress(pa.py_buffer(chunk))).cast("B")
+        compression.compressed(len(chunk), len(packed), time.thread_time() - began_s)
+        if len(packed) >= len(chunk):
+            return header, chunk
+        return msgspec.structs.replace(header, raw=len(chunk)), packed
 
     def _fail(self, peer: bytes, error: Exception) -> None:
         self._transfers.pop(peer, None)
@@ -354,6 +399,8 @@ class Service:
         if self._thread.is_alive():
             self._thread.join()
         self._workers.shutdown(wait=False, cancel_futures=True)
+        if self._sealed is not None:
+            self._sealed.stop()
         self._context.destroy(linger=0)
         # A late worker must not write to a file that reuses the descriptor.
         wake_w, self._wake_w = self._wake_w, -1
@@ -364,19 +411,13 @@ class Service:
             Path(where.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
-def _packed(
-    header: wire.Chunk, chunk: memoryview, transfer: _Transfer
-) -> tuple[wire.Chunk, memoryview]:
-    """A chunk as it is sent: compressed, if that pays on its way."""
-    small = len(chunk) < _COMPRESSED_BYTES_MIN
-    if small or not transfer.compression.pays(transfer.link_bytes_s):
-        return header, chunk
-    began_s = time.perf_counter()
-    packed = memoryview(CODEC.compress(pa.py_buffer(chunk))).cast("B")
-    transfer.compression.compressed(len(chunk), len(packed), time.perf_counter() - began_s)
-    if len(packed) >= len(chunk):
-        return header, chunk
-    return msgspec.structs.replace(header, raw=len(chunk)), packed
+def _scheduled() -> tuple[int, int]:
+    """For how many nanoseconds this thread has run, and waited to run, if Linux tells."""
+    try:
+        ran, waited, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0, 0
+    return int(ran), int(waited)
 
 
 def _pieces(ranges: Sequence[memoryview], transfer: _Transfer) -> Iterator[memoryview]:

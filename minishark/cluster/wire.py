@@ -109,6 +109,7 @@ class Fetch(Message, frozen=True, kw_only=True):
     link_bytes_s: float = 0.0
     whole: bool = False
     reader: str = ""
+    sealed: bool = False  # the reader can take up an offer of a connection for them
 
 
 class Credit(Message, frozen=True):
@@ -201,6 +202,25 @@ class Chunk(Message, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class Sealed(Message, frozen=True):
+    """The reply to Fetch for much data: where it is to be had, with AES-GCM (`cluster.sealed`).
+
+    A port of the same host; what to say there; and the key, for this transfer only.
+    """
+
+    port: int
+    ticket: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        """Without the secrets, which must not end up in logs."""
+        return f"Sealed(port={self.port})"
+
+    def __rich_repr__(self) -> list[tuple[str, int]]:
+        """The same for rich, whose tracebacks show local variables."""
+        return [("port", self.port)]
+
+
 class Elsewhere(Message, frozen=True):
     """The reply to the fetch of a whole file that many want: ask `service` for `file`.
 
@@ -266,7 +286,9 @@ Request: TypeAlias = (
     | Fetch | Credit | Holds | Replicate | GetReport | DrainNode
     | Announce | GetEvents | CancelQuery | GetUsage
 )  # fmt: skip
-Reply: TypeAlias = Welcome | Kept | Done | Failure | Chunk | Elsewhere | Report | Events | Usage
+Reply: TypeAlias = (
+    Welcome | Kept | Done | Failure | Chunk | Sealed | Elsewhere | Report | Events | Usage
+)
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -7,6 +7,7 @@ which).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from msgspec import structs
 from minishark.catalog import Table
 from minishark.cluster.backend import (
     Backend,
+    Cluster,
     FilesLostError,
     JobEvent,
     OnPrint,
@@ -62,6 +64,32 @@ class Site:
     # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]] = lambda _: ()
     clock: Clock = SYSTEM_CLOCK
+
+
+def site_of(
+    cluster: Cluster,
+    placement: Callable[[], Placement],
+    *folders: str,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Site:
+    """Where jobs run that write to these folders: on nodes that have them."""
+
+    def placed() -> Placement:
+        found = placement()
+        cluster.make_folder(*folders)
+        return found
+
+    return Site(cluster.backend, placed, cluster.lost_nodes, clock)
+
+
+@contextlib.contextmanager
+def query_folder(cluster: Cluster, number: int) -> Iterator[str]:
+    """A folder for the files of one query, removed afterwards."""
+    folder = cluster.folder(f"queries/{number}")
+    try:
+        yield folder
+    finally:
+        cluster.remove_folder(folder)
 
 
 _LOOK_S = 0.5  # between looks at what tasks print

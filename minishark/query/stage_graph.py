@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minishark.worker.protocol import TaskOutcome
 
@@ -204,14 +204,20 @@ class StageGraph:
         """Outputs that only these nodes store are gone; returns the number of such outputs.
 
         Jobs that may be reading them would wait for a timeout: they are cancelled and start anew.
+        Nodes that come back under their names are empty: they do not count as holders any more.
         """
         count = 0
         for stage, outputs in self._outputs.items():
             for task, made in enumerate(outputs):
-                if made is not None and made.locations and all(n in nodes for n in made.locations):
+                if made is None or not made.locations:
+                    continue
+                left = tuple(node for node in made.locations if node not in nodes)
+                if not left:
                     outputs[task] = None
                     self._cancel_readers(stage, task)
                     count += 1
+                elif left != made.locations:
+                    outputs[task] = replace(made, locations=left)
         return count
 
     def revise(self, nodes: Sequence[StageNode]) -> None:

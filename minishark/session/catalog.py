@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,9 @@ class TableInfo:
         bytes: the size of one replica; None for a view.
         partitions: its number of partitions; None for a view.
         partition_by: the columns whose hash decides a row's partition.
-        replicas: the smallest number of live nodes that store a partition; None for a view.
-        replicas_wanted: the declared number.
+        replicas: the smallest number of live nodes that store a partition; None for a view. A node
+            that has started again does not count until it has told what it has.
+        replicas_wanted: the declared number, at most that of the live nodes.
         healing: the number of partitions with fewer replicas; they are being copied.
     """
 
@@ -51,9 +52,11 @@ class TableInfo:
     healing: int = 0
 
 
-def table_info(table: Table, kind: str, nodes: Sequence[str]) -> TableInfo:
-    """A table in the cluster, given the live nodes."""
-    held = replicas(table, nodes)
+def table_info(
+    table: Table, kind: str, nodes: Sequence[str], doubted: Collection[str] = ()
+) -> TableInfo:
+    """A table in the cluster, given the live nodes, and those that may have lost its files."""
+    held = replicas(table, nodes, doubted)
     return TableInfo(
         name=table.name,
         kind=kind,
@@ -346,7 +349,8 @@ class SessionCatalog(CamelCase):
             found = None if warehouse is None else warehouse.size(name)
             rows, size = found or (None, None)
             return TableInfo(name=name, kind="table", rows=rows, bytes=size)
-        return table_info(table, "table", self.runtime.cluster.nodes)
+        doubted = self.runtime.tables.doubted(table)
+        return table_info(table, "table", self.runtime.cluster.nodes, doubted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,7 +52,7 @@ from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
-from minishark.query.run import QueryRun, Site
+from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
@@ -591,22 +592,11 @@ class Engine:
 
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
+        return site_of(self.cluster, self._placed, folder)
 
-        def placement() -> Placement:
-            placed = self._placed()
-            self.cluster.make_folder(folder)
-            return placed
-
-        return Site(self.cluster.backend, placement, self.cluster.lost_nodes)
-
-    @contextlib.contextmanager
-    def query_folder(self) -> Iterator[str]:
+    def query_folder(self) -> AbstractContextManager[str]:
         """A folder for the files of one query, removed afterwards."""
-        folder = self.cluster.folder(f"queries/{next(self._folders)}")
-        try:
-            yield folder
-        finally:
-            self.cluster.remove_folder(folder)
+        return query_folder(self.cluster, next(self._folders))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -31,13 +31,14 @@ from minishark.catalog import ROW_NUMBER, CatalogView, ColumnStatistics, Table
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.dataframe.literals import literal
-from minishark.errors import PartitionsLostError, QueryError, UnsupportedError
+from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import AddedRows, measured, with_rows
 from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
+from minishark.tables.attempts import attempted
 from minishark.tables.changed_statistics import joined_statistics
 from minishark.tables.deltas import NEW_PARTITION_ROWS, without_rows
 from minishark.tables.store import StoreMany
@@ -58,25 +59,20 @@ class MemoryWrites:
 
     def run(self, sql: str, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
-        for is_last in (False, True):
-            table = self._table(target.name)
-            if table is None:
-                return None
-            try:
-                match dml.verb_of(sql):
-                    case "INSERT":
-                        return self._insert(sql, table)
-                    case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
-                        return self._changed(sql, table)
-                    case _:
-                        return None
-            except PartitionsLostError as lost:
-                if is_last or not lost.table.startswith((NUMBERED, table.name)):
-                    raise
-                # The version that was searched: there is another one when it is restored.
-                self.engine.restore(PartitionsLostError(table.name, lost.partitions, lost.files))
-        message = "the last attempt returns or raises"
-        raise AssertionError(message)
+        engine = self.engine
+
+        def change(table: Table) -> pa.Table | None:
+            match dml.verb_of(sql):
+                case "INSERT":
+                    return self._insert(sql, table)
+                case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
+                    return self._changed(sql, table)
+            return None
+
+        is_alone = engine.transaction is None
+        return attempted(
+            lambda: self._table(target.name), change, engine.restore, is_alone=is_alone
+        )
 
     def _table(self, name: str) -> Table | None:
         """The table that a statement changes; None if its rows are not in the cluster alone."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,9 +60,9 @@ class CachedTable:
     """A cached table. It must not hold its CachedRows, which would then never be released."""
 
     plan: CachePlan | None  # how it is computed; None if it can't be computed again
+    lock: AbstractContextManager[Any]  # held while it is computed
     fingerprint: Fingerprint | None = None  # what decided its rows; None if unknown
     repeats: str | None = None  # the content that it had before its rows were lost
-    lock: threading.Lock = field(default_factory=threading.Lock)  # while it is computed
 
 
 @dataclass(slots=True)
@@ -89,12 +89,12 @@ class CachedTables:
         keys = named_columns("of the DataFrame", plan.layout.partition_by, names)
         layout = replace(plan.layout, partition_by=keys)
         plan = replace(plan, sql=sql, schema=schema, layout=layout)
-        rows = self._register(CachedTable(plan), plan.schema)
+        rows = self._register(CachedTable(plan, self.tables.clock.lock()), plan.schema)
         self.tables.publish(promised_table(rows.name, plan.schema), replace=False)
         return rows
 
     def load(self, data: Any, partitions: int | None = None) -> CachedRows:
-        rows = self._register(CachedTable(None), ())
+        rows = self._register(CachedTable(None, self.tables.clock.lock()), ())
         self.tables.create(rows.name, data, Layout(partitions=partitions, replicas=2))
         rows.schema = self.tables.catalog.get(rows.name).schema
         return rows

@@ -37,13 +37,13 @@ from numpy.typing import NDArray
 
 from minishark.catalog import FILE_SHIFT, Delta, Partition, Table, row_place
 from minishark.cluster.backend import Cluster
-from minishark.errors import ResourceError
+from minishark.errors import ConflictError, ResourceError
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.locality import replica_locations
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
-from minishark.worker.store import InputMissingError, Store
+from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import packed, row_counts, row_numbers
 from minishark.worker.writing import FULL, disk_full
 
@@ -54,14 +54,23 @@ versions = itertools.count(1)
 """Numbers for versions of tables: no two of a process have the same."""
 
 _GROWTH = 4
-_DELTA_ROWS = 65_536  # a larger delta is not copied into the next one
 NEW_PARTITION_ROWS = 250_000
 """Rows of a partition that is added, at least."""
 
 _NEW_PARTITIONS_MAX = 8  # that the front end adds at once
 _VALUES_MAX = 8_192  # of a dictionary
 _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merged with its file
-_MERGED_ROWS_MIN = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """From how many rows on files are treated otherwise."""
+
+    delta: int = 65_536  # a larger delta is not copied into the next one
+    merged: int = 100_000  # as many are added or deleted before a partition is stored again
+
+
+SIZES = Sizes()
 
 
 def must_merge(partition: Partition) -> bool:
@@ -71,18 +80,18 @@ def must_merge(partition: Partition) -> bool:
     return any(row_counts(each)[1] > most for each in deleted)
 
 
-def should_merge(partition: Partition) -> bool:
+def should_merge(partition: Partition, sizes: Sizes = SIZES) -> bool:
     """Whether it is time to store a partition again, as one file."""
-    added = sum(delta.rows for delta in settled(partition).deltas)
-    if added >= _MERGED_ROWS_MIN and added >= _DELTA_SHARE * partition.rows:
+    added = sum(delta.rows for delta in settled(partition, sizes).deltas)
+    if added >= sizes.merged and added >= _DELTA_SHARE * partition.rows:
         return True
     gone, _ = row_counts(partition.deleted)
-    return gone >= _MERGED_ROWS_MIN and gone >= partition.rows
+    return gone >= sizes.merged and gone >= partition.rows
 
 
-def settled(partition: Partition) -> Partition:
+def settled(partition: Partition, sizes: Sizes = SIZES) -> Partition:
     """A partition without its last deltas, which the next ones may take along."""
-    kept = itertools.takewhile(lambda delta: delta.rows >= _DELTA_ROWS, partition.deltas)
+    kept = itertools.takewhile(lambda delta: delta.rows >= sizes.delta, partition.deltas)
     deltas = tuple(kept)
     left = partition.deltas[len(deltas) :]
     return dataclasses.replace(
@@ -158,6 +167,7 @@ class DeltaWriter:
     """Adds rows to tables as deltas, which it stores from the front end."""
 
     cluster: Cluster
+    sizes: Sizes = SIZES
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     # How the text of a table's columns is encoded, by its folder: the longest dictionary of each.
     _known: dict[str, dict[int, pa.Array]] = field(default_factory=dict)
@@ -176,6 +186,7 @@ class DeltaWriter:
         Raises:
             ResourceError: neither memory nor disk has room for them.
             PartitionsLostError: no node has the partitions to which they belong.
+            ConflictError: the table was dropped or replaced meanwhile.
         """
         partitions = list(table.partitions)
         store = self.cluster.store()
@@ -193,6 +204,7 @@ class DeltaWriter:
         Raises:
             ResourceError: neither memory nor disk has room for a file.
             PartitionsLostError: no node has a partition any more, whose columns are to be kept.
+            ConflictError: the table was dropped or replaced meanwhile.
         """
         store = self.cluster.store()
         with _told(table):
@@ -252,7 +264,7 @@ class DeltaWriter:
         """A partition with more rows, in a delta that replaces the last ones if they are small."""
         kept = len(partition.deltas)
         count = len(rows)
-        while kept and partition.deltas[kept - 1].rows < min(_GROWTH * count, _DELTA_ROWS):
+        while kept and partition.deltas[kept - 1].rows < min(_GROWTH * count, self.sizes.delta):
             kept -= 1
             count += partition.deltas[kept].rows
         slices = partition_slices(partition)
@@ -305,7 +317,9 @@ class DeltaWriter:
         file = f"{table.folder}/delta-{next(self._numbers)}.arrow"
         batches = rows.combine_chunks().to_batches(BATCH_ROWS)
         stored = store.write(file, rows.schema, [batches])
-        live = [node for node in nodes if node in self.cluster.nodes]
+        # Also those that drain: they may be the only ones that have the partition's other files.
+        there = {*self.cluster.nodes, *self.cluster.draining}
+        live = [node for node in nodes if node in there]
         found = store.replicate(stored, file, live)
         held = tuple(node for node in nodes if node in found)
         return (
@@ -347,10 +361,17 @@ def _told(table: Table) -> Iterator[None]:
         yield
     except InputMissingError as error:
         raise lost_partitions(table, error.files) or error from error
+    except FolderMissingError as error:  # it is removed with the table
+        raise ConflictError(replaced_meanwhile(table.name)) from error
     except OSError as error:
         if error.errno in FULL:
             raise ResourceError(disk_full(error)) from error
         raise
+
+
+def replaced_meanwhile(name: str) -> str:
+    """The message of a `ConflictError`."""
+    return f"Table {name} was changed or replaced meanwhile; run the statement again."
 
 
 def _first(partition: Partition) -> FileSlice:

@@ -8,15 +8,17 @@ and done again after the next change.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from minishark.catalog import Partition
+from minishark.catalog import Partition, Table
 from minishark.errors import MinisharkError
 from minishark.tables.deltas import rebased, settled, should_merge
+from minishark.tables.replication import holds
 from minishark.tables.tables import Tables
 
 
@@ -27,7 +29,6 @@ class Merger:
     tables: Tables
     writing: AbstractContextManager[Any]  # held while versions are published
     is_open: Callable[[], bool]  # whether the session is
-    is_worn: Callable[[Partition], bool] = should_merge  # whether to merge a partition
     _wanted: dict[str, None] = field(default_factory=dict)  # names of tables
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
@@ -35,7 +36,7 @@ class Merger:
     def look(self, name: str) -> None:
         """A table has changed: merge its partitions if it is time."""
         table = self.tables.catalog.find(name)
-        if table is None or not any(map(self.is_worn, table.partitions)):
+        if table is None or not self._worn(table):
             return
         with self._lock:
             self._wanted[name] = None
@@ -61,10 +62,11 @@ class Merger:
         """Merge the partitions of a table that are worn."""
         tables = self.tables
         table = tables.catalog.get(name)
-        worn = [settled(part) for part in table.partitions if self.is_worn(part)]
+        worn = self._worn(table)
         if not worn:
             return
-        merged = tables.stored_again(table, worn)
+        stored = tables.stored_again(table, worn)
+        merged = self._with_later(table, worn, stored)
         with self.writing:
             current = tables.catalog.find(name)
             if current is None or current.folder != table.folder:
@@ -72,6 +74,31 @@ class Merger:
             new = rebased(current, worn, merged)
             if new is not None:
                 tables.changed((current, new))
+            used = {part.file for part in (new or current).partitions}
+            tables.retire({part.file: part.locations for part in stored if part.file not in used})
+
+    def _worn(self, table: Table) -> list[Partition]:
+        """The partitions to merge, without the deltas that stay."""
+        sizes = self.tables.sizes
+        return [settled(part, sizes) for part in table.partitions if should_merge(part, sizes)]
+
+    def _with_later(
+        self, table: Table, read: Sequence[Partition], merged: Sequence[Partition]
+    ) -> list[Partition]:
+        """Merged partitions, on the nodes only that also have the deltas added meanwhile.
+
+        A node may have come back empty without the session's knowing so far: it has what it has
+        just stored, and not what the catalog says. It would be forgotten as a holder of both.
+        """
+        current = self.tables.catalog.find(table.name)
+        if current is None or current.folder != table.folder:
+            return [*merged]
+        store, found = self.tables.cluster.store(), []
+        for old, new in zip(read, merged, strict=True):
+            later = [d.file for d in current.partitions[old.index].deltas[len(old.deltas) :]]
+            nodes = tuple(n for n in new.locations if not later or holds(store, later, n))
+            found.append(dataclasses.replace(new, locations=nodes))
+        return found
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread, which ends when the cluster does."""

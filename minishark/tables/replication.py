@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -51,10 +51,20 @@ class Replicas:
     healing: int  # the number of partitions below the target
 
 
-def replicas(table: Table, nodes: Sequence[str]) -> Replicas:
+def replicas(table: Table, nodes: Sequence[str], doubted: Collection[str] = ()) -> Replicas:
+    """The state of a table's replicas, given the live nodes.
+
+    Those that are `doubted` may have lost theirs (`doubtful`).
+    """
     wanted = min(table.replicas, len(nodes))
-    counts = [sum(node in nodes for node in p.locations) for p in table.partitions]
+    sure = [node for node in nodes if node not in doubted]
+    counts = [sum(node in sure for node in p.locations) for p in table.partitions]
     return Replicas(min(counts), wanted, sum(count < wanted for count in counts))
+
+
+def doubtful(now: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+    """The nodes with another storage folder than before: they have started again, without files."""
+    return {node: home for node, home in now.items() if before.get(node) != home}
 
 
 def copies_needed(
@@ -143,7 +153,7 @@ class Replicator:
         now, store = self.cluster.homes(), self.cluster.store()
         for table in self.tables():
             before = self.homes(table)
-            doubted = {node: home for node, home in now.items() if before.get(node) != home}
+            doubted = doubtful(now, before)
             for partition in table.partitions:
                 # Restarted before or after this partition was copied there? Only the node knows.
                 asked = [node for node in partition.locations if node in doubted]
@@ -159,8 +169,8 @@ class Replicator:
         if self._stopped.is_set():
             return
         partition = copy.table.partitions[copy.index]
-        nodes = self.cluster.nodes
-        gone = [node for node in partition.locations if node not in nodes]
+        there = readable(self.cluster)
+        gone = [node for node in partition.locations if node not in there]
         # The table may be dropped or replaced during the copy: `moved` checks for that.
         for file in partition.files:
             self._farewells.keep(file, copy.target)
@@ -177,6 +187,11 @@ class Replicator:
                 self._farewells.give_up(file, copy.target, self.cluster.open_folders)
         else:
             self.cluster.remove_folder(copy.table.folder)
+
+
+def readable(cluster: Cluster) -> frozenset[str]:
+    """Where files are read: live nodes, also those that drain, and the session's own store."""
+    return frozenset((*cluster.nodes, *cluster.draining, cluster.store_name))
 
 
 def holds(store: Store, files: Sequence[str], node: str) -> bool | None:

@@ -39,15 +39,23 @@ from minishark.expressions import Column, Schema
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.observer import QueryObserver
-from minishark.query.run import Site
+from minishark.query.run import site_of
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
-from minishark.tables.deltas import DeltaWriter, changed_files, must_merge, versions
+from minishark.tables.deltas import (
+    SIZES,
+    DeltaWriter,
+    Sizes,
+    changed_files,
+    must_merge,
+    replaced_meanwhile,
+    versions,
+)
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.tables.rebalancing import Farewells
-from minishark.tables.replication import Replicator, come_back
+from minishark.tables.replication import Replicator, come_back, doubtful, readable
 from minishark.tables.sources import (
     SourceSize,
     arrow_table,
@@ -92,6 +100,7 @@ class Tables:
     storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     clock: Clock = SYSTEM_CLOCK
+    sizes: Sizes = SIZES  # of the files that changes make
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: where its rows are from; the first load with the same rows; nodes'
@@ -107,7 +116,7 @@ class Tables:
     _restoring: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.deltas = DeltaWriter(self.cluster)
+        self.deltas = DeltaWriter(self.cluster, self.sizes)
         self._restoring = self.clock.lock()
 
     def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
@@ -249,9 +258,7 @@ class Tables:
     def _current(self, old: Table) -> Table:
         current = self.catalog.find(old.name)
         if current is None or not current.same_rows(old):
-            raise ConflictError(
-                f"Table {old.name} was changed or replaced meanwhile; run the statement again."
-            )
+            raise ConflictError(replaced_meanwhile(old.name))
         return current
 
     def retire(self, files: Mapping[str, Sequence[str]]) -> None:
@@ -331,6 +338,10 @@ class Tables:
             moved=self._moved,
             clock=self.clock,
         )
+
+    def doubted(self, table: Table) -> tuple[str, ...]:
+        """Nodes that have started again and were not asked since what they have of a table."""
+        return tuple(doubtful(self.cluster.homes(), self._homes.get(table.folder, {})))
 
     def _moved(self, table: Table, index: int, found: Sequence[str], gone: Sequence[str]) -> bool:
         """Change the locations of a partition: `found` are added, `gone` removed."""
@@ -417,9 +428,9 @@ class Tables:
                 table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
             )
         files = [partition.file for partition in loaded.partitions]
-        partitions, unused = list(table.partitions), {*files}
+        partitions, unused, there = list(table.partitions), {*files}, readable(self.cluster)
         for i, old in enumerate(table.partitions):
-            is_dead = set(old.locations).isdisjoint(self.cluster.nodes)
+            is_dead = there.isdisjoint(old.locations)
             if not is_dead and not any(file in lost.files for file in old.files):
                 continue
             own = old.rows - sum(delta.rows for delta in old.deltas) + len(row_numbers(old.deleted))
@@ -511,11 +522,8 @@ class Tables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> TableLoader:
         return TableLoader(
-            site=Site(
-                self.cluster.backend,
-                lambda: self._place(folder),
-                self.cluster.lost_nodes,
-                self.clock,
+            site=site_of(
+                self.cluster, self.placement, folder, f"{folder}-buckets", clock=self.clock
             ),
             folder=folder,
             source=source,
@@ -524,12 +532,6 @@ class Tables:
             on_progress=on_progress,
             storage=self.storage,
         )
-
-    def _place(self, folder: str) -> Placement:
-        """The placement for tasks that load a table; makes its folders on all live nodes."""
-        placement = self.placement()
-        self.cluster.make_folder(folder, f"{folder}-buckets")
-        return placement
 
     def described(
         self,

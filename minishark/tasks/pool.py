@@ -68,7 +68,6 @@ from sparrow_core import (
 
 _SENT_MAX = 16_384
 _SENT_BYTES = 64 << 20
-_JOB_MAX = 4_096
 _STOPPED = "The session was stopped before the call was done."
 _UNKNOWN_S = 1.0  # what Sparrow takes for the time of a task of which nothing is known
 
@@ -208,9 +207,10 @@ class CallPool:
         batches: dict[tuple[int, CallOptions], list[Call]] = {}
         for call in taken:
             batches.setdefault((id(call.function), call.options), []).append(call)
+        # Not cut into several jobs: those could be placed by different schedulers, and the first
+        # results of a map, which are awaited first, would come after those of a later job.
         for calls in batches.values():
-            for first in range(0, len(calls), _JOB_MAX):
-                self._send(calls[first : first + _JOB_MAX])
+            self._send(calls)
 
     def _take(self) -> list[Call]:
         """Pending calls that may be sent now; the lock is held."""

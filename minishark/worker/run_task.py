@@ -57,6 +57,12 @@ from minishark.worker.writing import StoredFile, mapped
 
 _FUNCTIONS_MAX = 16
 
+_TASKS_MAX = 1000
+"""Tasks of one database: it keeps up to 2 KB of each, of a join, say, until it is closed.
+
+(In its queue of what could be evicted, of which it drops what is gone after tens of thousands.)
+"""
+
 _COLLECTED_ROWS_MIN = 100_000
 """From here on, one copy of the rows less is worth binding the fragment twice."""
 
@@ -81,6 +87,7 @@ class TaskRunner:
         self._scanning: Scans | None = None  # what the task reads of sources
         self._host_files = HostFiles(store.disk / OBJECTS, is_interrupted=self._interrupted.is_set)
         self._prelude: tuple[str, ...] = ()
+        self._tasks = 0  # of this database
         self._working_folder = ""
         self._prepared = PreparedFragments()
         self._helpers = Helpers()
@@ -113,8 +120,10 @@ class TaskRunner:
     def _run_guarded(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         self._profiling, self._profiles = stage.profiled, {}
         try:
-            if stage.prelude != self._prelude or self._is_elsewhere(stage):
+            is_worn = self._tasks >= _TASKS_MAX
+            if is_worn or stage.prelude != self._prelude or self._is_elsewhere(stage):
                 self._prepare(stage, task)
+            self._tasks += 1
             self._duckdb.configure(stage)
             if stage.function is None and not stage.scalars:
                 return self._run(stage, task)
@@ -157,6 +166,7 @@ class TaskRunner:
         self._duckdb.restart()
         self._prepared.clear()
         self._prelude = ()
+        self._tasks = 0
         self._scalars.forget()
 
     def _prepare(self, stage: StageTask, task: TaskPayload) -> None:

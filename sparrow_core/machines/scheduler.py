@@ -159,7 +159,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
         refusals_max: Refusals by nodes with full queues before a job fails.
         cancellation: Whether reservations are withdrawn when all tasks of a job are bound.
         release: What must be equal in a cluster beside the protocol, in words: nodes of another
-            release are refused, and clients that name another.
+            release are refused, and clients that name another. Empty: nothing must, as where
+            all processes are one program's.
     """
 
     max_attempts: int = 4
@@ -222,6 +223,9 @@ class _Ended(NamedTuple):
 
     aborted: JobAborted | None
     told_from: float
+
+
+_FINISHED = _Ended(None, 0.0)  # one for all: tens of thousands are remembered
 
 
 class Scheduler:
@@ -347,7 +351,8 @@ class Scheduler:
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client {msg.version}"
             return self._refuse(msg, "protocol", text, now)
-        if msg.release not in ("", self._config.release):
+        own = self._config.release
+        if own and msg.release not in ("", own):
             text = self._other_release("client", msg.release)
             return self._refuse(msg, "protocol", text, now)
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
@@ -738,7 +743,7 @@ class Scheduler:
         job = self._ledger.jobs.get(msg.job_id)
         if job is not None and msg.finished:
             self._tell_finished(job, tuple(job.running), now)  # nodes' reports would be too late
-        return self._end(msg.job_id, _Ended(None, 0.0), at_once=not msg.finished)
+        return self._end(msg.job_id, _FINISHED, at_once=not msg.finished)
 
     def _end(self, job_id: JobId, ended: _Ended, *, at_once: bool = True) -> list[Envelope]:
         """Forget the job and tell its nodes, or let their heartbeats find out."""
@@ -1026,7 +1031,7 @@ class Scheduler:
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the node {msg.version}"
             return [Envelope(msg.address, NodeRefused(text, self.address))]
-        if msg.release != self._config.release:
+        if self._config.release not in ("", msg.release):
             text = self._other_release("node", msg.release)
             return [Envelope(msg.address, NodeRefused(text, self.address))]
         out: list[Envelope] = []
@@ -1052,9 +1057,8 @@ class Scheduler:
         return [*out, *self._compare_weights(msg), *self._reconcile(node, msg, now)]
 
     def _other_release(self, who: str, release: str) -> str:
-        own = self._config.release or "no release"
         return (
-            f"this scheduler has {own}, the {who} {release or 'none'}; "
+            f"this scheduler has {self._config.release}, the {who} {release or 'none'}; "
             "install the same versions on all machines"
         )
 

@@ -24,8 +24,9 @@ class Network(Struct, frozen=True):
             return (delay_s,)
         if rng.random() < self.loss:
             return ()
-        copies = 2 if rng.random() < self.duplication else 1
-        return tuple(delay_s + rng.random() * self.jitter_s for _ in range(copies))
+        is_doubled = rng.random() < self.duplication
+        first = delay_s + rng.random() * self.jitter_s
+        return (first, delay_s + rng.random() * self.jitter_s) if is_doubled else (first,)
 
 
 @lru_cache(4096)

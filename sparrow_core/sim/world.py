@@ -69,6 +69,7 @@ class World:
         """Kill a process: its machines are gone."""
         for at in [at for at in self.machines if endpoint_of(at) == endpoint]:
             del self.machines[at]
+        self._frozen.pop(endpoint, None)
 
     def cut_off(self, hosts: Collection[str], until_s: float, *, one_way: bool = False) -> None:
         """Network partition: until then, no message passes between these hosts and others.
@@ -114,34 +115,41 @@ class World:
 
     def run(self, until_s: float, *, done: Callable[[], bool] = lambda: False) -> None:
         """Process events until a time, or until `done` (called before each event)."""
-        while self._heap and self._heap[0][0] <= until_s and not done():
-            self.now, _, event = heapq.heappop(self._heap)
+        heap = self._heap
+        while heap and heap[0][0] <= until_s and not done():
+            self.now, _, event = heapq.heappop(heap)
             self.events += 1
-            if callable(event):
-                event()
-            else:
+            if isinstance(event, tuple):
                 self._deliver(*event)
+            else:
+                event()
 
     def _deliver(self, to: Address, msg: Message) -> None:
         machine = self.machines.get(to)
         if machine is None:
             return  # its process is dead
-        if self._frozen and (frozen_until_s := self.frozen_until(endpoint_of(to))) > self.now:
-            self.post(to, msg, frozen_until_s - self.now)
+        here = endpoint_of(to)
+        if self._frozen and (frozen_until_s := self.frozen_until(here)) > self.now:
+            self.call(frozen_until_s, lambda: self._deliver_late(machine, to, msg))
             return
         if self._trace is not None:
             self._trace(self.now, to, msg)
-        now = self.clock_s(endpoint_of(to)) if self._drifts else self.now
+        now = self.clock_s(here) if self._drifts else self.now
         envelopes = machine.on_message(msg, now)
         for tap in self.taps:
             tap(to, msg, envelopes, self.now)
         for envelope in envelopes:
-            self._send(to, envelope)
+            self._send(here, envelope)
         if self._checked:
             machine.check()
 
-    def _send(self, sender: Address, envelope: Envelope) -> None:
-        here, there = endpoint_of(sender), endpoint_of(envelope.to)
+    def _deliver_late(self, machine: Machine[Any], to: Address, msg: Message) -> None:
+        """Deliver what a stopped process has not read, unless it was killed with it."""
+        if self.machines.get(to) is machine:
+            self._deliver(to, msg)
+
+    def _send(self, here: str, envelope: Envelope) -> None:
+        there = endpoint_of(envelope.to)
         if here == there:
             self.post(envelope.to, envelope.msg, envelope.delay_s)
             return

@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,8 @@ _RELAY = Path(__file__).with_name("relay.py")
 _PREFIX = "minishark-bed-"
 _PORT = 7077
 _START_S = 60.0
+_CGROUPS = Path("/sys/fs/cgroup")
+_PERIOD_US = 10_000
 _TOOLS = ("unshare", "nsenter", "ip", "tc", "nft")
 # Whoever ignores SIGCHLD need not wait for the orphans that it inherits.
 _HOLDER = """
@@ -81,11 +84,15 @@ class Held:
 class Bed:
     """Hosts, numbered from 0, and the network between them."""
 
-    def __init__(self, folder: Path, holders: Sequence[int]) -> None:
-        """Use namespaces of the processes `holders`; files go to `folder`."""
+    def __init__(self, folder: Path, holders: Sequence[int], groups: Sequence[Path] = ()) -> None:
+        """Use namespaces of the processes `holders`; files go to `folder`.
+
+        `groups` are the control groups in which their programs run, if in any.
+        """
         self.folder = folder
         self.keys = folder / "keys"
         self._holders = holders
+        self.groups = groups
         self._cuts: set[tuple[int, int]] = set()  # (to, from)
         self._programs: list[subprocess.Popen[str]] = []
         make_keys(self.keys)
@@ -109,7 +116,11 @@ class Bed:
         """The command line that runs `command` on a host."""
         spaces = ("--net", "--uts", "--mount", "--pid")
         enter = ("nsenter", "-t", str(self._holders[host]), *spaces, "--")
-        return [*enter, "env", f"--chdir={ROOT}", *command]  # the namespaces begin at the root
+        inside = [*enter, "env", f"--chdir={ROOT}", *command]  # the namespaces begin at the root
+        if not self.groups:
+            return inside
+        joins = 'echo $$ > "$0"; exec "$@"'
+        return ["sh", "-c", joins, str(self.groups[host] / "cgroup.procs"), *inside]
 
     def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of a host's programs."""
@@ -234,7 +245,13 @@ class Bed:
 
 @contextlib.contextmanager
 def hosts(
-    count: int, *, rate: str | None = None, delay_ms: float = 0.0, loss: float = 0.0, seed: int = 0
+    count: int,
+    *,
+    rate: str | None = None,
+    delay_ms: float = 0.0,
+    loss: float = 0.0,
+    seed: int = 0,
+    cores: float | None = None,
 ) -> Iterator[Bed]:
     """Make hosts, and remove them with all that runs there.
 
@@ -245,6 +262,8 @@ def hosts(
         delay_ms: of each packet, so a round trip takes twice as long.
         loss: the share of packets that are lost on their way.
         seed: of that choice.
+        cores: how many cores the programs of a host may use together, by control groups; by
+            default all that there are.
     """
     _sweep()
     with contextlib.ExitStack() as stack:
@@ -257,7 +276,12 @@ def hosts(
             stack.callback(Held(command).end)
         else:
             _bridge(_held(stack, "switch"), pids, rate)
-        bed = Bed(folder, pids)
+        groups: list[Path] = []
+        if cores is not None:
+            for i in range(count):
+                groups.append(_group(f"{_PREFIX}{os.getpid()}-{i}", cores))
+                stack.callback(until, partial(_is_gone, groups[-1]), 10.0)
+        bed = Bed(folder, pids, groups)
         stack.callback(bed.close)
         for host, pid in enumerate(pids):
             _do(*_net(pid), "ip", "address", "add", f"{bed.ip(host)}/24", "dev", "eth0")
@@ -265,6 +289,36 @@ def hosts(
             if rate is not None:
                 bed.set_rate(host, rate)
         yield bed
+
+
+def _group(name: str, cores: float) -> Path:
+    """Make a control group with so many cores, by version 1 or 2 of them."""
+    quota_us = str(round(cores * _PERIOD_US))
+    old = _CGROUPS / "cpu"
+    if not old.is_dir():
+        (_CGROUPS / "cgroup.subtree_control").write_text("+cpu")
+        group = _CGROUPS / name
+        group.mkdir()
+        (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+        return group
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    known = {
+        kind: path
+        for _, kinds, path in (s.split(":", 2) for s in lines)
+        for kind in kinds.split(",")
+    }
+    group = old / known["cpu"].lstrip("/") / name
+    group.mkdir()
+    (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+    (group / "cpu.cfs_quota_us").write_text(quota_us)
+    return group
+
+
+def _is_gone(group: Path) -> bool:
+    """Remove a control group, if its processes have ended."""
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 def _held(stack: contextlib.ExitStack, name: str) -> int:
@@ -303,11 +357,18 @@ def _do(*command: str, text: str | None = None) -> None:
 
 
 def _sweep() -> None:
-    """Remove the files of beds whose process was killed."""
-    for folder in Path("/tmp").glob(f"{_PREFIX}*"):
-        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove the files and control groups of beds whose process was killed."""
+    left = f"{_PREFIX}*"
+    for folder in filter(_is_orphan, Path("/tmp").glob(left)):
+        shutil.rmtree(folder, ignore_errors=True)
+    for group in filter(_is_orphan, (*_CGROUPS.glob(left), *(_CGROUPS / "cpu").rglob(left))):
+        _is_gone(group)
+
+
+def _is_orphan(made: Path) -> bool:
+    """Whether the process that made something named after it is dead."""
+    pid = made.name.removeprefix(_PREFIX).partition("-")[0]
+    return pid.isdecimal() and not psutil.pid_exists(int(pid))
 
 
 def until(ready: object, seconds: float = 30.0, pause_s: float = 0.1) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from bed import ROOT, Bed, hosts, until
 
 _SERVER = """
@@ -82,6 +83,23 @@ def test_a_long_link() -> None:
         _serve(bed)
         assert 0.02 < min(_exchange_s(bed, 1) for _ in range(3)) < 1
         assert 0.02 < _exchange_s(bed, 500_000) < 10
+
+
+def test_hosts_with_few_cores() -> None:
+    """Programs of a host have together what they were given, and their group is removed."""
+    spin = (
+        "import time; end = time.monotonic() + 0.5\n"
+        "while time.monotonic() < end: pass\n"
+        "print(time.process_time())"
+    )
+    try:
+        with hosts(1, cores=0.2) as bed:
+            used = float(bed.run(0, spin))
+            (group,) = bed.groups
+    except OSError as error:
+        pytest.skip(f"control groups are not allowed here ({error})")
+    assert used < 0.4
+    assert not group.exists()
 
 
 def test_nothing_is_left_after_a_kill() -> None:

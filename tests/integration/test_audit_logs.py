@@ -15,7 +15,7 @@ from sparrow_core.cli.app import main as sparrow
 from sparrow_core.observe.audit import read_events
 
 
-@pytest.mark.parametrize("in_process", [True, False])
+@pytest.mark.parametrize("in_process", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_session_writes_audit_logs_that_the_command_reads(
     tmp_path: Path, in_process: bool
 ) -> None:

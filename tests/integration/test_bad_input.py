@@ -174,7 +174,7 @@ def _requests() -> list[bytes]:
     return [wire.encode_message(request) for request in requests]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_bytes_harm_a_living_cluster(
     session: Session, cluster: ClusterRecord, seed: int
 ) -> None:

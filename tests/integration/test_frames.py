@@ -282,6 +282,7 @@ def test_order_lasts_through_what_follows(t: DataFrame) -> None:
     assert [118, 116] == [row.n for row in down.limit(2).select((t.id * 2).alias("n")).collect()]
 
 
+@pytest.mark.slow
 def test_many_threads_build_and_run_frames(toy_session: Session, t: DataFrame) -> None:
     """DataFrames are made, joined, run and freed by many threads at once."""
 

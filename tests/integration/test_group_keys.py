@@ -88,6 +88,7 @@ def test_text_of_few_values_is_grouped_by_its_numbers(stages: Session, sql: str)
     frame.to_arrow()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", CODED[::3])
 def test_the_same_in_one_task(one_task: Session, sql: str) -> None:
     """Of many rows; again when the fragment is prepared."""

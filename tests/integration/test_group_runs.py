@@ -69,7 +69,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Runs | None]:
     return looked
 
 
-TABLES = ["lines", "keyed", "parted", "shuffled", "twice", "empty"]
+OTHER_TABLES = ["keyed", "parted", "twice", "empty"]
 IN_RUNS = [
     "SELECT k, count(*), sum(price), min(line), max(line), count(price) FROM {} GROUP BY k",
     "SELECT sum(line), max(price), k FROM {} GROUP BY k ORDER BY k DESC LIMIT 9",
@@ -102,7 +102,10 @@ NOT_IN_RUNS = {
 
 
 @pytest.mark.parametrize("sql", IN_RUNS)
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "table",
+    ["lines", "shuffled", *(pytest.param(each, marks=pytest.mark.slow) for each in OTHER_TABLES)],
+)
 def test_groups_are_those_of_a_hash_table(session: Session, sql: str, table: str) -> None:
     """Whether rows lie together, or in several places, or anywhere."""
     frame = session.sql(sql.format(table), verify=True)

@@ -95,7 +95,7 @@ def _stubborn(rows: pa.Table) -> pa.Table:
             continue
 
 
-@pytest.mark.parametrize("kind", [_sleep, _loop, _stubborn])
+@pytest.mark.parametrize("kind", [_sleep, pytest.param(_loop, marks=pytest.mark.slow), _stubborn])
 def test_ctrl_c_ends_functions_that_do_not_end(
     session: Session, tmp_path: Path, kind: Callable[[pa.Table], pa.Table]
 ) -> None:

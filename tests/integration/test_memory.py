@@ -55,8 +55,11 @@ def test_what_does_not_fit_lies_on_disk(session: Session) -> None:
     "sql",
     [
         "SELECT count(*), count(DISTINCT text), sum(id) FROM t",
-        """SELECT a.kind, count(*), max(b.text) FROM t a JOIN t b ON a.text = b.text
-        GROUP BY ALL ORDER BY 1""",
+        pytest.param(
+            """SELECT a.kind, count(*), max(b.text) FROM t a JOIN t b ON a.text = b.text
+            GROUP BY ALL ORDER BY 1""",
+            marks=pytest.mark.slow,
+        ),
         """SELECT *, row_number() OVER (PARTITION BY kind ORDER BY text) AS n FROM t
         QUALIFY n = 500 ORDER BY kind""",
         "SELECT text, id FROM t ORDER BY text",

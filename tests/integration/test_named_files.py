@@ -261,6 +261,7 @@ def test_relative_paths_are_the_front_ends(tmp_path: Path, monkeypatch: pytest.M
         assert [{"v": 5}] == frames[0].to_arrow().to_pylist()
 
 
+@pytest.mark.slow
 def test_threads_that_name_one_file(session: Session, tmp_path: Path) -> None:
     """Threads may meet a file for the first time at the same time."""
     threads = 6

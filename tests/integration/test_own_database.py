@@ -243,6 +243,7 @@ def test_ctrl_c_in_a_statement_that_writes() -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_threads_write_tables_of_their_own(session: Session) -> None:
     """What one thread creates, fills and drops does not disturb the others' statements."""
     before = session.tables

@@ -64,6 +64,7 @@ def _connected(hosts: list[ClusterRecord], keys: Path) -> Session:
     return session
 
 
+@pytest.mark.slow
 def test_hosts_run_a_program_as_one_machine_does(
     hosts: list[ClusterRecord], tmp_path: Path
 ) -> None:

@@ -266,6 +266,7 @@ os._exit(7)
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
+@pytest.mark.slow
 def test_a_fork_of_the_front_end_harms_nobody(tmp_path: Path) -> None:
     """The copy ends, with Python's handlers, and the session is still its parent's.
 
@@ -295,6 +296,7 @@ session.stop()
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
+@pytest.mark.slow
 def test_a_fork_that_outlives_a_killed_front_end(tmp_path: Path) -> None:
     """It holds neither processes nor files of the session that its parent had."""
     script = """
@@ -318,6 +320,7 @@ time.sleep(600)
 # Side by side
 
 
+@pytest.mark.slow
 def test_two_sessions_at_once(processes: Session) -> None:
     """Sessions share nothing: tables of one name differ, and one's end does not touch the other."""
     other = minishark.connect(nodes=1, executors_per_node=1)
@@ -358,6 +361,7 @@ def test_eight_threads_query_one_session(processes: Session) -> None:
     _asked_by_eight_threads(processes)
 
 
+@pytest.mark.slow
 def test_eight_threads_query_one_session_on_threads() -> None:
     """The same, where they share a process with the tasks."""
     with minishark.connect(
@@ -508,6 +512,7 @@ def _deaths(session: Session) -> int:
     return sum(node.deaths for node in session.nodes())
 
 
+@pytest.mark.slow
 def test_a_function_that_kills_its_executors_is_told_of(processes: Session) -> None:
     """After some attempts the query ends with the reason, and other queries go on."""
     before = _deaths(processes)

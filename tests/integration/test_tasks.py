@@ -339,6 +339,21 @@ def test_more_calls_than_fit_into_a_job(session: Session) -> None:
     assert list(range(20_000)) == [future.result() for future in futures]
 
 
+def test_calls_of_a_map_are_one_job(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two jobs, the second might run first: the first result would come after its results."""
+    backend, jobs = session._runtime.calls.pool._backend, list[int]()
+    submit = backend.submit
+
+    def counted(job: Any, on_event: Any) -> Any:
+        jobs.append(len(job.tasks))
+        return submit(job, on_event)
+
+    monkeypatch.setattr(backend, "submit", counted)
+    with session.map(time.sleep, itertools.repeat(0.001, 9_000), chunksize=1) as results:
+        next(results)
+        assert [8_192] == jobs
+
+
 def test_ctrl_c_ends_the_waiting(session: Session, tmp_path: Path) -> None:
     """A map is cancelled, a single call goes on, and so does the session."""
 

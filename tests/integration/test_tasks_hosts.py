@@ -103,6 +103,7 @@ def test_large_values_travel_between_hosts(
     assert copies == [path for path in _stored(records) if path.exists()]
 
 
+@pytest.mark.slow
 def test_calls_submit_calls_over_the_network(session: Session) -> None:
     """From any host to any other."""
 

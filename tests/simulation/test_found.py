@@ -15,7 +15,7 @@ from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.queries import Query
 from minishark.bench.simulation.session import SimulatedSession
 from minishark.bench.simulation.work import batch_of
-from minishark.errors import ConflictError, MinisharkError, PartitionsLostError
+from minishark.errors import MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.world import World
@@ -91,7 +91,7 @@ def test_emptied_table_with_a_lost_partition(bed: Bed) -> None:
 
 
 def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
-    """They stay, whenever the query that restores it ends, unless the statement fails."""
+    """They stay, whenever the query that restores it ends."""
     session = bed.session
     added = ((7, 7),)
 
@@ -104,13 +104,9 @@ def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
             query = Query("rows", ("t",))
             reading = bed.fibers.start("front0", lambda query=query: session.query(query))  # type: ignore[misc]
             session.clock.sleep(milliseconds / 1000)
-            rows = (*ROWS, *added)
-            try:
-                session.change("t", None, lambda _: added)
-            except ConflictError:  # it was loaded again meanwhile: nothing is changed
-                rows = ROWS
+            session.change("t", None, lambda _: added)  # again if it was loaded again meanwhile
             bed.fibers.join([reading])
-            assert sorted(session.query(query)) == sorted(rows)
+            assert sorted(session.query(query)) == sorted((*ROWS, *added))
 
     bed.run(steps)
 
@@ -150,6 +146,69 @@ def test_node_that_restarts_before_the_session_has_looked(bed: Bed) -> None:
         assert others == [*session.tables.catalog.get("t").partitions[0].locations]
 
     bed.run(steps, knows_nodes=False)
+
+
+def test_merging_on_nodes_that_came_back_empty(bed: Bed) -> None:
+    """They hold what was merged there, but not the rows that were added after that was read."""
+    session, hosts = bed.session, bed.hosts
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=2))
+        session.empty("t")  # the session's own store has its files from here on
+        session.change("t", None, lambda _: ROWS)
+        session.change("t", None, lambda _: ROWS[:1])
+        for node in tuple(hosts.alive):
+            hosts.kill_node(node)
+            hosts.start_node(node)
+        session.clock.sleep(2.0)  # the session hears of them
+        session.merger.merge("t")
+        session.tables.replicator()._forget_restarted()
+        query = Query("rows", ("t",))
+        assert sorted(session.query(query)) == sorted((*ROWS, *ROWS[:1]))
+
+    bed.run(steps)
+
+
+def test_own_store_keeps_what_it_has(bed: Bed) -> None:
+    """It has an emptied table's files, whatever is copied between nodes, and when these restart."""
+    session, hosts = bed.session, bed.hosts
+    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=2))
+        session.empty("t")
+        hosts.kill_node(NodeName(session.tables.catalog.get("t").partitions[0].locations[0]))
+        session.clock.sleep(4.0)  # the session hears of it
+        session.tables.replicator().heal()
+        for node in tuple(hosts.alive):
+            hosts.kill_node(node)
+            hosts.start_node(node)
+        session.clock.sleep(2.0)
+        session.change("t", None, lambda _: ROWS)
+        session.tables.replicator()._forget_restarted()
+        assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
+
+    bed.run(steps)
+
+
+def test_rows_that_are_added_beside_a_node_that_drains(bed: Bed) -> None:
+    """It may be the only one that has the partition: it stays one of its nodes until it leaves."""
+    session, hosts = bed.session, bed.hosts
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.store("u", Query("rows", ("t",)), Layout(partitions=1, replicas=1))
+        first, *others = map(NodeName, session.tables.catalog.get("u").partitions[0].locations)
+        hosts.drain_node(first)
+        for node in others:
+            hosts.kill_node(node)
+            hosts.start_node(node)
+        session.clock.sleep(2.0)  # the session hears of them
+        session.change("u", None, lambda _: ROWS[:1])
+        session.tables.replicator()._forget_restarted()
+        assert sorted(session.query(Query("rows", ("u",)))) == sorted((*ROWS, *ROWS[:1]))
+
+    bed.run(steps)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from minishark.bench.simulation.fibers import Fibers, SimulatedClock
 from minishark.bench.simulation.history import Outcome, run_history
 from minishark.bench.simulation.script import script_of
 from minishark.bench.simulation.shrink import fewest, shrink
-from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.ids import Address, address
+from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import Message
 from sparrow_core.sim.world import World
 from tests.simulation.mutations import MUTATIONS, dropped_tables_keep_their_files
@@ -36,6 +37,13 @@ def test_histories(seed: int) -> None:
     outcome = history(seed)
     assert outcome.complaints == []
     assert outcome.queries > STATEMENTS / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "statements", "faults"), [(306, 40, 16), (1046, 80, 12)])
+def test_histories_that_failed(seed: int, statements: int, faults: int) -> None:
+    """Their causes are mended; `test_found` has each as a few steps."""
+    assert history(seed, statements, faults).complaints == []
 
 
 @pytest.mark.slow
@@ -158,6 +166,44 @@ def test_fibers_wait_in_simulated_time() -> None:
     world.call(2.05, lambda: world.freeze("front", 3.0))
     world.run(10.0)
     assert said == ["0.50 Empty", "1.00 put", "2.00 has the lock", "3.10 all ended"]
+
+
+def test_fiber_that_ends_does_not_wake_who_started_it() -> None:
+    """Who has started one waits as long as if there were none."""
+    world = World(1)
+    fibers = Fibers(world)
+    clock = SimulatedClock(fibers, "front")
+    woken: list[float] = []
+
+    def starts() -> None:
+        fibers.start("front", lambda: clock.sleep(0.1))
+        clock.sleep(1.0)
+        woken.append(clock.now_s())
+
+    fibers.start("front", starts)
+    world.run(10.0)
+    assert woken == [1.0]
+
+
+def test_messages_of_a_process_that_is_killed_while_stopped() -> None:
+    """They are lost with it: the process that takes its place does not read them."""
+    world = World(1)
+    at, heard = address("n0", "machine"), list[float]()
+
+    class Listens(Machine[Message]):
+        inputs = Message
+
+        def on_message(self, msg: Message, now: float) -> list[Envelope]:
+            heard.append(now)
+            return []
+
+    world.host(at, Listens())
+    world.freeze("n0", 2.0)
+    world.call(0.5, lambda: world.post(at, Message()))
+    world.call(1.0, lambda: world.kill("n0"))
+    world.call(1.5, lambda: world.host(at, Listens()) and world.post(at, Message()))
+    world.run(10.0)
+    assert heard == [1.5]
 
 
 def test_drifting_clocks_do_not_jump() -> None:

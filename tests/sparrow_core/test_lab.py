@@ -159,6 +159,7 @@ def medians(rows: list[Response]) -> dict[str, float]:
     return {row.series: row.p50_ms for row in rows}
 
 
+@pytest.mark.slow
 def test_each_step_of_sparrow_helps_on_thousands_of_slots() -> None:
     """Sparrow, figure 3 at 90 %: random > per-task > batch > late binding, near the optimum."""
     sweep = placements.Sweep(

@@ -90,6 +90,7 @@ def test_a_task_survives_the_death_of_its_executor(run_dir: Path) -> None:
         assert {0: b""} == run(cluster, task(0, "echo", "n1")).results()
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_executor_fails_its_job(run_dir: Path) -> None:
     """After four attempts the job fails with their story, and the cluster still works."""
     with LocalCluster(configs(2), run_dir=run_dir) as cluster:

@@ -121,6 +121,7 @@ def test_the_synthetic_trace_has_the_shape_of_googles(tmp_path: Path) -> None:
         assert (job.at_s, job.expected_s) == pytest.approx((read.at_s, read.expected_s), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_trace_is_replayed_by_class(tmp_path: Path) -> None:
     """Short and long jobs apart, under each placement and discipline; Eagle's help short ones."""
     write_hawk(tmp_path / "trace", hawk_shaped(500, 3))

@@ -97,6 +97,7 @@ def test_bound_tasks_are_those_of_the_machines(slots: int, placement: str) -> No
     assert replay.times_s == pytest.approx(times_s, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", vector.VECTORIZED)
 def test_two_simulators_agree(placement: str) -> None:
     """With choices of its own, the event-driven one is one more run of the vectorised one."""

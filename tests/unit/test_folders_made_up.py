@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from minishark.cluster.acquaintance import NodeFolders
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.wire import Done, MakeFolder, Reply
 from minishark.worker.protocol import StoreLocation
@@ -36,10 +37,12 @@ def test_a_node_that_falls_silent_keeps_no_other_waiting(monkeypatch: pytest.Mon
     monkeypatch.setattr(AttachedCluster, "_nodes", lambda _: nodes)
     cluster = AttachedCluster.__new__(AttachedCluster)
     cluster._silent, cluster._stop = frozenset(), threading.Event()
-    cluster._made, cluster._has = {"t/0", "t/1", "t/2"}, {}
+    cluster._node_folders = NodeFolders()
+    cluster._node_folders.make(("t/0", "t/1", "t/2"))
     calls = Calls("dead")
     monkeypatch.setattr(cluster, "_connections", calls, raising=False)
     cluster._make_missing_folders()
     found = [service for service, _ in calls.made]
     assert ["dead", "alive", "alive", "alive"] == found
-    assert {"/dead": set(), "/alive": {"t/0", "t/1", "t/2"}} == cluster._has
+    made = {home: [*folders] for home, folders in cluster._node_folders.by_home.items()}
+    assert {"/dead": [], "/alive": ["t/0", "t/1", "t/2"]} == made

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.cluster.links import CHUNK_BYTES, CREDIT_MAX, Compression, Link
+from minishark.cluster.links import CHUNK_BYTES, CREDIT_MAX, Compression, Link, Processor
 
 MB = 1_000_000
 
@@ -58,6 +58,21 @@ def test_a_slow_codec_is_noticed() -> None:
     for _ in range(20):
         compression.compressed(MB, MB // 2, 0.05)
     assert not compression.pays(125e6)
+
+
+def test_busy_processors_do_not_compress() -> None:
+    """Not for a link that is faster than what is left of them; an idle host does, soon after."""
+    processor = Processor()
+    for second in range(1, 21):
+        processor.seen(second * 20_000_000, second * 980_000_000)
+    assert 0.02 / 0.75 == pytest.approx(processor.share, rel=0.2)
+    assert not Compression().pays(25e6, processor.share)
+    assert Compression().pays(1e6, processor.share)
+    processor.seen(400_000_001, 19_600_000_001)
+    assert 0.02 / 0.75 == pytest.approx(processor.share, rel=0.2), "it has hardly run since"
+    for second in range(1, 11):
+        processor.seen(400_000_000 + second * 20_000_000, 19_600_000_000)
+    assert Compression().pays(25e6, processor.share)
 
 
 @given(st.floats(1e3, 1e11), st.floats(1e6, 1e10), st.floats(0.01, 0.99))

@@ -16,7 +16,13 @@ from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.backend import Cluster
 from minishark.tables import replication
 from minishark.tables.rebalancing import Copy
-from minishark.tables.replication import Replicas, Replicator, copies_needed, replicas
+from minishark.tables.replication import (
+    Replicas,
+    Replicator,
+    copies_needed,
+    doubtful,
+    replicas,
+)
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import InputMissingError, Store
 
@@ -66,6 +72,8 @@ def test_replicas_are_told_by_the_worst_partition() -> None:
     assert Replicas(1, 2, 2) == replicas(found, tuple("abd"))
     assert Replicas(0, 2, 2) == replicas(found, tuple("ab"))
     assert Replicas(0, 1, 2) == replicas(found, tuple("a"))
+    started_again = doubtful({"a": "1", "b": "2", "c": "4"}, {"a": "1", "b": "2", "c": "3"})
+    assert Replicas(1, 2, 2) == replicas(found, tuple("abcd"), started_again), "empty, perhaps"
 
 
 @dataclass

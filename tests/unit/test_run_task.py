@@ -16,7 +16,7 @@ from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import Column, ColumnRef
 from minishark.sources.contract import FileSplit, Pushed, Relation, Split
 from minishark.sources.filesystems import StoredFile
-from minishark.worker import duckdb_slot
+from minishark.worker import duckdb_slot, run_task
 from minishark.worker.memory import NodeMemory
 from minishark.worker.outputs import stream
 from minishark.worker.paths import StorePaths
@@ -545,6 +545,20 @@ def test_a_view_that_was_left_behind_is_replaced(runner: TaskRunner) -> None:
     )
     outcome = runner.run(stage_task("SELECT a AS c0 FROM in0", ("BIGINT",)), payload)
     assert [(0,), (1,), (2,)] == rows(inline(outcome))
+
+
+def test_a_database_is_replaced_after_many_tasks(
+    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep a little of each task; definitions are made again in the new one."""
+    monkeypatch.setattr(run_task, "_TASKS_MAX", 3)
+    prelude = ("CREATE MACRO twice(x) AS 2 * x",)
+    stage = stage_task("SELECT twice(4) AS c0", ("INTEGER",), prelude=prelude)
+    used = []
+    for _ in range(8):
+        assert [(8,)] == rows(inline(runner.run(stage, TaskPayload(0, {}))))
+        used.append(runner._duckdb.con)
+    assert [3, 3, 2] == [used.count(each) for each in dict.fromkeys(used)]
 
 
 def test_settings_and_definitions_come_first(runner: TaskRunner) -> None:

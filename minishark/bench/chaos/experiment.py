@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -21,11 +22,11 @@ import psutil
 
 import minishark
 from minishark.bench.chaos.findings import FIGURES, Findings, verdict
-from minishark.bench.chaos.injector import KINDS, Injector, plan_faults
-from minishark.bench.chaos.testbed import ClusterKind, Testbed, open_testbed
+from minishark.bench.chaos.injector import KINDS, Attacked, Injector, plan_faults
+from minishark.bench.chaos.testbed import ClusterKind, SeenNode, Testbed, open_testbed
 from minishark.bench.chaos.work import Done, Work, Worker, work_list
 from minishark.bench.tpch_data import Silent, tpch_folder
-from minishark.errors import OptionError
+from minishark.errors import MinisharkError, OptionError
 from minishark.session.session import Session
 from minishark.tpch.tables import load_tables, tpch_tables
 from sparrow_core.lab.experiment import Advance, Chart, Experiment
@@ -56,6 +57,7 @@ class Chaos:
     replicas: int = 2
     threads: int = 3  # that run one statement after the other
     stop_max_s: float = 4.0  # maximum time that a process is stopped
+    calm_s: float = 3.0  # how long a node is not killed after its start
     hang_s: float = 120.0  # statements that take longer count as hanging
 
 
@@ -80,7 +82,14 @@ def run_chaos(parameters: Chaos, seed: int, advance: Advance) -> Findings:
             run = _Run(
                 testbed=testbed, session=session, works=works, parameters=parameters, seed=seed
             )
-            injector = Injector(testbed, faults, session.nodes, address, advance)
+            attacked = Attacked(
+                nodes=partial(_nodes, session),
+                is_whole=partial(_is_whole, session, parameters),
+                busy_s=run.busy_s,
+                address=address,
+                calm_s=parameters.calm_s,
+            )
+            injector = Injector(testbed, faults, attacked, advance)
             run.under(injector)
         testbed.close()
         return run.findings(injector, testbed.left_behind())
@@ -108,6 +117,30 @@ def _session(testbed: Testbed, parameters: Chaos) -> Iterator[tuple[Session, str
         thread.join(_STOP_S)  # not longer, even if it hangs
 
 
+def _nodes(session: Session) -> tuple[SeenNode, ...]:
+    """Like `session.nodes`, which also asks other hosts what they use: one may be stopped."""
+    return tuple(
+        SeenNode(
+            name=node.name,
+            pid=node.pid,
+            alive=node.alive,
+            executors={each.name: each.pid for each in node.executors},
+            home=node.attributes,
+        )
+        for node in session._runtime.cluster.status()  # noqa: SLF001
+    )
+
+
+def _is_whole(session: Session, parameters: Chaos) -> bool:
+    """Whether the loss of a node leaves a replica of every partition."""
+    wanted = min(parameters.replicas, parameters.nodes)
+    try:
+        tables = session.catalog.list_tables()
+    except MinisharkError:
+        return False
+    return all(table.replicas is None or table.replicas >= wanted for table in tables)
+
+
 @dataclass(kw_only=True)
 class _Run:
     """The work of a run: before, while and after faults happen."""
@@ -119,13 +152,14 @@ class _Run:
     seed: int
     hung: list[str] = field(default_factory=list)
     phases: dict[str, list[Done]] = field(default_factory=dict)
+    _during: Sequence[Worker] = ()
 
     def under(self, injector: Injector) -> None:
         """Run statements before, during and after the faults; raises the injector's errors."""
         self._all_work("quiet")
         if self.hung:
             return
-        workers = self._workers("during")
+        workers = self._during = self._workers("during")
         injector.start()
         for worker in workers:
             worker.start()
@@ -141,6 +175,10 @@ class _Run:
             raise injector.errors[0]
         if not self.hung:
             self._all_work("after", injector)
+
+    def busy_s(self) -> float:
+        """How long the oldest running statement has been running."""
+        return max((worker.busy_for()[1] for worker in self._during), default=0.0)
 
     def findings(self, injector: Injector, left: Sequence[str]) -> Findings:
         quiet, during, after = (self.phases.get(n, []) for n in ("quiet", "during", "after"))

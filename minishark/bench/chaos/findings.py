@@ -14,6 +14,7 @@ from sparrow_core.lab.rows import Point, Row, distribution, percentile
 
 LONGER = "Queries that were hit: how much longer they took"
 SILENT = "After a kill: how long no statement was answered"
+NODES = "nodes and heads"
 FAULTS, WORK, FAILURES, BROKEN = "faults", "work", "failures", "broken promises"
 FIGURES = (FAULTS, WORK, FAILURES, BROKEN)
 _TEXT_MAX = 300
@@ -68,14 +69,14 @@ class Findings:
         usual = self._usual_s()
         right = [done for done in (*self.done, *self.after) if done.is_right and done.work in usual]
         found: list[Point] = []
-        kills = [each for each in self.injected if not each.fault.stopped_s]
-        for kind in dict.fromkeys(each.fault.kind for each in kills):
-            gaps = []
-            for kill in (each for each in kills if each.fault.kind == kind):
-                later = [done for done in right if done.began_s >= kill.began_s]
-                ends = [done.ended_s - usual[done.work] - kill.began_s for done in later]
-                gaps += [max(0.0, min(ends))] if ends else []
-            found += distribution(SILENT, kind, gaps)
+        gaps: dict[str, list[float]] = {}
+        for kill in (each for each in self.injected if each.fault.is_kill):
+            later = [done for done in right if done.began_s >= kill.began_s]
+            ends = [done.ended_s - usual[done.work] - kill.began_s for done in later]
+            for series in (kill.fault.kind, *((NODES,) if kill.fault.loses_node else ())):
+                gaps.setdefault(series, []).extend([max(0.0, min(ends))] if ends else [])
+        for series, values in gaps.items():
+            found += distribution(SILENT, series, values)
         return found
 
     def _usual_s(self) -> dict[str, float]:
@@ -115,9 +116,9 @@ def verdict(rows: Sequence[Row]) -> Verdict:
         f"{'answers wrong':28}{_total(wrong)}",
         f"{'statements failed':28}{sum(failed.values())}",
         *(f"  {name:26}{count}" for name, count in failed.most_common()),
-        "longer by (s)               p50     p95     max",
+        "longer by (s)               p50     p95     p99     max",
         *_recoveries(points, LONGER),
-        "no answer for (s)           p50     p95     max",
+        "no answer for (s)           p50     p95     p99     max",
         *_recoveries(points, SILENT),
         *(f"example: {row.series}" for row in figures[FAILURES][:_EXAMPLES_MAX]),
         f"{'promises broken':28}{_total(figures[BROKEN])}",
@@ -135,6 +136,6 @@ def _recoveries(points: Sequence[Point], panel: str) -> list[str]:
     lines = []
     for kind in dict.fromkeys(row.series for row in curves):
         own = [row.x for row in curves if row.series == kind]
-        p50, p95 = (percentile(own, percent) for percent in (50, 95))
-        lines.append(f"  {kind:22}{p50:8.2f}{p95:8.2f}{own[-1]:8.2f}")
+        shown = [*(percentile(own, percent) for percent in (50, 95, 99)), own[-1]]
+        lines.append(f"  {kind:22}{''.join(f'{value:8.2f}' for value in shown)}")
     return lines

@@ -14,8 +14,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -34,7 +35,6 @@ from minishark.cluster.launch import (
     stop_cluster,
 )
 from minishark.cluster.node import HOST_VARIABLE
-from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError
 
 ClusterKind: TypeAlias = Literal["own", "hosts"]
@@ -47,7 +47,18 @@ _POLL_S = 0.05
 _HEADS = 2
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNode:
+    """A node, as a session knows it."""
+
+    name: str
+    pid: int  # 0 on another host
+    alive: bool
+    executors: Mapping[str, int]  # pids by name
+    home: tuple[str, ...] = ()  # its folders and address, on another host
+
+
+@dataclass(slots=True, kw_only=True)
 class Testbed:
     """Folders and a mark for one run."""
 
@@ -56,6 +67,8 @@ class Testbed:
     strange: tuple[Path, ...]  # unowned folders in shared memory from before the run
     _hosts: list[_Host] = field(default_factory=list)
     _peer_session: subprocess.Popen[bytes] | None = None
+    _mender: threading.Thread | None = None
+    _is_over: bool = False
 
     # Processes
 
@@ -89,7 +102,7 @@ class Testbed:
             self._hosts.append(_Host(options, _start_host(options)))
         return paths[0]
 
-    def seen(self, nodes: Sequence[NodeState]) -> tuple[NodeState, ...]:
+    def seen(self, nodes: Sequence[SeenNode]) -> tuple[SeenNode, ...]:
         """Nodes with their process ids, which a session does not know of other hosts."""
         if not self._hosts:
             return tuple(nodes)
@@ -106,9 +119,14 @@ class Testbed:
         return frozenset(names[:_HEADS])
 
     def mend(self) -> None:
-        """Restart dead nodes at their addresses, as an operator does."""
+        """Have dead nodes restarted at their addresses, as by an operator; returns at once."""
+        if self._mender is None or not self._mender.is_alive():
+            self._mender = threading.Thread(target=self._restart, name="chaos-mender", daemon=True)
+            self._mender.start()
+
+    def _restart(self) -> None:
         for host in self._hosts:
-            if not host.record.is_alive:
+            if not host.record.is_alive and not self._is_over:
                 forget_cluster(host.record)
                 # Tried again later if its address is not free yet.
                 with contextlib.suppress(ClusterError):
@@ -124,6 +142,8 @@ class Testbed:
                 [sys.executable, "-m", "minishark.bench.chaos.peer_session"],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                # A node may be being started meanwhile, as if on another host.
+                env={name: text for name, text in os.environ.items() if name != HOST_VARIABLE},
             )
             assert self._peer_session.stdin is not None
             settings = msgspec.json.encode([address, self.keys and str(self.keys)])
@@ -145,7 +165,10 @@ class Testbed:
     # The end
 
     def close(self) -> None:
+        self._is_over = True
         self._end_peer()
+        if self._mender is not None:
+            self._mender.join()
         for host in self._hosts:
             with contextlib.suppress(ClusterError):
                 stop_cluster(host.record.name)
@@ -179,7 +202,8 @@ class _Host:
 def open_testbed() -> Iterator[Testbed]:
     """Folders for this process and its children; removed at the end, with all processes."""
     folder = Path(tempfile.mkdtemp(prefix="ms-chaos-"))
-    testbed = Testbed(folder, secrets.token_hex(8), tuple(unlocked_folders(SHARED_MEMORY)))
+    strange = tuple(unlocked_folders(SHARED_MEMORY))
+    testbed = Testbed(folder=folder, mark=secrets.token_hex(8), strange=strange)
     (folder / "written").mkdir()
     own = {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder), _MARK: testbed.mark}
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
@@ -200,13 +224,13 @@ def _start_host(options: StartOptions) -> ClusterRecord:
         return start_cluster(options)
 
 
-def _with_processes(node: NodeState, record: ClusterRecord) -> NodeState:
+def _with_processes(node: SeenNode, record: ClusterRecord) -> SeenNode:
     pid = record.nodes[0].pid
     try:
         found = psutil.Process(pid).children() if record.is_alive else []
     except psutil.Error:
         found = []
-    executors = tuple(ExecutorState(f"{node.name}-{each.pid}", each.pid, 1, 0) for each in found)
+    executors = {f"{node.name}-{each.pid}": each.pid for each in found}
     return replace(node, pid=pid, alive=node.alive and bool(found), executors=executors)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from minishark.bench.simulation.disks import Disk, SimulatedStore
 from minishark.bench.simulation.fibers import SimulatedClock
 from minishark.bench.simulation.hosts import Hosts, Service, home_of
+from minishark.cluster.acquaintance import MetNodes, NodeFolders, awaited, placed_on
 from minishark.cluster.backend import Backend, JobEvent, Placement
-from minishark.cluster.node_service import CUT_OFF_MAX_S
-from minishark.errors import ClusterError
+from minishark.cluster.joining import client_config
 from sparrow_core import JobId, JobSpec, TaskId
 from sparrow_core.machines.client import Client
 from sparrow_core.protocol.ids import NodeName, address
@@ -29,10 +29,9 @@ _ANSWER_S = 0.001
 _COPY_S = 0.05  # mean time of a copy
 _CALL_S = 2.0  # how long a request waits for nodes that are silent
 _KEEP_EVERY_S = 1.0
-_NODES_STEP_S = 0.05
 _POLL_S = 0.5
 _SILENCE_MAX_S = 5.0
-_LOCALITY_WAIT_S = 1.0
+RECOVERY_S = 15.0  # half as long as by default: a history has more waits that end so
 
 
 class SimulatedBackend(Backend):
@@ -47,7 +46,7 @@ class SimulatedBackend(Backend):
         self.actor = ClientActor(sink, self.client, hosts.schedulers)
         self.actor.poll_s = _POLL_S
         self.actor.silence_max_s = _SILENCE_MAX_S
-        self.machine = Client(self.client, sink, hosts.schedulers)
+        self.machine = Client(self.client, sink, hosts.schedulers, client_config(RECOVERY_S))
         self._world.host(sink, self.actor)
         self._world.host(self.client, self.machine)
 
@@ -72,7 +71,7 @@ class SimulatedAttached:
 
     loses_files = True
     elastic = True
-    recovery_s = 15.0
+    recovery_s = RECOVERY_S
 
     def __init__(self, hosts: Hosts, endpoint: str, clock: SimulatedClock) -> None:
         self.store_name = f"session-{endpoint}"
@@ -83,10 +82,9 @@ class SimulatedAttached:
         hosts.disks.by_name[self.store_name] = self.disk
         hosts.fronts[self.store_name] = endpoint
         self.backend = SimulatedBackend(hosts, endpoint)
-        self._made: dict[str, None] = {}
-        self._has: dict[str, dict[str, None]] = {}  # folders that a node has, by its home
+        self._node_folders = NodeFolders()
         self._silent: dict[str, None] = {}
-        self._met: dict[str, tuple[str, float]] = {}  # nodes, their homes, when they lived at last
+        self._met = MetNodes[str]()  # their homes
         self._released: tuple[str, ...] = ()
         self.is_open = True
 
@@ -107,25 +105,23 @@ class SimulatedAttached:
 
     @property
     def open_folders(self) -> frozenset[str]:
-        return frozenset(self._made)
+        return frozenset(self._node_folders.made)
 
     def homes(self) -> dict[str, str]:
         return {name: home_of(info.attributes) for name, info in self._infos().items()}
 
     def may_return(self, node: str) -> bool:
         self._meet()
-        met, service = self._met.get(node), self._hosts.services.get(NodeName(node))
+        met, service = self._met.last(node), self._hosts.services.get(NodeName(node))
         if met is None:
             return False
-        if service is not None and service.disk.home == met[0]:
+        if service is not None and service.disk.home == met:
             return True
         world = self._hosts.world  # nobody says that its process has ended
         return world.is_cut(self.endpoint, node) or world.is_cut(node, self.endpoint)
 
     def _meet(self) -> None:
-        now = self.clock.now_s()
-        found = {name: met for name, met in self._met.items() if now < met[1] + CUT_OFF_MAX_S}
-        self._met = found | {name: (home, now) for name, home in self.homes().items()}
+        self._met.meet(self.homes(), self.clock.now_s())
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         live = self._infos()
@@ -141,23 +137,14 @@ class SimulatedAttached:
         self._released = tuple(nodes)
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
-        deadline = self.clock.now_s() + self.recovery_s
-        while not self._infos():
-            if self.clock.now_s() > deadline:
-                raise ClusterError(
-                    f"No node of the cluster has answered for {self.recovery_s:g} s."
-                )
-            self.clock.sleep(_NODES_STEP_S)
-        staying = self.nodes
-        if not staying:
-            raise ClusterError("All nodes of the cluster are being drained: no task can run.")
-        return Placement(
-            policy=policy,
-            probe_ratio=probe_ratio,
-            nodes=staying,
-            user=self.store_name,
-            wait_s=_LOCALITY_WAIT_S,
+        awaited(
+            self._infos,
+            self.recovery_s,
+            now_s=self.clock.now_s,
+            sleep=self.clock.sleep,
+            check=lambda: None,
         )
+        return placed_on(self.nodes, policy=policy, probe_ratio=probe_ratio, user=self.store_name)
 
     # Requests to services
 
@@ -193,13 +180,13 @@ class SimulatedAttached:
 
     def make_folder(self, *folders: str) -> None:
         self.disk.folders.update(dict.fromkeys(folders))
-        self._made.update(dict.fromkeys(folders))
+        self._node_folders.make(folders)
         homes = self.homes()
-        if all(self._has.get(home, {}).keys() >= {*folders} for home in homes.values()):
+        if self._node_folders.are_at(homes.values(), folders):
             return
         made = partial(self._make, folders)
         for name in self._ask(tuple(homes), made):
-            self._has.setdefault(homes[name], {}).update(dict.fromkeys(folders))
+            self._node_folders.made_at(homes[name], folders)
 
     def _make(self, folders: Sequence[str], service: Service) -> None:
         service.make(self.store_name, folders, self._hosts.world.now)
@@ -207,9 +194,7 @@ class SimulatedAttached:
     def remove_folder(self, *folders: str) -> None:
         for folder in folders:
             self.disk.remove_folder(folder)
-            self._made.pop(folder, None)
-            for has in self._has.values():
-                has.pop(folder, None)
+        self._node_folders.remove(folders)
         self._ask(tuple(self.homes()), lambda service: [*map(service.disk.remove_folder, folders)])
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
@@ -259,18 +244,20 @@ class SimulatedAttached:
 
     def _make_missing_folders(self) -> None:
         for name, home in self.homes().items():
-            has = self._has.setdefault(home, {})
-            for folder in [each for each in self._made if each not in has]:
-                if not self._ask((name,), partial(self._make, (folder,))):
-                    break
-                has[folder] = None
-                if folder not in self._made:  # removed meanwhile
-                    self._ask((name,), partial(_remove, folder))
+            self._node_folders.complete(
+                home,
+                lambda folder, name=name: bool(self._ask((name,), partial(self._make, (folder,)))),  # type: ignore[misc]
+                lambda folder, name=name: self._ask((name,), partial(_remove, folder)),  # type: ignore[misc]
+            )
 
     def close(self) -> None:
         """End the session; its files go."""
         self.is_open = False
         self._ask(tuple(self.homes()), lambda service: service.end(self.store_name))
+        self.forget()
+
+    def forget(self) -> None:
+        """The session's process is gone with its files."""
         self._hosts.fronts.pop(self.store_name, None)
         self._hosts.disks.by_name.pop(self.store_name, None)
 

@@ -33,7 +33,7 @@ def unexcused(error: MinisharkError, faults: Faults) -> str:
 
 def misplaced(tables: Iterable[Table], hosts: Hosts, faults: Faults) -> Iterator[str]:
     """Where the catalog is wrong about live nodes, and what has too few replicas."""
-    staying = [name for name, each in hosts.services.items() if each.drain_until_s is None]
+    staying = [name for name, each in hosts.services.items() if not each.is_draining]
     for table in tables:
         for partition in table.partitions:
             if not faults.lost.isdisjoint(partition.files):

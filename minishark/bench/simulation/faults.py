@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -24,6 +24,7 @@ class Faults:
     world: World
     hosts: Hosts
     fronts: Sequence[str]  # the processes of sessions
+    kill_session: Callable[[str], None]  # that of this process
     injected: int = 0
     kinds: dict[str, None] = field(default_factory=dict)  # of those that were injected
     lost: set[str] = field(default_factory=set)  # files that vanished from a disk
@@ -83,6 +84,12 @@ class Faults:
 
     def _stop_front(self, target: int, until_s: float) -> None:
         self.world.freeze(self.fronts[target % len(self.fronts)], until_s)
+
+    def _kill_front(self, target: int, until_s: float) -> None:
+        """A session's process dies, unless it is the last one."""
+        live = [front for front in self.fronts if front in self.hosts.fronts.values()]
+        if len(live) > 1:
+            self.kill_session(live[target % len(live)])
 
     def _stop_scheduler(self, target: int, until_s: float) -> None:
         schedulers = self.hosts.schedulers
@@ -144,8 +151,9 @@ class Faults:
         look()
 
     def _drain(self, target: int, until_s: float) -> None:
-        if len(self.hosts.alive) > 1 and (node := self._node(target)) is not None:
-            self.hosts.drain_node(node)
+        staying = [name for name, each in self.hosts.services.items() if not each.is_draining]
+        if len(staying) > 1:  # somebody has to stay, as nobody starts those again that have left
+            self.hosts.drain_node(staying[target % len(staying)])
 
     def _join(self, target: int, until_s: float) -> None:
         if len(self.hosts.alive) < _NODES_MAX:

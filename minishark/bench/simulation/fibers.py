@@ -30,7 +30,8 @@ class Fiber:
         self.closing = False
         self._fibers = fibers
         self._function = function
-        self._greenlet = greenlet(self._run)
+        # When it has ended, the hub goes on: not the fiber that has started it, as by default.
+        self._greenlet = greenlet(self._run, fibers.hub)
         self._token = 0  # tells a resumption from those that were for an earlier wait
 
     def _run(self) -> None:
@@ -62,6 +63,12 @@ class Fiber:
         """Let others run until somebody calls the last `waker`."""
         self._fibers.hub.switch()
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Let others run until then, or until somebody calls the last `waker`."""
+        token, world = self._token, self._fibers.world
+        world.call(world.now + seconds, lambda: self.wake(token))
+        self.wait()
+
     def waker(self) -> Callable[[], None]:
         """What ends the next wait, when the events of this moment have happened."""
         token, world = self._token, self._fibers.world
@@ -69,7 +76,7 @@ class Fiber:
 
     def close(self) -> None:
         """End it where it waits; from now on it waits for nothing."""
-        if not self.over:
+        if not self._greenlet.dead:
             self.closing = True
             self._fibers.current = self
             self._greenlet.throw(GreenletExit)
@@ -97,6 +104,12 @@ class Fibers:
         """End all fibers."""
         for fiber in self._all:
             fiber.close()
+
+    def kill(self, endpoint: str) -> None:
+        """End the fibers of a process where they are: nothing more of them runs."""
+        for fiber in self._all:
+            if fiber.endpoint == endpoint:
+                fiber.over = True
 
     def running(self) -> Fiber:
         """The fiber that calls this."""
@@ -131,9 +144,7 @@ class SimulatedClock:
     def sleep(self, seconds: float) -> None:
         fiber = self._fibers.running()
         if not fiber.closing:
-            wake = fiber.waker()
-            self._fibers.world.call(self._fibers.world.now + seconds, wake)
-            fiber.wait()
+            fiber.wait_at_most(seconds)
 
     def events(self) -> SimulatedEvents:
         return SimulatedEvents(self._fibers)
@@ -174,11 +185,10 @@ class SimulatedEvents:
             wake()
 
     def get(self, *, timeout: float) -> Any:
-        fiber, world = self._fibers.running(), self._fibers.world
+        fiber = self._fibers.running()
         if not self._items and not fiber.closing:
             self._wake = fiber.waker()
-            world.call(world.now + timeout, self._wake)
-            fiber.wait()
+            fiber.wait_at_most(timeout)
             self._wake = None
         if not self._items:
             raise queue.Empty

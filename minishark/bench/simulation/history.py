@@ -20,9 +20,14 @@ from minishark.bench.simulation.fibers import Fiber, Fibers
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.model import Model, updated
 from minishark.bench.simulation.queries import Query
-from minishark.bench.simulation.script import TABLES, Script, Statement, write
+from minishark.bench.simulation.script import KEPT, TABLES, Script, Statement, write
 from minishark.bench.simulation.session import SimulatedSession
-from minishark.errors import CatalogError, MinisharkError, PartitionsLostError
+from minishark.errors import (
+    CatalogError,
+    MinisharkError,
+    PartitionsLostError,
+    QueryCancelledError,
+)
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import Trace, World
 
@@ -82,6 +87,7 @@ class _User:
         """Create the tables."""
         for name in TABLES:
             self.run(write(self._rng, "create", name), "writer")
+        self.run(write(self._rng, "keep", KEPT), "writer")
 
     def work(self, statements: tuple[Statement, ...], thread: str) -> None:
         """Run statements one after the other, with pauses."""
@@ -96,6 +102,7 @@ class _User:
         was_calm, first = self.is_calm(), self.model.number
         world = self.session.hosts.world
         began_s = world.now
+        is_over = self._cancelled_soon(statement)
         try:
             if statement.kind == "query":
                 self._query(statement)
@@ -105,7 +112,22 @@ class _User:
             self._failed(statement, error, first, was_calm=was_calm)
         except Exception:  # noqa: BLE001 - to be told
             self.outcome.broken.append(f"{statement}: {traceback.format_exc(limit=-4)}")
+        is_over.append(True)
         self.outcome.took_s.append(world.now - began_s)
+
+    def _cancelled_soon(self, statement: Statement) -> list[bool]:
+        """Cancel a statement when it is time, unless the list that is returned has an item then."""
+        session, is_over = self.session, list[bool]()
+        me, after_s = session.fibers.running(), statement.cancelled_s
+
+        def cancel() -> None:
+            session.clock.sleep(after_s or 0.0)
+            if not is_over:
+                session.cancel(me)
+
+        if after_s is not None:
+            session.fibers.start(session.endpoint, cancel)
+        return is_over
 
     def _query(self, statement: Statement) -> None:
         first = self.model.number
@@ -113,8 +135,8 @@ class _User:
         self.model.seen(statement, first, self.session.query(statement.query))
 
     def _write(self, statement: Statement) -> None:
-        needs = (*statement.query.tables,) if statement.kind == "store" else ()
-        if statement.kind not in ("create", "store"):
+        needs = (*statement.query.tables,) if statement.kind in ("store", "keep") else ()
+        if statement.kind not in ("create", "store", "keep"):
             needs = (statement.table,)
         if not all(name in self.model.now for name in needs):
             return
@@ -134,6 +156,8 @@ class _User:
                 session.create(name, statement.rows, statement.layout)
             case "store":
                 session.store(name, statement.query, statement.layout)
+            case "keep":
+                session.keep(name, statement.query, statement.layout)
             case "insert":
                 session.change(name, None, lambda _: statement.rows)
             case "delete":
@@ -151,6 +175,8 @@ class _User:
         if isinstance(error, CatalogError) and self.model.may_lack(statement.query.tables, first):
             return
         self.outcome.failures[type(error).__name__] += 1
+        if isinstance(error, QueryCancelledError) and statement.cancelled_s is not None:
+            return
         if isinstance(error, CatalogError):
             self.outcome.wrong.append(f"{statement}: {error}")
         elif was_calm and not self._may_be_lost(error):
@@ -166,9 +192,14 @@ class _User:
         is_loaded = table is not None and table.folder in self.session.tables._origins  # noqa: SLF001
         return not is_loaded or bool(table and table.version)
 
+    def killed(self) -> None:
+        """The session's process dies."""
+        self.session.kill()
+        self.outcome.wrong += self.model.wrong()
+
     def end(self) -> None:
         """Read all tables, drop them, and leave."""
-        for name in TABLES:
+        for name in (*TABLES, KEPT):
             if name in self.model.now:
                 self.run(Statement(kind="query", query=Query("rows", (name,))), "writer")
                 self.run(Statement(kind="query", query=Query("deep", (name,))), "writer")
@@ -190,12 +221,14 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
         world, disks, nodes=script.nodes, schedulers=script.schedulers, slots=script.slots
     )
     fronts = [f"front{i}" for i in range(len(script.writers))]
-    faults = Faults(world=world, hosts=hosts, fronts=fronts)
+    users: dict[str, _User] = {}
+    faults = Faults(
+        world=world, hosts=hosts, fronts=fronts, kill_session=lambda at: users.pop(at).killed()
+    )
     world.run(_STARTED_S)
-    users = [
-        _User(SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front), faults, outcome, front)
-        for front in fronts
-    ]
+    for front in fronts:
+        session = SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front)
+        users[front] = _User(session, faults, outcome, front)
     with contextlib.closing(fibers):
         run = _Run(
             world=world, hosts=hosts, fibers=fibers, faults=faults, users=users, outcome=outcome
@@ -213,7 +246,7 @@ class _Run:
     hosts: Hosts
     fibers: Fibers
     faults: Faults
-    users: list[_User]
+    users: dict[str, _User]  # whose sessions live, by their processes
     outcome: Outcome
 
     def run(self) -> None:
@@ -224,14 +257,15 @@ class _Run:
         world.call(mended_s, lambda: self.faults.mend(nodes))
         calm_s = mended_s + _CALM_S if script.faults else 0.0
         workers = []
-        for user, statements, reads in zip(self.users, script.writers, script.readers, strict=True):
+        users = self.users.values()
+        for user, statements, reads in zip(users, script.writers, script.readers, strict=True):
             user.session.start()
             user.is_calm = lambda: world.now > calm_s
             workers += [self._worker(user, statements, reads)]
         if not self._ended(workers, calm_s + _HANG_S):
             return
         world.run(max(world.now, calm_s) + _MERGED_S)
-        for user in self.users:
+        for user in users:
             self.outcome.wrong += user.model.wrong()
             user.model.answers.clear()
             session = user.session
@@ -239,10 +273,10 @@ class _Run:
             self.outcome.misplaced += misplaced(tables, self.hosts, self.faults)
             if not script.faults and not script.loss:
                 self.outcome.leaks += strays(session.cluster.store_name, tables, self.hosts)
-        ends = [self.fibers.start(user.session.endpoint, user.end) for user in self.users]
+        ends = [self.fibers.start(user.session.endpoint, user.end) for user in users]
         if not self._ended(ends, world.now + _HANG_S):
             return
-        for user in self.users:
+        for user in users:
             self.outcome.wrong += user.model.wrong()
         until_s, left = world.now + _LEASES_S, ["not looked yet"]
         while left and world.now < until_s:
@@ -256,22 +290,26 @@ class _Run:
         def work() -> None:
             user.begin()
             endpoint = user.session.endpoint
-            reader = self.fibers.start(endpoint, lambda: user.work(reads, "reader"))
+            readers = [
+                self.fibers.start(endpoint, lambda i=i: user.work(reads[i::2], f"reader {i}"))  # type: ignore[misc]
+                for i in range(2)
+            ]
             user.work(statements, "writer")
-            self.fibers.join([reader])
+            self.fibers.join(readers)
 
         return self.fibers.start(user.session.endpoint, work)
 
     def _ended(self, workers: list[Fiber], until_s: float) -> bool:
         """Run until all workers have ended; whether they have, in time."""
-        self.world.run(until_s, done=lambda: all(worker.over for worker in workers))
+        for worker in workers:
+            self.world.run(until_s, done=lambda worker=worker: worker.over)  # type: ignore[misc]
         for worker in workers:
             if worker.error is not None:
                 text = "".join(traceback.format_exception(worker.error, limit=-4))
                 self.outcome.broken.append(text)
         if all(worker.over for worker in workers):
             return True
-        for user in self.users:
+        for user in self.users.values():
             self.outcome.hangs += [
                 f"{statement} of {user.session.endpoint} does not end"
                 for statement in user.doing.values()

@@ -42,6 +42,11 @@ class Service:
     drain_until_s: float | None = None
     sessions: dict[str, _Session] = field(default_factory=dict)
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether it is to leave."""
+        return self.drain_until_s is not None
+
     def make(self, session: str, folders: Collection[str], now: float) -> None:
         """Create folders of a session."""
         self.sessions.setdefault(session, _Session(now))
@@ -112,7 +117,7 @@ class Hosts(SimulatedCluster):
     def drain_node(self, name: NodeName) -> None:
         """Begin to drain: the node leaves when no session needs it any more."""
         service = self.services[name]
-        if service.drain_until_s is None:
+        if not service.is_draining:
             service.drain_until_s = self.world.now + _DRAIN_MAX_S
             self.world.post(self.monitor_of(name), Drain(hold=True))
 

@@ -84,7 +84,7 @@ def changed(tables: _Tables, statement: Statement) -> _Tables:
     match statement.kind:
         case "create":
             new = list(statement.rows)
-        case "store":
+        case "store" | "keep":
             new = list(_stored(statement.query, tables))
         case "insert":
             new = [*old, *statement.rows]

@@ -128,6 +128,17 @@ class Query:
     tables: tuple[str, ...]
     number: int = 2
 
+    @property
+    def text(self) -> str:
+        """What `read` reads."""
+        return " ".join((self.kind, str(self.number), *self.tables))
+
+    @classmethod
+    def read(cls, text: str) -> Query:
+        """A query by its text."""
+        kind, number, *tables = text.split()
+        return cls(kind, tuple(tables), int(number))
+
     def stages(self, tables: Sequence[Table]) -> list[Stage]:
         """How it runs over these versions of its tables."""
         first, *others = tables

@@ -15,8 +15,11 @@ from minishark.bench.simulation.work import Row
 from minishark.query.sinks import Layout
 
 TABLES = ("t", "u", "w")
+KEPT = "c"  # the rows of a query that a session keeps, as `CACHE TABLE` does
+_CANCELLED = 0.08  # the share of statements that are cancelled
+_CANCELLED_S = 0.05  # mean time after their begin
 _TWO = ("joined", "broadcast")
-_WRITES = ("create", "store", "insert", "insert", "delete", "update", "empty", "drop")
+_WRITES = ("create", "store", "insert", "insert", "delete", "update", "empty", "drop", "keep")
 FAULTS = (
     "kill_executor",
     "kill_node",
@@ -25,6 +28,7 @@ FAULTS = (
     "stop_executor",
     "stop_node",
     "stop_front",
+    "kill_front",
     "stop_scheduler",
     "cut_off",
     "cut_one_way",
@@ -49,6 +53,7 @@ class Statement:
     layout: Layout = field(default_factory=Layout)
     rows: tuple[Row, ...] = ()
     modulo: int = 2  # rows whose value is a multiple of it are deleted or updated
+    cancelled_s: float | None = None  # how long after its begin it is cancelled
 
     def goes(self, row: Row) -> bool:
         """Whether a DELETE or UPDATE means a row."""
@@ -86,7 +91,7 @@ class Script:
     duplication: float
     pause_s: float  # mean time between statements
     writers: tuple[tuple[Statement, ...], ...]  # of each session
-    readers: tuple[tuple[Statement, ...], ...]  # of each session: queries at the same time
+    readers: tuple[tuple[Statement, ...], ...]  # of each session: queries of two other threads
     faults: tuple[Fault, ...]
 
     def kept(self, faults: Sequence[int] | None, statements: Sequence[int] | None) -> Script:
@@ -140,15 +145,15 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
         schedulers=rng.choice((1, 2, 2)),
         slots=rng.choice((1, 2)),
         jitter_s=rng.choice((0.0, 0.002, 0.05)),
-        loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        loss=rng.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.05)),
         duplication=rng.choice((0.0, 0.0, 0.05)),
         pause_s=pause_s,
         writers=tuple(
-            tuple(_statement(rng, writes) for _ in range(statements - statements // 3))
+            tuple(_statement(rng, writes) for _ in range(statements - statements // 2))
             for _ in range(sessions)
         ),
         readers=tuple(
-            tuple(_statement(rng, 0.0) for _ in range(statements // 3)) for _ in range(sessions)
+            tuple(_statement(rng, 0.0) for _ in range(statements // 2)) for _ in range(sessions)
         ),
         faults=tuple(faults),
     )
@@ -156,11 +161,13 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
 
 def _statement(rng: Random, writes: float) -> Statement:
     kind = rng.choice(KINDS)
-    tables = tuple(rng.sample(TABLES, 2 if kind in _TWO else 1))
+    tables = tuple(rng.sample((*TABLES, KEPT), 2 if kind in _TWO else 1))
     query = Query(kind, tables, rng.randint(1, 4))
+    cancelled_s = rng.expovariate(1 / _CANCELLED_S) if rng.random() < _CANCELLED else None
     if rng.random() >= writes:
-        return Statement(kind="query", query=query)
-    return write(rng, rng.choice(_WRITES), rng.choice(TABLES))
+        return Statement(kind="query", query=query, cancelled_s=cancelled_s)
+    statement = write(rng, rng.choice(_WRITES), rng.choice(TABLES))
+    return replace(statement, cancelled_s=cancelled_s)
 
 
 def write(rng: Random, kind: str, table: str) -> Statement:
@@ -179,7 +186,7 @@ def write(rng: Random, kind: str, table: str) -> Statement:
     return Statement(
         kind=kind,
         query=source,
-        table=table,
+        table=KEPT if kind == "keep" else table,
         layout=layout,
         rows=rows,
         modulo=rng.randint(2, 4),

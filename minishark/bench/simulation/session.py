@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +26,7 @@ from minishark.catalog import (
     Table,
     TableStatistics,
 )
-from minishark.cluster.backend import Cluster, FragmentRejectedError
+from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.stage import Stage
@@ -33,19 +34,23 @@ from minishark.errors import MinisharkError, PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.ladder import climb
 from minishark.query.observer import QueryObserver
-from minishark.query.run import QueryRun, Site
+from minishark.query.planner import TablesPromisedError
+from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
-from minishark.tables.deltas import without_rows
+from minishark.tables.attempts import attempted
+from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
+from minishark.tables.deltas import Sizes, without_rows
 from minishark.tables.load import LoadedTable
 from minishark.tables.merging import Merger
 from minishark.tables.replication import Replicator
 from minishark.tables.store import StoreAsTable
-from minishark.tables.tables import NUMBERED, Tables
+from minishark.tables.tables import Tables
 
 _HEAL_S = 1.0
 _MERGE_S = 1.5
+_SIZES = Sizes(delta=4, merged=3)  # of tables with a dozen rows
 
 
 class _Rows(Split):
@@ -131,17 +136,20 @@ class _Rungs:
     query: Query
     catalog: Catalog
     sink: Sink[Any]
-    observer: QueryObserver | None = None
+    observer: QueryObserver
 
     def plan(self, *, whole: bool) -> _Plan:
         assert not whole, "no fragment is ever rejected"
-        known = self.catalog.at_once()
-        tables = [known.get(name) for name in self.query.tables]
+        known, kept = self.catalog.at_once(), self.session.kept
+        names = (kept[name].name if name in kept else name for name in self.query.tables)
+        tables = [known.get(name) for name in names]
+        if promised := tuple(table.name for table in tables if not table.is_computed):
+            raise TablesPromisedError(promised)
         return _Plan(self.query.stages(tables), {t.name.lower(): t for t in tables})
 
     def compute(self, tables: Sequence[str]) -> None:
-        message = "no table is promised"
-        raise AssertionError(message)
+        for name in tables:
+            self.session.compute(name)
 
     def execute(self, plan: _Plan, warnings: tuple[str, ...]) -> Any:
         session, cluster = self.session, self.session.cluster
@@ -166,7 +174,7 @@ class _Rungs:
         return all(self.catalog.again(table) for table in plan.tables.values())
 
     def restore(self, lost: PartitionsLostError) -> None:
-        self.session.restore(lost)
+        self.session.restore(lost, self.observer.check)
 
     def run_in_front_end(self, rejected: FragmentRejectedError) -> Any:
         raise rejected
@@ -185,8 +193,13 @@ class SimulatedSession:
     writing: Any = field(init=False)
     threads: list[Fiber] = field(default_factory=list)  # that run until it is closed
     merger: Merger = field(init=False)
+    cached: CachedTables = field(init=False)
+    kept: dict[str, CachedRows] = field(default_factory=dict)  # by the names that users give
+    _handles: list[CachedRows] = field(default_factory=list)  # of all: none is released
     _replicator: Replicator = field(init=False)
     _folders: Iterator[int] = field(default_factory=itertools.count)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _running: dict[int, tuple[QueryObserver, Fiber]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clock = SimulatedClock(self.fibers, self.endpoint)
@@ -196,19 +209,20 @@ class SimulatedSession:
         self.tables = _Tables(
             cluster=cluster,
             planning=cast("PlanningDatabase", _Planning()),
-            placement=lambda: self.cluster.placement("sparrow", 2.0),
+            placement=self._placed,
             partitions=3,
             warn=lambda _: None,
             observed=self._observed,
             files=_no_files,
             storage=Storage(),
             clock=self.clock,
+            sizes=_SIZES,
         )
+        self.cached = CachedTables(self.tables)
         self.merger = Merger(
             tables=self.tables,
             writing=self.writing,
             is_open=lambda: self.cluster.is_open,
-            is_worn=lambda partition: bool(partition.deltas or partition.deleted),
         )
         self._replicator = self.tables.replicator()
 
@@ -219,7 +233,19 @@ class SimulatedSession:
 
     @contextlib.contextmanager
     def _observed(self, name: str) -> Iterator[QueryObserver]:
-        yield QueryObserver(number=0, emit=lambda _: None)
+        number = next(self._numbers)
+        observer = QueryObserver(number=number, emit=lambda _: None)
+        self._running[number] = (observer, self.fibers.running())
+        try:
+            yield observer
+        finally:
+            del self._running[number]
+
+    def cancel(self, fiber: Fiber) -> None:
+        """Cancel what a thread runs: its query or load."""
+        for observer, runs_in in tuple(self._running.values()):
+            if runs_in is fiber:
+                observer.cancel()
 
     def _heal(self) -> None:
         while self.cluster.is_open:
@@ -236,35 +262,26 @@ class SimulatedSession:
 
     def site(self, folder: str) -> Site:
         """As the engine's."""
+        return site_of(cast("Cluster", self.cluster), self._placed, folder, clock=self.clock)
 
-        def placement() -> Any:
-            placed = self.cluster.placement("sparrow", 2.0)
-            self.cluster.make_folder(folder)
-            return placed
+    def _placed(self) -> Placement:
+        return self.cluster.placement("sparrow", 2.0)
 
-        return Site(self.cluster.backend, placement, self.cluster.lost_nodes, self.clock)
-
-    @contextlib.contextmanager
-    def query_folder(self) -> Iterator[str]:
+    def query_folder(self) -> AbstractContextManager[str]:
         """As the engine's."""
-        folder = self.cluster.folder(f"queries/{next(self._folders)}")
-        try:
-            yield folder
-        finally:
-            self.cluster.remove_folder(folder)
+        return query_folder(cast("Cluster", self.cluster), next(self._folders))
 
     # Statements
 
-    def query(self, query: Query, observer: QueryObserver | None = None) -> list[Row]:
+    def query(self, query: Query) -> list[Row]:
         """The rows of a query."""
-        rungs = _Rungs(
-            session=self,
-            query=query,
-            catalog=self.tables.catalog,
-            sink=CollectRows(),
-            observer=observer,
-        )
-        return rows_of(climb(rungs))
+        return rows_of(self._climb(query, self.tables.catalog, CollectRows()))
+
+    def _climb(self, query: Query, catalog: Catalog, sink: Sink[Any]) -> Any:
+        with self._observed(query.kind) as observer:
+            return climb(
+                _Rungs(session=self, query=query, catalog=catalog, sink=sink, observer=observer)
+            )
 
     def create(self, name: str, rows: Sequence[Row], layout: Layout) -> None:
         """Load a table, which may replace another."""
@@ -277,8 +294,36 @@ class SimulatedSession:
             sink = StoreAsTable(
                 tables=self.tables, name=name, schema=COLUMNS, folder=folder, layout=layout
             )
-            rungs = _Rungs(session=self, query=query, catalog=self.tables.catalog, sink=sink)
-            self.tables.publish(climb(rungs), replace=True)
+            self.tables.publish(self._climb(query, self.tables.catalog, sink), replace=True)
+
+    def keep(self, name: str, query: Query, layout: Layout) -> None:
+        """Keep the rows that a query has now, under a name that may be another one's."""
+        with self.writing:
+            rows = self.cached.promise(CachePlan(query.text, COLUMNS, layout))
+            self._handles.append(rows)
+            self.compute(rows.name)
+            self.kept[name] = rows
+
+    def compute(self, name: str) -> None:
+        """As the engine's."""
+        with self.cached.computing(name) as cached:
+            if cached is None or cached.plan is None:
+                return
+            plan, fingerprint = cached.plan, self._fingerprint(cached.plan)
+            with self.tables.folder() as folder:
+                sink = StoreAsTable(
+                    tables=self.tables,
+                    name=name,
+                    schema=plan.schema,
+                    folder=folder,
+                    layout=plan.layout,
+                )
+                table = self._climb(Query.read(plan.sql), self.tables.catalog, sink)
+                self.cached.computed(cached, table, fingerprint)
+
+    def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
+        found = [self.tables.catalog.find(name) for name in Query.read(plan.sql).tables]
+        return tuple(self.tables.content(table) for table in found if table is not None)
 
     def drop(self, name: str) -> None:
         """Drop a table."""
@@ -305,27 +350,21 @@ class SimulatedSession:
 
         self._restoring(name, emptied)
 
-    def restore(self, lost: PartitionsLostError) -> None:
+    def restore(self, lost: PartitionsLostError, check: Callable[[], None] = lambda: None) -> None:
         """As the engine's."""
         try:
-            self.tables.restore(lost)
+            if lost.table in self.cached:
+                self.cached.restore(lost, self._fingerprint)
+            else:
+                self.tables.restore(lost)
         except PartitionsLostError:
-            if not self.tables.come_back(lost, lambda: None):
+            if not self.tables.come_back(lost, check):
                 raise
 
     def _restoring(self, name: str, change: Callable[[Table], None]) -> None:
-        """Change a table; once more if it had to be restored (`session/memory_writes.py`)."""
+        """Change a table; again if it was restored meanwhile."""
         with self.writing:
-            for is_last in (False, True):
-                table = self.tables.catalog.get(name)
-                try:
-                    change(table)
-                except PartitionsLostError as lost:
-                    if is_last or not lost.table.startswith((NUMBERED, name)):
-                        raise
-                    self.restore(PartitionsLostError(name, lost.partitions, lost.files))
-                else:
-                    return
+            attempted(lambda: self.tables.catalog.get(name), change, self.restore, is_alone=True)
 
     def _changed(
         self,
@@ -349,13 +388,14 @@ class SimulatedSession:
     def _numbered(self, table: Table) -> list[Row]:
         """The rows of a table, each with its number in the third column."""
         numbered = self.tables.numbered(table)
-        rungs = _Rungs(
-            session=self,
-            query=Query("rows", (numbered.name,)),
-            catalog=CatalogView(self.tables.catalog, [numbered]),
-            sink=CollectRows(),
-        )
-        return rows_of(climb(rungs))
+        catalog = CatalogView(self.tables.catalog, [numbered])
+        return rows_of(self._climb(Query("rows", (numbered.name,)), catalog, CollectRows()))
+
+    def kill(self) -> None:
+        """Its process dies; nodes find that out."""
+        self.fibers.kill(self.endpoint)
+        self.hosts.world.kill(self.endpoint)
+        self.cluster.forget()
 
     def close(self) -> None:
         """End the session; its background threads have ended then."""

@@ -1,0 +1,139 @@
+"""What a session knows of the nodes of a cluster that outlives it, and how long it waits for them.
+
+Free of IO, so that the simulation has the same (`minishark/bench/simulation/attached.py`). A node's
+home is what tells it from the one of its name before it: a restarted node has another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from minishark.cluster.backend import Placement
+from minishark.cluster.node_service import CUT_OFF_MAX_S
+from minishark.errors import ClusterError
+from minishark.worker.protocol import StoreLocation
+
+_NODES_STEP_S = 0.05
+_LOCALITY_WAIT_S = 1.0
+
+Nodes = TypeVar("Nodes", bound=Collection[object])
+Place = TypeVar("Place")
+
+
+def awaited(
+    look: Callable[[], Nodes],
+    patience_s: float,
+    *,
+    now_s: Callable[[], float],
+    sleep: Callable[[float], None],
+    check: Callable[[], object],
+) -> Nodes:
+    """The live nodes: some, unless none answers for so long.
+
+    Raises:
+        ClusterError: as that was so, or by `check`, which is called while there is none.
+    """
+    deadline = now_s() + patience_s
+    while not (nodes := look()):
+        check()
+        if now_s() > deadline:
+            raise ClusterError(silent(patience_s))
+        sleep(_NODES_STEP_S)
+    return nodes
+
+
+def silent(patience_s: float) -> str:
+    """The message of an error."""
+    return (
+        f"No node of the cluster has answered for {patience_s:g} s. Check the "
+        "nodes and the network to them: statements work again when one answers."
+    )
+
+
+def placed_on(
+    nodes: tuple[str, ...],
+    *,
+    policy: str,
+    probe_ratio: float,
+    user: str,
+    stores: tuple[StoreLocation, ...] = (),
+) -> Placement:
+    """How a user's tasks are placed on nodes that are not being drained.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    if not nodes:
+        raise ClusterError("All nodes of the cluster are being drained: no task can run.")
+    return Placement(
+        policy=policy,
+        probe_ratio=probe_ratio,
+        nodes=nodes,
+        user=user,
+        wait_s=_LOCALITY_WAIT_S,
+        stores=stores,
+    )
+
+
+@dataclass(slots=True)
+class NodeFolders:
+    """The folders of a session, and which node has made which; safe to use from several threads."""
+
+    made: dict[str, None] = field(default_factory=dict)
+    by_home: dict[str, dict[str, None]] = field(default_factory=dict)  # those that a node has
+
+    def make(self, folders: Iterable[str]) -> None:
+        """Folders are wanted on every node."""
+        self.made.update(dict.fromkeys(folders))
+
+    def are_at(self, homes: Iterable[str], folders: Iterable[str]) -> bool:
+        """Whether nodes have made folders."""
+        return all(self.by_home.get(home, {}).keys() >= {*folders} for home in homes)
+
+    def made_at(self, home: str, folders: Iterable[str]) -> None:
+        """A node has made folders."""
+        self.by_home.setdefault(home, {}).update(dict.fromkeys(folders))
+
+    def remove(self, folders: Iterable[str]) -> None:
+        """Folders are wanted no more."""
+        for folder in folders:
+            self.made.pop(folder, None)
+            for at in list(self.by_home.values()):
+                at.pop(folder, None)
+
+    def complete(
+        self, home: str, make: Callable[[str], bool], remove: Callable[[str], object]
+    ) -> None:
+        """Make the folders at a node that has missed a request: restarted, or silent at the time.
+
+        Args:
+            home: the node's.
+            make: makes a folder there; whether the node has answered.
+            remove: removes one there.
+        """
+        at = self.by_home.setdefault(home, {})
+        for folder in [each for each in list(self.made) if each not in at]:
+            if not make(folder):
+                return  # do not wait for each folder of a silent node
+            at[folder] = None
+            if folder not in self.made:  # removed meanwhile
+                remove(folder)
+
+
+@dataclass(slots=True)
+class MetNodes(Generic[Place]):
+    """Where nodes were when they lived at last; who is away for long has removed all files."""
+
+    _met: dict[str, tuple[Place, float]] = field(default_factory=dict)
+
+    def meet(self, live: Mapping[str, Place], now_s: float) -> None:
+        """These live now."""
+        kept = {name: met for name, met in self._met.items() if now_s < met[1] + CUT_OFF_MAX_S}
+        self._met = kept | {name: (place, now_s) for name, place in live.items()}
+
+    def last(self, name: str) -> Place | None:
+        """Where a node was."""
+        met = self._met.get(name)
+        return None if met is None else met[0]

@@ -1,0 +1,272 @@
+"""Large transfers beside ZeroMQ: chunks sealed with AES-GCM, over TCP connections of their own.
+
+CURVE's cipher is the largest part of what a byte costs on a fast link; AES takes a tenth of it,
+where the processor has instructions for it. Who asks for files over CURVE gets an offer
+(`wire.Sealed`): a port, a ticket and a key. It connects there, shows the ticket, and gets what it
+has asked for. Who has no ticket gets no byte; who has not got the key can't read or change any.
+
+    reader ──▶ ticket
+    sender ──▶ the lengths of header and chunk, 4 bytes each; header, sealed; chunk, sealed; ...
+
+A key is for one transfer, and a nonce is the number of what it seals, so none comes twice under a
+key (NIST SP 800-38D, 8.2.1); what is left out, repeated or moved does not open. Lengths are
+authenticated with the header. The last header says that it is the last: nothing can be cut off.
+
+Needs the package cryptography at both ends; without, and where the port can't be reached, all goes
+through ZeroMQ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from minishark.cluster import wire
+from minishark.cluster.links import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    Chunks = Iterable[tuple[wire.Chunk, memoryview]]
+
+_TICKET_BYTES = 16
+_LENGTHS = struct.Struct("!II")
+_TAG_BYTES = 16
+_HEADER_BYTES_MAX = 64 << 10
+_OFFERS_MAX = 32  # that are waiting for their reader or being sent
+_STRANGERS_MAX = 32  # connections that have not shown a ticket yet
+_TICKET_S = 4.0
+_SILENCE_S = 10.0  # without a byte, after which the other side is given up
+_CONNECT_S = 1.0
+_STEP_S = 0.1
+
+
+class NotReachedError(Exception):
+    """The sender's port can't be reached, or nothing comes from there."""
+
+
+class BrokenError(Exception):
+    """A transfer has ended before its last chunk, or something in it was changed."""
+
+
+@lru_cache(1)
+def is_available() -> bool:
+    """Whether this process can seal and open."""
+    return importlib.util.find_spec("cryptography") is not None
+
+
+class Sender:
+    """Listens on a port that the system chooses, and sends what was offered; thread-safe."""
+
+    def __init__(self, host: str) -> None:
+        """Listen on an interface; OSError if that can't be."""
+        self._listener = socket.create_server((host, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._offers: dict[bytes, tuple[bytes, Chunks, float]] = {}  # by ticket, until when
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()  # guards the two above
+        self._sending = 0
+        self._strangers = threading.BoundedSemaphore(_STRANGERS_MAX)
+        self._stopping = False
+        threading.Thread(target=self._accept, name="minishark-sealed", daemon=True).start()
+
+    def offer(self, chunks: Chunks) -> wire.Sealed | None:
+        """Have chunks ready for a reader, which gets this; None if there are too many by now."""
+        until_s = time.monotonic() + _TICKET_S
+        offer = wire.Sealed(self.port, secrets.token_bytes(_TICKET_BYTES), secrets.token_bytes(32))
+        with self._lock:
+            if len(self._offers) + self._sending >= _OFFERS_MAX:
+                return None
+            self._offers[offer.ticket] = (offer.key, chunks, until_s)
+        return offer
+
+    def tidy(self) -> None:
+        """Drop what nobody has come for, with the files that it keeps mapped."""
+        now = time.monotonic()
+        with self._lock:
+            for ticket in [t for t, (_, _, until_s) in self._offers.items() if until_s < now]:
+                del self._offers[ticket]
+
+    def _accept(self) -> None:
+        while not self._stopping:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:  # closed, or the peer is gone already
+                time.sleep(_STEP_S)
+                continue
+            with self._lock:
+                self._open.add(peer)
+            if not self._strangers.acquire(blocking=False):
+                self._close(peer)
+                continue
+            serve = threading.Thread(target=self._serve, args=(peer,), daemon=True)
+            serve.start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        try:
+            found = self._admitted(peer)
+        finally:
+            self._strangers.release()
+        try:
+            if found is not None:
+                key, chunks, _ = found
+                _send(peer, _cipher(key), chunks)
+        except OSError:  # the reader is gone
+            pass
+        finally:
+            if found is not None:
+                with self._lock:
+                    self._sending -= 1
+            self._close(peer)
+
+    def _admitted(self, peer: socket.socket) -> tuple[bytes, Chunks, float] | None:
+        ticket = bytearray(_TICKET_BYTES)
+        try:
+            peer.settimeout(_TICKET_S)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if peer.recv_into(ticket, flags=socket.MSG_WAITALL) < _TICKET_BYTES:
+                return None
+        except OSError:
+            return None
+        with self._lock:
+            found = self._offers.pop(bytes(ticket), None)
+            self._sending += found is not None
+        return found
+
+    def _close(self, peer: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(peer)
+        peer.close()
+
+    def stop(self) -> None:
+        """Close all connections."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
+        self._listener.close()
+        with self._lock:
+            for peer in self._open:
+                with contextlib.suppress(OSError):
+                    peer.shutdown(socket.SHUT_RDWR)
+
+
+def _cipher(key: bytes) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - optional
+
+    return AESGCM(key)
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(12, "big")
+
+
+def _send(peer: socket.socket, cipher: AESGCM, chunks: Chunks) -> None:
+    peer.settimeout(_SILENCE_S)
+    for number, (header, chunk) in zip(itertools.count(0, 2), chunks, strict=False):
+        told = wire.encode_message(header)
+        lengths = _LENGTHS.pack(len(told), len(chunk))
+        head = cipher.encrypt(_nonce(number), told, lengths)
+        peer.sendall(lengths + head)
+        sealed = memoryview(cipher.encrypt(_nonce(number + 1), chunk, None))
+        while sealed:  # `sendall` would limit the time for all of it
+            sealed = sealed[peer.send(sealed) :]
+
+
+def receive(
+    host: str,
+    offer: wire.Sealed,
+    received: Callable[[wire.Chunk, memoryview], None],
+    is_interrupted: Callable[[], bool],
+) -> int:
+    """Take up an offer of a service on `host`: pass on each chunk.
+
+    Returns:
+        How many bytes have come.
+
+    Raises:
+        NotReachedError: before anything came.
+        BrokenError: something has been received, but not all, or nobody wants it any more.
+    """
+    try:
+        peer = socket.create_connection((host, offer.port), _CONNECT_S)
+    except OSError as error:
+        raise NotReachedError(f"{host}:{offer.port} can't be reached: {error}") from error
+    with peer:
+        return _Receiver(peer, _cipher(offer.key), is_interrupted).run(offer.ticket, received)
+
+
+class _Receiver:
+    """The reader's side of one transfer."""
+
+    def __init__(
+        self, peer: socket.socket, cipher: AESGCM, is_interrupted: Callable[[], bool]
+    ) -> None:
+        self._peer = peer
+        self._cipher = cipher
+        self._is_interrupted = is_interrupted
+        self._count = 0
+
+    def run(self, ticket: bytes, received: Callable[[wire.Chunk, memoryview], None]) -> int:
+        self._peer.settimeout(_STEP_S)
+        buffer = memoryview(bytearray(CHUNK_BYTES + _TAG_BYTES))
+        try:
+            self._peer.sendall(ticket)
+        except OSError as error:
+            raise NotReachedError(str(error)) from error
+        for number in itertools.count(0, 2):
+            lengths = bytes(self._filled(buffer[: _LENGTHS.size]))
+            head_bytes, chunk_bytes = _LENGTHS.unpack(lengths)
+            if head_bytes > _HEADER_BYTES_MAX or chunk_bytes > CHUNK_BYTES:
+                raise BrokenError("a chunk is too large")
+            head = self._filled(buffer[: head_bytes + _TAG_BYTES])
+            header = wire.decode_reply(self._opened(number, head, lengths))
+            chunk = self._filled(buffer[: chunk_bytes + _TAG_BYTES])
+            plain = self._opened(number + 1, chunk, None)
+            if not isinstance(header, wire.Chunk):
+                raise BrokenError(f"unexpected message {header}")
+            received(header, memoryview(plain))
+            if header.last:
+                break
+        return self._count
+
+    def _opened(self, number: int, sealed: memoryview, lengths: bytes | None) -> bytes:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
+
+        try:
+            return self._cipher.decrypt(_nonce(number), sealed, lengths)
+        except InvalidTag as error:
+            raise BrokenError("a chunk was changed on its way") from error
+
+    def _filled(self, view: memoryview) -> memoryview:
+        """The next bytes."""
+        filled = 0
+        deadline = time.monotonic() + _SILENCE_S
+        while filled < len(view):
+            if self._is_interrupted():
+                raise BrokenError("interrupted")
+            try:
+                got = self._peer.recv_into(view[filled:])
+            except TimeoutError:
+                if time.monotonic() > deadline:
+                    raise self._ended(f"no byte within {_SILENCE_S:g} s") from None
+                continue
+            except OSError as error:
+                raise self._ended(str(error)) from error
+            if not got:
+                raise self._ended("the connection was closed")
+            filled += got
+            self._count += got
+            deadline = time.monotonic() + _SILENCE_S
+        return view
+
+    def _ended(self, why: str) -> Exception:
+        return BrokenError(why) if self._count else NotReachedError(why)
