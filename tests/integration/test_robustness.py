@@ -274,7 +274,9 @@ def test_a_fork_of_the_front_end_harms_nobody(tmp_path: Path) -> None:
     """
     script = """
 import os
+import warnings
 frame = session.sql("SELECT count(*) AS n FROM t")
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns where there are threads
 child = os.fork()
 if not child:
     for use in (frame.collect, lambda: session.sql("SELECT 1"), lambda: session.table("t")):

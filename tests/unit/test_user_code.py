@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import _thread
 import contextlib
 import linecache
 import threading
@@ -62,18 +63,20 @@ def test_user_code_is_not_stopped_while_it_starts_a_thread(
 ) -> None:
     """The new thread would get the exception and end, and its starter wait for it for ever."""
     code, ran = UserCode(), list[str]()
-    begin = threading._start_new_thread
+    joinable = hasattr(threading, "_start_joinable_thread")  # since Python 3.13
+    name = "_start_joinable_thread" if joinable else "_start_new_thread"
+    begin = getattr(threading, name)
 
-    def started(*args: Any) -> int:
-        stopper = begin(code.stop, ())  # not by Thread.start, which is watched
+    def started(*args: Any, **more: Any) -> Any:
+        stopper = _thread.start_new_thread(code.stop, ())  # not by Thread.start, which is watched
         while code._asked_s is None:
             time.sleep(0.001)
         ran.append(f"asked by {stopper}"[:5])
-        return int(begin(*args))
+        return begin(*args, **more)
 
     def work() -> None:
         thread = threading.Thread(target=ran.append, args=("new",))
-        monkeypatch.setattr(threading, "_start_new_thread", started)
+        monkeypatch.setattr(threading, name, started)
         thread.start()
         monkeypatch.undo()
         thread.join()
