@@ -50,7 +50,7 @@ class RemoteFiles:
         self._connections = connections
         self._silent: dict[str, float] = {}  # when a service did not answer, by its address
         self._links: dict[str, Link] = {}
-        # Services whose port for sealed transfers can't be reached, and when it is tried again.
+        # Services whose port for sealed transfers is of no use, and when it is tried again.
         self._unsealed: dict[str, float] = {}
         self._received: Counter[str] = Counter()  # bytes on the wire, by the sender's name
         self._unwanted: dict[str, None] = {}
@@ -141,7 +141,8 @@ class RemoteFiles:
                     with self._lock:
                         self._received[name] += reader.wire_bytes
         except NoAnswerError as error:
-            self._silent[service] = time.monotonic()
+            if not self.is_interrupted:  # which says nothing of the service
+                self._silent[service] = time.monotonic()
             raise InputMissingError(f"{name}: {error}", is_silent=True) from error
         except (ClusterError, pa.ArrowException, ValueError) as error:
             raise InputMissingError(f"{name}: {error}") from error
@@ -158,10 +159,17 @@ class RemoteFiles:
         try:
             reader.take_up(answer, service, received)
         except sealed.NotReachedError:
-            with self._lock:
-                self._unsealed[service] = time.monotonic() + _UNSEALED_S
+            self._avoid_sealed(service)
             return self._read(reader, service, request, received)
+        except sealed.BrokenError as error:
+            if not self.is_interrupted:  # something between may cut such connections again
+                self._avoid_sealed(service)
+            raise NoAnswerError(str(error)) from error
         return None
+
+    def _avoid_sealed(self, service: str) -> None:
+        with self._lock:
+            self._unsealed[service] = time.monotonic() + _UNSEALED_S
 
     def _link(self, service: str) -> Link:
         with self._lock:
@@ -277,7 +285,7 @@ class _Reader:
                 return None
 
     def take_up(self, offer: wire.Sealed, service: str, received: Received) -> None:
-        """Receive what is offered over a connection of its own."""
+        """Receive what is offered over a connection of its own; raises as `sealed.receive`."""
         where, _ = split_endpoint(service)
         host = where.removeprefix("tcp://").rpartition(":")[0].strip("[]")
         began_s, before = time.monotonic(), self.wire_bytes
@@ -286,10 +294,7 @@ class _Reader:
             self.wire_bytes += len(chunk)
             received(header, chunk)
 
-        try:
-            sealed.receive(host, offer, counted, self._connections.interrupted.is_set)
-        except sealed.BrokenError as error:
-            raise NoAnswerError(str(error)) from error
+        sealed.receive(host, offer, counted, self._connections.interrupted.is_set)
         self._link.transferred(self.wire_bytes - before, time.monotonic() - began_s)
 
     def _send(self, request: wire.Request) -> None:

@@ -31,6 +31,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from minishark.cluster import wire
+from minishark.cluster.connections import MALFORMED
 from minishark.cluster.links import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Sender:
         self._sending = 0
         self._strangers = threading.BoundedSemaphore(_STRANGERS_MAX)
         self._stopping = False
-        threading.Thread(target=self._accept, name="minishark-sealed", daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, name="minishark-sealed", daemon=True)
+        self._thread.start()
 
     def offer(self, chunks: Chunks) -> wire.Sealed | None:
         """Have chunks ready for a reader, which gets this; None if there are too many by now."""
@@ -101,16 +103,20 @@ class Sender:
         while not self._stopping:
             try:
                 peer, _ = self._listener.accept()
-            except OSError:  # closed, or the peer is gone already
-                time.sleep(_STEP_S)
+            except OSError:  # it is closed, the peer is gone already, or too many files are open
+                if not self._stopping:
+                    time.sleep(_STEP_S)
+                continue
+            if not self._strangers.acquire(blocking=False):
+                peer.close()
                 continue
             with self._lock:
                 self._open.add(peer)
-            if not self._strangers.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+            except RuntimeError:  # the system has no more threads
+                self._strangers.release()
                 self._close(peer)
-                continue
-            serve = threading.Thread(target=self._serve, args=(peer,), daemon=True)
-            serve.start()
 
     def _serve(self, peer: socket.socket) -> None:
         try:
@@ -134,7 +140,9 @@ class Sender:
         try:
             peer.settimeout(_TICKET_S)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if peer.recv_into(ticket, flags=socket.MSG_WAITALL) < _TICKET_BYTES:
+            # With a time limit, a socket does not block, and MSG_WAITALL has no effect.
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _TICKET_BYTES)
+            if peer.recv_into(ticket) < _TICKET_BYTES:
                 return None
         except OSError:
             return None
@@ -149,12 +157,14 @@ class Sender:
         peer.close()
 
     def stop(self) -> None:
-        """Close all connections."""
+        """Close all connections, and drop what was offered."""
         self._stopping = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # which wakes `accept`
+        self._thread.join()
         self._listener.close()
         with self._lock:
+            self._offers.clear()
             for peer in self._open:
                 with contextlib.suppress(OSError):
                     peer.shutdown(socket.SHUT_RDWR)
@@ -227,14 +237,22 @@ class _Receiver:
             if head_bytes > _HEADER_BYTES_MAX or chunk_bytes > CHUNK_BYTES:
                 raise BrokenError("a chunk is too large")
             head = self._filled(buffer[: head_bytes + _TAG_BYTES])
-            header = wire.decode_reply(self._opened(number, head, lengths))
+            header = self._header(self._opened(number, head, lengths))
             chunk = self._filled(buffer[: chunk_bytes + _TAG_BYTES])
             plain = self._opened(number + 1, chunk, None)
-            if not isinstance(header, wire.Chunk):
-                raise BrokenError(f"unexpected message {header}")
             received(header, memoryview(plain))
             if header.last:
                 return
+
+    @staticmethod
+    def _header(told: bytes) -> wire.Chunk:
+        try:
+            header = wire.decode_reply(told)
+        except MALFORMED as error:
+            raise BrokenError(f"malformed header: {error}") from error
+        if not isinstance(header, wire.Chunk):
+            raise BrokenError(f"unexpected message {header}")
+        return header
 
     def _opened(self, number: int, sealed: memoryview, lengths: bytes | None) -> bytes:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional

@@ -2,8 +2,8 @@
 
 It is the only access of other hosts to a node's storage, and requires an allowed key (tcp) or the
 same user (ipc). Its memory is bounded: at most `_TRANSFERS_MAX` transfers, each with a record batch
-in memory and as many chunks in flight as the reader granted; at most `_REPLICATIONS_MAX` files that
-are being fetched.
+in memory and as many chunks in flight as the reader granted; what `sealed` sends beside them; at
+most `_REPLICATIONS_MAX` files that are being fetched.
 """
 
 from __future__ import annotations
@@ -285,7 +285,12 @@ class Service:
                 return
         transfer = _Transfer(heard_s=time.monotonic())
         transfer.chunks = self._chunks(request, transfer)
-        if request.sealed and (offer := self._offered(request, transfer)) is not None:
+        try:
+            offer = self._offered(request, transfer)
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the service
+            self._fail(peer, error)
+            return
+        if offer is not None:
             self._reply(peer, offer)
             return
         self._transfers[peer] = transfer
@@ -294,7 +299,9 @@ class Service:
     def _offered(self, request: wire.Fetch, transfer: _Transfer) -> wire.Sealed | None:
         """What the reader gets if it is to have a connection for much data on a fast link."""
         link_bytes_s = request.link_bytes_s
-        if self._sealed is None or transfer.compression.pays(link_bytes_s, self._processor.share):
+        if not request.sealed or self._sealed is None:
+            return None
+        if transfer.compression.pays(link_bytes_s, self._processor.share):
             return None
         first = next(transfer.chunks)
         transfer.chunks = itertools.chain([first], transfer.chunks)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,13 +49,17 @@ def received(offer: wire.Sealed) -> list[bytes]:
     return found
 
 
-def told(port: int, data: bytes) -> bytes:
+def told(port: int, *pieces: bytes) -> bytes:
     """What somebody gets who connects and says that, until the connection is closed."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), 5.0) as peer:
-        peer.sendall(data)
-        while some := peer.recv(1 << 16):
-            found += some
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for data in pieces:
+            peer.sendall(data)
+            time.sleep(0.01 * (data != pieces[-1]))
+        with contextlib.suppress(ConnectionResetError):  # what it has said was not read
+            while some := peer.recv(1 << 16):
+                found += some
     return found
 
 
@@ -80,11 +86,33 @@ def test_strangers_get_nothing(sender: sealed.Sender, monkeypatch: pytest.Monkey
     assert offer is not None
     for data in (bytes(16), offer.ticket[:15], b""):
         assert b"" == told(sender.port, data)
+    monkeypatch.setattr(sealed, "_TICKET_S", 5.0)
+    assert told(sender.port, offer.ticket[:7], offer.ticket[7:]), "a ticket may come in pieces"
     monkeypatch.setattr(sealed, "_TICKET_S", 0.0)
     old = sender.offer(CHUNKS)
     assert old is not None
     sender.tidy()
     assert b"" == told(sender.port, old.ticket)
+
+
+def test_nothing_is_left_of_a_sender_that_stops() -> None:
+    """Whoever is connected hears of it at once; what was offered is not kept."""
+    sender = sealed.Sender("127.0.0.1")
+    assert sender.offer(CHUNKS) is not None
+    with socket.create_connection(("127.0.0.1", sender.port), 5.0) as peer:
+        _wait(lambda: bool(sender._open))
+        sender.stop()
+        assert b"" == peer.recv(1)
+    assert not sender._offers
+    assert not sender._thread.is_alive()
+    _wait(lambda: not sender._open)
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_offers_are_bounded(sender: sealed.Sender, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,14 +228,36 @@ def test_large_files_come_sealed(
 def test_a_sender_that_stops_half_way(
     keys: Keys, source: tuple[Service, StoreLocation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as one that does not answer: the next location is asked."""
+    """It counts as one that does not answer: the next location is asked, and soon ZeroMQ."""
     serving, location = source
     monkeypatch.setattr(service, "_SEALED_BYTES_MIN", 0)
     monkeypatch.setattr(serving, "_chunks", lambda *_: iter(CHUNKS[:1]))
     connections = Connections(keys)
+    files = RemoteFiles(connections)
     try:
-        (found,) = RemoteFiles(connections).fetch([(location, FileSlice(FILE, ("n0",)))])
+        (found,) = files.fetch([(location, FileSlice(FILE, ("n0",)))])
         assert isinstance(found, InputMissingError)
         assert found.is_silent
+        assert {location.service} == files._unsealed.keys()
+    finally:
+        connections.close()
+
+
+def test_a_fetch_that_fails_at_once(
+    keys: Keys, source: tuple[Service, StoreLocation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong with it, the service tells the reader and answers the next request."""
+    serving, location = source
+
+    def fails() -> Iterator[tuple[wire.Chunk, memoryview]]:
+        yield from ()
+        raise ValueError("something else")
+
+    monkeypatch.setattr(serving, "_chunks", lambda *_: fails())
+    connections = Connections(keys)
+    try:
+        for _ in range(2):
+            (found,) = RemoteFiles(connections).fetch([(location, FileSlice(FILE, ("n0",)))])
+            assert "something else" in str(found)
     finally:
         connections.close()
