@@ -275,6 +275,9 @@ class DeltaWriter:
             rows = pa.concat_tables([*parts, _plain(rows).cast(parts[0].schema)])
         encoded = self._encoded(table.folder, rows, first, store)
         delta, held = self._written(table, partition.locations, encoded, store)
+        if not held:  # else nobody would be known to have the partition's own file
+            message = f"no node of partition {partition.index} answers"
+            raise InputMissingError(message, (first,), is_silent=True)
         return dataclasses.replace(
             partition,
             deltas=(*partition.deltas[:kept], delta),

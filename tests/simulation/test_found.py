@@ -191,6 +191,28 @@ def test_own_store_keeps_what_it_has(bed: Bed) -> None:
     bed.run(steps)
 
 
+def test_rows_that_are_added_while_the_only_node_is_cut_off(bed: Bed) -> None:
+    """The statement waits for it: a version without it would have lost the partition."""
+    session, world = bed.session, bed.fibers.world
+    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.store("u", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
+        node = session.tables.catalog.get("u").partitions[1].locations[0]
+        session.clock.sleep(1.5)  # the session has met it
+        world.cut_off([node], world.now + 6.0)
+        while node in session.cluster.nodes:
+            session.clock.sleep(0.1)
+        world.call(world.now, world._cuts.clear)  # and knows it not yet again
+        session.clock.sleep(0.001)
+        assert node not in session.cluster.nodes
+        session.change("u", None, lambda _: ROWS[:1])
+        assert sorted(session.query(Query("rows", ("u",)))) == sorted((*ROWS, *ROWS[:1]))
+
+    bed.run(steps)
+
+
 def test_rows_that_are_added_beside_a_node_that_drains(bed: Bed) -> None:
     """It may be the only one that has the partition: it stays one of its nodes until it leaves."""
     session, hosts = bed.session, bed.hosts
