@@ -303,11 +303,14 @@ class AttachedCluster:
     def _make_missing_folders(self) -> None:
         for node in self._nodes():
             if node.service not in self._silent:
-                self._node_folders.complete(
-                    node.memory,
-                    lambda folder, node=node: self._call(node, wire.MakeFolder(folder)),  # type: ignore[misc]
-                    lambda folder, node=node: self._call(node, wire.RemoveFolder(folder)),  # type: ignore[misc]
-                )
+                self._make_missing_folders_at(node)
+
+    def _make_missing_folders_at(self, node: StoreLocation) -> None:
+        self._node_folders.complete(
+            node.memory,
+            lambda folder: self._call(node, wire.MakeFolder(folder)),
+            lambda folder: self._call(node, wire.RemoveFolder(folder)),
+        )
 
     def _call(self, node: StoreLocation, request: wire.Request) -> bool:
         """Send a request to one node; whether it answered."""

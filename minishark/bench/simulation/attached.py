@@ -244,11 +244,14 @@ class SimulatedAttached:
 
     def _make_missing_folders(self) -> None:
         for name, home in self.homes().items():
-            self._node_folders.complete(
-                home,
-                lambda folder, name=name: bool(self._ask((name,), partial(self._make, (folder,)))),  # type: ignore[misc]
-                lambda folder, name=name: self._ask((name,), partial(_remove, folder)),  # type: ignore[misc]
-            )
+            self._make_missing_folders_at(name, home)
+
+    def _make_missing_folders_at(self, name: str, home: str) -> None:
+        self._node_folders.complete(
+            home,
+            lambda folder: bool(self._ask((name,), partial(self._make, (folder,)))),
+            lambda folder: self._ask((name,), partial(_remove, folder)),
+        )
 
     def close(self) -> None:
         """End the session; its files go."""

@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from minishark.bench.simulation.checks import left_behind, misplaced, strays, unexcused
@@ -294,7 +295,7 @@ class _Run:
             user.begin()
             endpoint = user.session.endpoint
             readers = [
-                self.fibers.start(endpoint, lambda i=i: user.work(reads[i::2], f"reader {i}"))  # type: ignore[misc]
+                self.fibers.start(endpoint, partial(user.work, reads[i::2], f"reader {i}"))
                 for i in range(2)
             ]
             user.work(statements, "writer")
@@ -302,10 +303,13 @@ class _Run:
 
         return self.fibers.start(user.session.endpoint, work)
 
+    def _run_to_end(self, worker: Fiber, until_s: float) -> None:
+        self.world.run(until_s, done=lambda: worker.over)
+
     def _ended(self, workers: list[Fiber], until_s: float) -> bool:
         """Run until all workers have ended; whether they have, in time."""
         for worker in workers:
-            self.world.run(until_s, done=lambda worker=worker: worker.over)  # type: ignore[misc]
+            self._run_to_end(worker, until_s)
         for worker in workers:
             if worker.error is not None:
                 text = "".join(traceback.format_exception(worker.error, limit=-4))
