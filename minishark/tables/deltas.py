@@ -244,6 +244,11 @@ class DeltaWriter:
             table: the table.
             added: a table of the same layout. If that has keys, its files are copied, as text is to
                 be encoded as in the partitions to which their rows belong.
+
+        Raises:
+            ResourceError: neither memory nor disk has room for them.
+            PartitionsLostError: no node has the partitions to which they belong, or the added ones.
+            ConflictError: the table was dropped or replaced meanwhile.
         """
         partitions = list(table.partitions)
         if not table.is_hashed:
@@ -252,10 +257,11 @@ class DeltaWriter:
             partitions.extend(new)
         else:
             store = self.cluster.store()
-            for index, part in enumerate(added.partitions):
-                if part.rows:
-                    rows = store.read(partition_slices(part))
-                    partitions[index] = self._with_delta(table, partitions[index], rows, store)
+            with _told(table), _told(added):
+                for index, part in enumerate(added.partitions):
+                    if part.rows:
+                        rows = store.read(partition_slices(part))
+                        partitions[index] = self._with_delta(table, partitions[index], rows, store)
         return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
 
     def _with_delta(
@@ -291,13 +297,16 @@ class DeltaWriter:
 
         Raises:
             InputMissingError: one is lost.
+            ResourceError: neither memory nor disk has room for them.
+            ConflictError: the table was dropped or replaced meanwhile.
         """
         store, deltas, nodes = self.cluster.store(), [], new.locations
-        for delta, item in zip(old.deltas, partition_slices(old)[1:], strict=True):
-            stored = FileSlice(item.file, item.locations)
-            rows = self._encoded(table.folder, store.read((stored,)), _first(new), store)
-            copy, nodes = self._written(table, nodes, rows, store)
-            deltas.append(dataclasses.replace(copy, rows=delta.rows, deleted=delta.deleted))
+        with _stored_for(table):
+            for delta, item in zip(old.deltas, partition_slices(old)[1:], strict=True):
+                stored = FileSlice(item.file, item.locations)
+                rows = self._encoded(table.folder, store.read((stored,)), _first(new), store)
+                copy, nodes = self._written(table, nodes, rows, store)
+                deltas.append(dataclasses.replace(copy, rows=delta.rows, deleted=delta.deleted))
         return dataclasses.replace(new, deltas=tuple(deltas), locations=nodes)
 
     def _new_partition(self, table: Table, index: int, rows: pa.Table, store: Store) -> Partition:
@@ -361,9 +370,17 @@ class DeltaWriter:
 def _told(table: Table) -> Iterator[None]:
     """What goes wrong in the block, as errors for users."""
     try:
-        yield
+        with _stored_for(table):
+            yield
     except InputMissingError as error:
         raise lost_partitions(table, error.files) or error from error
+
+
+@contextlib.contextmanager
+def _stored_for(table: Table) -> Iterator[None]:
+    """What goes wrong when a file is written in the block, as errors for users."""
+    try:
+        yield
     except FolderMissingError as error:  # it is removed with the table
         raise ConflictError(replaced_meanwhile(table.name)) from error
     except OSError as error:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 import minishark
 from minishark.catalog import Table
 from minishark.session.session import Session
+from minishark.tables.deltas import DeltaWriter
 
 COUNT = 20_000  # enough for dictionaries in every partition
 ROWS = pa.table(
@@ -252,6 +254,22 @@ def test_keyed_tables_have_no_key_twice(session: Session) -> None:
     session.drop_table("p")
 
 
+def _lost_at_first(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tables to which stored rows are added, the first of which are gone with their nodes."""
+    calls: list[str] = []
+    with_partitions = DeltaWriter.with_partitions
+
+    def added(writer: DeltaWriter, table: Table, new: Table) -> Table:
+        calls.append(table.name)
+        if len(calls) == 1:
+            gone = tuple(replace(part, file=f"{part.file}-gone") for part in new.partitions)
+            new = replace(new, partitions=gone)
+        return with_partitions(writer, table, new)
+
+    monkeypatch.setattr(DeltaWriter, "with_partitions", added)
+    return calls
+
+
 def test_tasks_store_the_rows_of_large_inserts(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +290,9 @@ def test_tasks_store_the_rows_of_large_inserts(
         with pytest.raises(minishark.errors.TaskFailedError, match=error):
             session.sql(f"INSERT INTO l SELECT {wrong}")
     ask(session, "INSERT INTO l SELECT k + 50000, s, NULL FROM r")
+    calls = _lost_at_first(monkeypatch)
     ask(session, "INSERT INTO h BY NAME SELECT 'new' || k % 9 AS s, k FROM r")
+    assert calls == ["h", "h"]
     assert stored(session, "l").rows == 2 * COUNT
     assert len(stored(session, "l").partitions) > 2
     assert [1, 1] == [len(part.deltas) for part in stored(session, "h").partitions]
