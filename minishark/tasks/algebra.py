@@ -317,12 +317,15 @@ class Piped:
         )
         with process:
             try:
-                rest = b""
+                begun: list[bytes] = []  # a line whose end has not come
                 for data in _exchanged(process, _in_chunks(lines)):
-                    *whole, rest = (rest + data).split(b"\n")
-                    yield from (line.decode() for line in whole)
-                if rest:
-                    yield rest.decode()
+                    *ends, rest = data.split(b"\n")
+                    for end in ends:
+                        yield b"".join((*begun, end)).decode()
+                        begun.clear()
+                    begun.append(rest)
+                if last := b"".join(begun):
+                    yield last.decode()
                 if process.wait(_FOREVER_S) and self.checks:
                     raise subprocess.CalledProcessError(process.returncode, self.command)
             finally:
@@ -346,7 +349,8 @@ def _exchanged(process: subprocess.Popen[bytes], chunks: Iterator[bytes]) -> Ite
     assert process.stdin is not None
     assert process.stdout is not None
     os.set_blocking(process.stdin.fileno(), False)
-    waiting: bytes | None = next(chunks)
+    views = (memoryview(chunk) for chunk in chunks)  # what is left of one is no copy
+    waiting = next(views, None)
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdin, selectors.EVENT_WRITE)
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -358,11 +362,13 @@ def _exchanged(process: subprocess.Popen[bytes], chunks: Iterator[bytes]) -> Ite
                         selector.unregister(process.stdout)
                     yield data
                 else:
+                    assert waiting is not None
                     try:
-                        waiting = waiting and waiting[os.write(key.fd, waiting) :]
-                        waiting = waiting or next(chunks, None)
+                        waiting = waiting[os.write(key.fd, waiting) :]
                     except BrokenPipeError:  # it wants no more
                         waiting = None
+                    else:
+                        waiting = waiting or next(views, None)
                     if waiting is None:
                         selector.unregister(process.stdin)
                         process.stdin.close()

@@ -87,6 +87,8 @@ def test_commands_that_end_early_or_fail() -> None:
     many = (f"{n:0100}\n" for n in range(10_000))
     assert [f"{n:0100}" for n in range(2)] == list(Piped("head -n 2", {}, checks=True)(many))
     assert [] == list(Piped("false", {}, checks=False)(iter("ab")))
+    large = "é" * 1_000_000  # in many pieces, as a pipe takes them
+    assert [large, "", large] == list(Piped("cat", {}, checks=True)(iter((large, "", large))))
     assert ["é", "x"] == list(Piped("printf 'é\\nx'", {}, checks=True)(iter(())))
     with pytest.raises(subprocess.CalledProcessError, match="exit status 3"):
         list(Piped(f"{sys.executable} -c 'exit(3)'", {}, checks=True)(iter(())))
