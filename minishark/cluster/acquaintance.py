@@ -30,10 +30,17 @@ def awaited(
     sleep: Callable[[float], None],
     check: Callable[[], object],
 ) -> Nodes:
-    """The live nodes: some, unless none answers for so long.
+    """The live nodes, as soon as there are any.
+
+    Args:
+        look: gives those that there are.
+        patience_s: how long to wait for one.
+        now_s: the time.
+        sleep: waits for so many seconds.
+        check: called while there is none; what it raises ends the wait.
 
     Raises:
-        ClusterError: as that was so, or by `check`, which is called while there is none.
+        ClusterError: there was none for so long.
     """
     deadline = now_s() + patience_s
     while not (nodes := look()):
@@ -45,7 +52,7 @@ def awaited(
 
 
 def silent(patience_s: float) -> str:
-    """The message of an error."""
+    """The message of the error when no node has answered for so long."""
     return (
         f"No node of the cluster has answered for {patience_s:g} s. Check the "
         "nodes and the network to them: statements work again when one answers."
@@ -124,7 +131,7 @@ class NodeFolders:
 
 @dataclass(slots=True)
 class MetNodes(Generic[Place]):
-    """Where nodes were when they lived at last; who is away for long has removed all files."""
+    """Where nodes were last seen alive; one that is away for long has removed all files."""
 
     _met: dict[str, tuple[Place, float]] = field(default_factory=dict)
 

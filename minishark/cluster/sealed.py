@@ -1,19 +1,19 @@
 """Large transfers beside ZeroMQ: chunks sealed with AES-GCM, over TCP connections of their own.
 
 CURVE's cipher is the largest part of what a byte costs on a fast link; AES takes a tenth of it,
-where the processor has instructions for it. Who asks for files over CURVE gets an offer
+where the processor has instructions for it. A reader that asks for files over CURVE gets an offer
 (`wire.Sealed`): a port, a ticket and a key. It connects there, shows the ticket, and gets what it
-has asked for. Who has no ticket gets no byte; who has not got the key can't read or change any.
+has asked for. Nobody gets a byte without a ticket, or can read or change one without the key.
 
     reader ──▶ ticket
     sender ──▶ the lengths of header and chunk, 4 bytes each; header, sealed; chunk, sealed; ...
 
-A key is for one transfer, and a nonce is the number of what it seals, so none comes twice under a
-key (NIST SP 800-38D, 8.2.1); what is left out, repeated or moved does not open. Lengths are
+Each transfer has a key of its own, and nonces count what it seals, so none is used twice with a key
+(NIST SP 800-38D, 8.2.1); what is left out, repeated or moved does not open. Lengths are
 authenticated with the header. The last header says that it is the last: nothing can be cut off.
 
-Needs the package cryptography at both ends; without, and where the port can't be reached, all goes
-through ZeroMQ.
+Both ends need the package cryptography. Without it, where the port can't be reached, and for a
+while after a transfer has broken off, everything goes through ZeroMQ.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _TAG_BYTES = 16
 _HEADER_BYTES_MAX = 64 << 10
 _OFFERS_MAX = 32  # that are waiting for their reader or being sent
 _STRANGERS_MAX = 32  # connections that have not shown a ticket yet
-_TICKET_S = 4.0
+_TICKET_S = 4.0  # until an offer is void, and a connection without a ticket is closed
 _SILENCE_S = 10.0  # without a byte, after which the other side is given up
 _CONNECT_S = 1.0
-_STEP_S = 0.1
+_STEP_S = 0.1  # after which an interruption is noticed at the latest
 _AT_ONCE_BYTES = 256 << 10  # to be woken for each packet takes longer than to open a chunk
 
 

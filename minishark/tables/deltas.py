@@ -64,7 +64,7 @@ _DELTA_SHARE = 0.25  # of a partition's rows, from which on its deltas are merge
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """From how many rows on files are treated otherwise."""
+    """Numbers of rows from which on files are treated differently."""
 
     delta: int = 65_536  # a larger delta is not copied into the next one
     merged: int = 100_000  # as many are added or deleted before a partition is stored again
