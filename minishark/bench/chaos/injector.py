@@ -308,6 +308,7 @@ class Injector(threading.Thread):
         if not self._testbed.is_ours(victim.pid):
             self._killed.add(victim.pid)  # dead already, but the cluster has not noticed
             return False
+        told = self._told() if fault.loses_node else ()  # before it can have been restarted
         now = time.monotonic()
         try:
             os.kill(victim.pid, signal.SIGSTOP if fault.stopped_s else signal.SIGKILL)
@@ -317,8 +318,7 @@ class Injector(threading.Thread):
             self._stopped[victim.pid] = now + fault.stopped_s
         else:
             self._killed.add(victim.pid)
-            if fault.loses_node:
-                self._lost |= {_incarnation(n) for n in self._told() if n.name == victim.name}
+            self._lost |= {_incarnation(node) for node in told if node.name == victim.name}
         self.injected.append(Injected(fault, victim.name, now, now + fault.stopped_s))
         return True
 
