@@ -51,7 +51,8 @@ def attempted(
             if tries == _TRIES_MAX or not is_alone:
                 raise
         except PartitionsLostError as lost:
-            if tries == _TRIES_MAX or not lost.table.startswith((NUMBERED, table.name)):
+            is_its = lost.table == table.name or lost.table.startswith(NUMBERED)
+            if tries == _TRIES_MAX or not is_its:
                 raise
             # The version that was searched: there is another one when it is restored.
             restore(PartitionsLostError(table.name, lost.partitions, lost.files))
