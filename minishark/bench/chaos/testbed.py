@@ -142,8 +142,10 @@ class Testbed:
                 [sys.executable, "-m", "minishark.bench.chaos.peer_session"],
                 stdin=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                # A node may be being started meanwhile, as if on another host.
-                env={name: text for name, text in os.environ.items() if name != HOST_VARIABLE},
+                # The mender may be starting a node, as if on another host.
+                env={
+                    name: os.environ.get(name, "") for name in os.environ if name != HOST_VARIABLE
+                },
             )
             assert self._peer_session.stdin is not None
             settings = msgspec.json.encode([address, self.keys and str(self.keys)])
@@ -220,8 +222,12 @@ def open_testbed() -> Iterator[Testbed]:
 
 
 def _start_host(options: StartOptions) -> ClusterRecord:
-    with patch.dict(os.environ, {HOST_VARIABLE: options.name}):
+    # Other threads start processes meanwhile: `patch.dict` would empty all for a moment at its end.
+    os.environ[HOST_VARIABLE] = options.name
+    try:
         return start_cluster(options)
+    finally:
+        del os.environ[HOST_VARIABLE]
 
 
 def _with_processes(node: SeenNode, record: ClusterRecord) -> SeenNode:
