@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import fcntl
 import itertools
 import os
 import shutil
@@ -636,9 +638,9 @@ def test_a_start_that_is_interrupted_leaves_no_folder(
     monkeypatch.setattr(local, "InProcessCluster", NoCluster)
     options = local.ClusterOptions(nodes=1, executors_per_node=1, in_process=True)
     steps: tuple[tuple[Any, str, int], ...] = (
-        (folders.fcntl, "flock", 2), (Path, "rename", 2), (folders.shutil, "disk_usage", 1),
+        (fcntl, "flock", 2), (Path, "rename", 2), (shutil, "disk_usage", 1),
         (local, "StorePaths", 1), (local, "node_meter", 1), (local, "runner_config", 1),
-        (NoCluster, "__init__", 1), (NoCluster, "start", 1), (local.atexit, "register", 1),
+        (NoCluster, "__init__", 1), (NoCluster, "start", 1), (atexit, "register", 1),
     )  # fmt: skip
     for owner, name, times in steps:
         for number in range(times):
