@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import linecache
+import fcntl
+import itertools
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import duckdb
@@ -602,12 +602,24 @@ def test_nothing_is_left_of_a_start_that_fails_half_way(
     assert not its.disk.exists()
 
 
-def test_a_start_that_is_interrupted_anywhere_leaves_no_folder(
+def _interrupted(step: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """A function that is interrupted at the end of its call of that number."""
+    calls = itertools.count()
+
+    def run(*args: Any, **options: Any) -> Any:
+        result = step(*args, **options)
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return result
+
+    return run
+
+
+def test_a_start_that_is_interrupted_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C comes before each line of it in turn; what is started is ended before."""
+    """Ctrl-C comes after each of its steps in turn; what is started is ended before."""
     ended: list[bool] = []
-    quiet = ("try:", "with ", "return folders")  # where no signal comes, or hardly ever
 
     class NoCluster:
         def __init__(self, configs: Sequence[NodeConfig], **_: object) -> None:
@@ -619,46 +631,25 @@ def test_a_start_that_is_interrupted_anywhere_leaves_no_folder(
         def close(self) -> None:
             ended.append(self.folder.exists())
 
-    def interrupt(number: int) -> bool:
-        """Whether the start has so many lines."""
-        left = number
-
-        def lines(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal left
-            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-            if event == "line" and not text.strip().startswith(quiet):
-                left -= 1
-                if left < 0:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-            return lines
-
-        before = sys.gettrace()
-        sys.settrace(lambda frame, *_: lines if frame.f_code in watched else None)
-        try:
-            local.OwnCluster(options).close()
-        except KeyboardInterrupt:
-            return True
-        finally:
-            sys.settrace(before)
-        return False
-
     for name in ("memory", "disk"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "memory")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "disk"))
     monkeypatch.setattr(local, "InProcessCluster", NoCluster)
     options = local.ClusterOptions(nodes=1, executors_per_node=1, in_process=True)
-    own = local.OwnCluster
-    functions = (own.__init__, own._described, own._launch, folders.make_folders)
-    watched = {function.__code__ for function in functions}
-    count = 0
-    while interrupt(count):
-        count += 1
-        assert [] == list(tmp_path.glob("*/*")), count
-    assert count > 30
-    assert all(ended)
-    assert len(ended) > 3
+    steps: tuple[tuple[Any, str, int], ...] = (
+        (fcntl, "flock", 2), (Path, "rename", 2), (shutil, "disk_usage", 1),
+        (local, "StorePaths", 1), (local, "node_meter", 1), (local, "runner_config", 1),
+        (NoCluster, "__init__", 1), (NoCluster, "start", 1), (atexit, "register", 1),
+    )  # fmt: skip
+    for owner, name, times in steps:
+        for number in range(times):
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, _interrupted(getattr(owner, name), number))
+                with pytest.raises(KeyboardInterrupt):
+                    local.OwnCluster(options)
+            assert [] == list(tmp_path.glob("*/*")), (name, number)
+    assert [True, True] == ended, "the last two have something to end"
 
 
 def test_a_cluster_that_does_not_come_up_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
