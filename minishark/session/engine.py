@@ -514,6 +514,7 @@ class Engine:
                     continue  # another thread was faster
                 plan = cached.plan
                 fingerprint = self._fingerprint(plan)
+                self.cached.check_repeats(cached, fingerprint)
                 with self.tables.folder() as folder:
                     sink = StoreAsTable(
                         tables=self.tables,
@@ -534,7 +535,7 @@ class Engine:
                         )
                         table, metrics = climb(query)
                         observer.ended(metrics)
-                    self.cached.computed(cached, table, fingerprint)
+                    self.cached.computed(cached, table, self._unchanged(plan, fingerprint))
 
     def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
         """What a cached table's rows are computed from; None if that does not determine them."""
@@ -544,6 +545,17 @@ class Engine:
         if read is None:
             return None
         return (*self.environment.settings, *map(self.tables.content, read))
+
+    def _unchanged(self, plan: CachePlan, before: Fingerprint | None) -> Fingerprint | None:
+        """The fingerprint, if it is still that from before the rows were computed.
+
+        Else the query may have been planned again, and have read what others wrote meanwhile.
+        """
+        if before is None:
+            return None
+        with contextlib.suppress(MinisharkError):  # what it reads was dropped
+            return before if before == self._fingerprint(plan) else None
+        return None
 
     def restore(self, lost: PartitionsLostError, check: Callable[[], None] = lambda: None) -> None:
         """Restore a table whose partitions are lost: load its files again, or compute it again.

@@ -33,6 +33,7 @@ CACHED_PREFIX = "_kept_"  # how the names of cached tables start
 
 _CACHED_NAME = re.compile(rf"{CACHED_PREFIX}\d+_")
 
+_OTHER_ROWS = ", and computing it again might give other rows"
 Fingerprint = tuple[str, ...]  # the settings and table loads that decide a cached table's rows
 
 
@@ -63,6 +64,7 @@ class CachedTable:
     lock: AbstractContextManager[Any]  # held while it is computed
     fingerprint: Fingerprint | None = None  # what decided its rows; None if unknown
     repeats: str | None = None  # the content that it had before its rows were lost
+    lost: PartitionsLostError | None = None  # how they were
 
 
 @dataclass(slots=True)
@@ -146,12 +148,32 @@ class CachedTables:
         with cached.lock:
             yield None if self.tables.catalog.get(name).is_computed else cached
 
+    def check_repeats(self, cached: CachedTable, fingerprint: Fingerprint | None) -> None:
+        """Check that rows that were lost are computed from what they were computed from before.
+
+        Raises:
+            PartitionsLostError: That has changed since it was decided to compute them again.
+        """
+        lost = cached.lost
+        if lost is not None and fingerprint != cached.fingerprint:
+            raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, _OTHER_ROWS)
+
     def computed(self, cached: CachedTable, table: Table, fingerprint: Fingerprint | None) -> None:
-        """Publish the rows of a table that was locked by `computing`."""
+        """Publish the rows of a table that was locked by `computing`.
+
+        Args:
+            cached: From `computing`.
+            table: Its rows.
+            fingerprint: What decided them; None if unknown, or if it changed meanwhile.
+
+        Raises:
+            PartitionsLostError: See `check_repeats`.
+        """
+        self.check_repeats(cached, fingerprint)
         if cached.repeats is not None:
             self.tables.repeats(table, cached.repeats)
         self.tables.publish(table, replace=True)
-        cached.fingerprint, cached.repeats = fingerprint, None
+        cached.fingerprint, cached.repeats, cached.lost = fingerprint, None, None
         if self._cached.get(table.name) is not cached:
             # Its last handle was released while it was computed: nobody else will drop it.
             with contextlib.suppress(CatalogError):
@@ -161,6 +183,7 @@ class CachedTables:
         """Free a table's rows; a query that needs them computes them again."""
         cached = self._cached[name]
         with cached.lock:
+            cached.repeats = cached.lost = None
             self._forget(name, cached)
 
     def _forget(self, name: str, cached: CachedTable) -> None:
@@ -189,7 +212,8 @@ class CachedTables:
                 return  # another thread was faster
             plan, known = cached.plan, cached.fingerprint
             if plan is None or known is None or fingerprint(plan) != known:
-                why = ", and computing it again might give other rows"
-                raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, why)
-            cached.repeats = self.tables.content(table)
+                raise PartitionsLostError(
+                    "of a DataFrame", lost.partitions, lost.files, _OTHER_ROWS
+                )
+            cached.repeats, cached.lost = self.tables.content(table), lost
             self._forget(lost.table, cached)

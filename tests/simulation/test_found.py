@@ -267,3 +267,20 @@ def test_rows_of_which_the_only_node_does_not_answer(
         assert world.now < began_s + within_s
 
     bed.run(steps)
+
+
+def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
+    """Their table may be replaced after it was decided that they can be computed again."""
+    session = bed.session
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=1))
+        session.keep("c", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
+        kept = session.tables.catalog.get(session.kept["c"].name)
+        files = [file for part in kept.partitions for file in part.files]
+        session.restore(PartitionsLostError(kept.name, (0, 1), files))
+        session.create("t", ((1, 1),), Layout(partitions=2, replicas=1))
+        with pytest.raises(PartitionsLostError, match="might give other rows"):
+            session.query(Query("rows", ("c",)))
+
+    bed.run(steps)

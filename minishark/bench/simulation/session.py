@@ -310,6 +310,7 @@ class SimulatedSession:
             if cached is None or cached.plan is None:
                 return
             plan, fingerprint = cached.plan, self._fingerprint(cached.plan)
+            self.cached.check_repeats(cached, fingerprint)
             with self.tables.folder() as folder:
                 sink = StoreAsTable(
                     tables=self.tables,
@@ -319,7 +320,8 @@ class SimulatedSession:
                     layout=plan.layout,
                 )
                 table = self._climb(Query.read(plan.sql), self.tables.catalog, sink)
-                self.cached.computed(cached, table, fingerprint)
+                known = fingerprint is not None and fingerprint == self._fingerprint(plan)
+                self.cached.computed(cached, table, fingerprint if known else None)
 
     def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
         found = [self.tables.catalog.find(name) for name in Query.read(plan.sql).tables]
