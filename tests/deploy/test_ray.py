@@ -186,7 +186,10 @@ def test_actors_die(session: Session, kind: str) -> None:
     platform = _deployment(session).platform
     with _Load(session) as load:
         for _ in range(_DEATHS):
-            names = [name for name in platform._nodes if name.startswith(kind)]
+            begun = time.monotonic()
+            while not (names := [name for name in platform._nodes if name.startswith(kind)]):
+                assert time.monotonic() < begun + _WHOLE_S  # the last one starts again
+                time.sleep(0.05)
             victim = random.choice(names)
             begun = time.monotonic()
             ray.kill(platform.actor(victim))
