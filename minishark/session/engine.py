@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog
+from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
@@ -509,33 +509,20 @@ class Engine:
             if not self.is_root and name not in self._promised:
                 self.root.compute((name,), handlers)  # by the settings and views that it had
                 continue
-            with self.cached.computing(name) as cached:
-                if cached is None or cached.plan is None:
-                    continue  # another thread was faster
-                plan = cached.plan
-                fingerprint = self._fingerprint(plan)
-                self.cached.check_repeats(cached, fingerprint)
-                with self.tables.folder() as folder:
-                    sink = StoreAsTable(
-                        tables=self.tables,
-                        name=name,
-                        schema=plan.schema,
-                        folder=folder,
-                        layout=plan.layout,
-                        function=plan.function,
-                    )
-                    # Part of the query that needs it: it is not counted as another open one.
-                    with self.observed(plan.sql) as observer:
-                        query = _Query(
-                            engine=self,
-                            sql=plan.sql,
-                            sink=sink,
-                            handlers=handlers,
-                            observer=observer,
-                        )
-                        table, metrics = climb(query)
-                        observer.ended(metrics)
-                    self.cached.computed(cached, table, self._unchanged(plan, fingerprint))
+            self.cached.compute(name, self._fingerprint, partial(self._computed, handlers))
+
+    def _computed(
+        self, handlers: tuple[ProgressHandler, ...], plan: CachePlan, sink: StoreAsTable
+    ) -> Table:
+        """The rows of a cached table."""
+        # Part of the query that needs it: it is not counted as another open one.
+        with self.observed(plan.sql) as observer:
+            query = _Query(
+                engine=self, sql=plan.sql, sink=sink, handlers=handlers, observer=observer
+            )
+            table, metrics = climb(query)
+            observer.ended(metrics)
+        return table
 
     def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
         """What a cached table's rows are computed from; None if that does not determine them."""
@@ -545,17 +532,6 @@ class Engine:
         if read is None:
             return None
         return (*self.environment.settings, *map(self.tables.content, read))
-
-    def _unchanged(self, plan: CachePlan, before: Fingerprint | None) -> Fingerprint | None:
-        """The fingerprint, if it is still that from before the rows were computed.
-
-        Else the query may have been planned again, and have read what others wrote meanwhile.
-        """
-        if before is None:
-            return None
-        with contextlib.suppress(MinisharkError):  # what it reads was dropped
-            return before if before == self._fingerprint(plan) else None
-        return None
 
     def restore(self, lost: PartitionsLostError, check: Callable[[], None] = lambda: None) -> None:
         """Restore a table whose partitions are lost: load its files again, or compute it again.

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from minishark.catalog import Table, promised_table
-from minishark.errors import CatalogError, PartitionsLostError
+from minishark.errors import CatalogError, MinisharkError, PartitionsLostError
 from minishark.expressions import Column, Schema
 from minishark.query.sinks import Layout
-from minishark.tables.store import as_stored, stored_schema, table_schema
+from minishark.tables.store import StoreAsTable, as_stored, stored_schema, table_schema
 from minishark.tables.tables import Tables, check_layout, named_columns
 from minishark.worker.protocol import TaskFunction
 
@@ -139,37 +139,53 @@ class CachedTables:
         tables = (self.tables.catalog.find(name) for name in tuple(self._cached))
         return iter([table for table in tables if table is not None and table.is_computed])
 
-    @contextlib.contextmanager
-    def computing(self, name: str) -> Iterator[CachedTable | None]:
-        """Lock a promised table to compute it; None if another thread has done so by now."""
+    def compute(
+        self,
+        name: str,
+        fingerprint: Callable[[CachePlan], Fingerprint | None],
+        run: Callable[[CachePlan, StoreAsTable], Table],
+    ) -> None:
+        """Compute and publish a promised table, unless another thread has done so by now.
+
+        Args:
+            name: Of the table.
+            fingerprint: What decides the rows of a plan now; None if that is unknown.
+            run: Runs a plan's query; returns what the sink has made of its rows.
+
+        Raises:
+            CatalogError: The table is unknown.
+            PartitionsLostError: Its rows were lost, and what they are computed from has changed
+                since it was decided to compute them again.
+        """
         cached = self._cached.get(name)
         if cached is None:
             raise self.tables.catalog.unknown(name)
         with cached.lock:
-            yield None if self.tables.catalog.get(name).is_computed else cached
+            plan = cached.plan
+            if plan is None or self.tables.catalog.get(name).is_computed:
+                return
+            before = fingerprint(plan)
+            _check_repeats(cached, before)
+            with self.tables.folder() as folder:
+                sink = StoreAsTable(
+                    tables=self.tables,
+                    name=name,
+                    schema=plan.schema,
+                    folder=folder,
+                    layout=plan.layout,
+                    function=plan.function,
+                )
+                table = run(plan, sink)
+                after = None
+                if before is not None:
+                    # The query may have been planned again, and have read what others wrote.
+                    with contextlib.suppress(MinisharkError):  # what it reads was dropped
+                        after = fingerprint(plan)
+                self._computed(cached, table, after if after == before else None)
 
-    def check_repeats(self, cached: CachedTable, fingerprint: Fingerprint | None) -> None:
-        """Check that rows that were lost are computed from what they were computed from before.
-
-        Raises:
-            PartitionsLostError: That has changed since it was decided to compute them again.
-        """
-        lost = cached.lost
-        if lost is not None and fingerprint != cached.fingerprint:
-            raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, _OTHER_ROWS)
-
-    def computed(self, cached: CachedTable, table: Table, fingerprint: Fingerprint | None) -> None:
-        """Publish the rows of a table that was locked by `computing`.
-
-        Args:
-            cached: From `computing`.
-            table: Its rows.
-            fingerprint: What decided them; None if unknown, or if it changed meanwhile.
-
-        Raises:
-            PartitionsLostError: See `check_repeats`.
-        """
-        self.check_repeats(cached, fingerprint)
+    def _computed(self, cached: CachedTable, table: Table, fingerprint: Fingerprint | None) -> None:
+        """Publish the rows of a table whose lock is held; None: it is unknown what decided them."""
+        _check_repeats(cached, fingerprint)
         if cached.repeats is not None:
             self.tables.repeats(table, cached.repeats)
         self.tables.publish(table, replace=True)
@@ -217,3 +233,10 @@ class CachedTables:
                 )
             cached.repeats, cached.lost = self.tables.content(table), lost
             self._forget(lost.table, cached)
+
+
+def _check_repeats(cached: CachedTable, fingerprint: Fingerprint | None) -> None:
+    """Check that rows that were lost are computed from what they were computed from before."""
+    lost = cached.lost
+    if lost is not None and fingerprint != cached.fingerprint:
+        raise PartitionsLostError("of a DataFrame", lost.partitions, lost.files, _OTHER_ROWS)

@@ -305,23 +305,13 @@ class SimulatedSession:
             self.kept[name] = rows
 
     def compute(self, name: str) -> None:
-        """As the engine's."""
-        with self.cached.computing(name) as cached:
-            if cached is None or cached.plan is None:
-                return
-            plan, fingerprint = cached.plan, self._fingerprint(cached.plan)
-            self.cached.check_repeats(cached, fingerprint)
-            with self.tables.folder() as folder:
-                sink = StoreAsTable(
-                    tables=self.tables,
-                    name=name,
-                    schema=plan.schema,
-                    folder=folder,
-                    layout=plan.layout,
-                )
-                table = self._climb(Query.read(plan.sql), self.tables.catalog, sink)
-                known = fingerprint is not None and fingerprint == self._fingerprint(plan)
-                self.cached.computed(cached, table, fingerprint if known else None)
+        """Compute a table that is kept."""
+
+        def run(plan: CachePlan, sink: StoreAsTable) -> Table:
+            table: Table = self._climb(Query.read(plan.sql), self.tables.catalog, sink)
+            return table
+
+        self.cached.compute(name, self._fingerprint, run)
 
     def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
         found = [self.tables.catalog.find(name) for name in Query.read(plan.sql).tables]
