@@ -243,6 +243,8 @@ class Tables:
             self.catalog.add(*found)
             for new in found:
                 self.planning.update_table(new)
+            for old, _ in changes:
+                self._ask_again(old.folder, self._doubted(old))
         for old, new in changes:
             self.retire(changed_files(old, new))
         self.sweep()
@@ -254,6 +256,14 @@ class Tables:
         """
         emptied = self._emptied.get(old.folder, {})
         return [node for node, version in emptied.items() if version == old.version]
+
+    def _ask_again(self, folder: str, nodes: Collection[str]) -> None:
+        """Let the replicator ask nodes anew what they have of a load, as if they had started again.
+
+        In a new dict: what it is asking now is about former files.
+        """
+        homes = self._homes.get(folder, {})
+        self._homes[folder] = {node: home for node, home in homes.items() if node not in nodes}
 
     def _current(self, old: Table) -> Table:
         current = self.catalog.find(old.name)

@@ -15,6 +15,7 @@ from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.queries import Query
 from minishark.bench.simulation.session import SimulatedSession
 from minishark.bench.simulation.work import batch_of
+from minishark.catalog import Table
 from minishark.errors import MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
 from sparrow_core.protocol.ids import NodeName
@@ -42,6 +43,13 @@ class Bed:
         assert thread.over
         if thread.error is not None:
             raise thread.error
+
+    def restart_nodes(self) -> None:
+        """All nodes come back empty, and the session hears of it."""
+        for node in tuple(self.hosts.alive):
+            self.hosts.kill_node(node)
+            self.hosts.start_node(node)
+        self.session.clock.sleep(2.0)
 
 
 @pytest.fixture
@@ -150,21 +158,57 @@ def test_node_that_restarts_before_the_session_has_looked(bed: Bed) -> None:
 
 def test_merging_on_nodes_that_came_back_empty(bed: Bed) -> None:
     """They hold what was merged there, but not the rows that were added after that was read."""
-    session, hosts = bed.session, bed.hosts
+    session = bed.session
 
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=2, replicas=2))
         session.empty("t")  # the session's own store has its files from here on
         session.change("t", None, lambda _: ROWS)
         session.change("t", None, lambda _: ROWS[:1])
-        for node in tuple(hosts.alive):
-            hosts.kill_node(node)
-            hosts.start_node(node)
-        session.clock.sleep(2.0)  # the session hears of them
+        bed.restart_nodes()
         session.merger.merge("t")
         session.tables.replicator()._forget_restarted()
         query = Query("rows", ("t",))
         assert sorted(session.query(query)) == sorted((*ROWS, *ROWS[:1]))
+
+    bed.run(steps)
+
+
+def test_nodes_that_come_back_empty_before_a_merge_counts(bed: Bed) -> None:
+    """It is dropped, so that the table is loaded and changed again."""
+    session = bed.session
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=1))
+        for _ in range(3):
+            session.change("t", None, lambda _: ROWS)
+        with session.writing:
+            merging = bed.fibers.start("front0", lambda: session.merger.merge("t"))
+            session.clock.sleep(1.0)  # it has stored the partition again
+            bed.restart_nodes()
+        bed.fibers.join([merging])
+        assert sorted(session.query(Query("rows", ("t",)))) == sorted(4 * ROWS)
+
+    bed.run(steps)
+
+
+def test_nodes_that_come_back_empty_before_a_change_counts(bed: Bed) -> None:
+    """They are asked what they have, also if no other node could have it."""
+    session, tables = bed.session, bed.session.tables
+    replicator = tables.replicator()
+
+    def restarting(table: Table) -> Table:
+        bed.restart_nodes()
+        replicator._forget_restarted()
+        return table
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=1))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "merged", restarting)
+            session.change("t", None, lambda _: ROWS)
+        replicator._forget_restarted()
+        assert tables.catalog.get("t").partitions[0].locations == ()
 
     bed.run(steps)
 
@@ -180,10 +224,7 @@ def test_own_store_keeps_what_it_has(bed: Bed) -> None:
         hosts.kill_node(NodeName(session.tables.catalog.get("t").partitions[0].locations[0]))
         session.clock.sleep(4.0)  # the session hears of it
         session.tables.replicator().heal()
-        for node in tuple(hosts.alive):
-            hosts.kill_node(node)
-            hosts.start_node(node)
-        session.clock.sleep(2.0)
+        bed.restart_nodes()
         session.change("t", None, lambda _: ROWS)
         session.tables.replicator()._forget_restarted()
         assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
