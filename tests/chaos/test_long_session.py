@@ -88,8 +88,6 @@ def test_ten_thousand_queries_leave_nothing() -> None:
         end = _figures(session)
         print(f"\n{warm}\n{end}")  # noqa: T201
         grown = {
-            name: (warm[name], end[name])
-            for name in warm
-            if end[name] > _GROWTH_MAX * warm[name]
+            name: (warm[name], end[name]) for name in warm if end[name] > _GROWTH_MAX * warm[name]
         }
         assert {} == grown
