@@ -317,7 +317,7 @@ def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=2, replicas=1))
         session.keep("c", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
-        kept = session.tables.catalog.get(session.kept["c"].name)
+        kept = session.tables.catalog.get(session.kept["c"])
         files = [file for part in kept.partitions for file in part.files]
         session.restore(PartitionsLostError(kept.name, (0, 1), files))
         session.create("t", ((1, 1),), Layout(partitions=2, replicas=1))

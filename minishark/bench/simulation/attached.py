@@ -26,7 +26,6 @@ from sparrow_core.runtime.client_actor import ClientActor
 from sparrow_core.runtime.specs import start_of
 
 _ANSWER_S = 0.001
-_COPY_S = 0.05  # mean time of a copy
 _CALL_S = 2.0  # how long a request waits for nodes that are silent
 _KEEP_EVERY_S = 1.0
 _POLL_S = 0.5
@@ -78,7 +77,7 @@ class SimulatedAttached:
         self.endpoint = endpoint
         self.clock = clock
         self._hosts = hosts
-        self.disk = Disk(self.store_name, endpoint)
+        self.disk = Disk(self.store_name, endpoint, hosts.world.now)
         hosts.disks.by_name[self.store_name] = self.disk
         hosts.fronts[self.store_name] = endpoint
         self.backend = SimulatedBackend(hosts, endpoint)
@@ -206,7 +205,7 @@ class SimulatedAttached:
         if service is None:
             return False
         self._make((file.rpartition("/")[0],), service)
-        self.clock.sleep(self._hosts.world.rng.expovariate(1 / _COPY_S))
+        self.clock.sleep(self._hosts.world.rng.expovariate(1 / self._hosts.copy_s))
         giver = self._hosts.disks.reachable(target, source)
         taker = self._service(target)
         if giver is None or taker is None or taker.disk.is_full or file not in giver.files:
