@@ -293,7 +293,10 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
         run = _Run(
             world=world, hosts=hosts, fibers=fibers, faults=faults, users=users, outcome=outcome
         )
-        run.run()
+        try:
+            run.run()
+        except Exception:  # noqa: BLE001 - a state machine's: to be told
+            outcome.broken.append(traceback.format_exc(limit=-4))
     outcome.events, outcome.faults = world.events, faults.injected
     return outcome
 
@@ -369,7 +372,8 @@ class _Run:
         """Run until all workers have ended; whether they have, in time."""
         for worker in workers:
             self._run_to_end(worker, until_s)
-        for worker in workers:
+        background = [each for user in self.users.values() for each in user.session.threads]
+        for worker in (*workers, *background):
             if worker.error is not None:
                 text = "".join(traceback.format_exception(worker.error, limit=-4))
                 self.outcome.broken.append(text)
