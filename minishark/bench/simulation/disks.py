@@ -41,7 +41,7 @@ class File:
         return without_deleted(rows, item.deleted) if item.deleted else rows
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Disk:
     """The storage of one incarnation of a host, or of a session."""
 
