@@ -227,18 +227,34 @@ def test_few_imports_join_the_rooms() -> None:
     assert len(arrows) <= ARROWS_MAX, f"{len(arrows)} arrows:\n{listed}"
 
 
+def _loaded_with(module: str, modules: list[str]) -> set[str]:
+    """A module, and those of these modules that it or they import at their top."""
+    waiting, found = [module], set[str]()
+    while waiting:
+        next_ = waiting.pop()
+        if next_ not in found:
+            found.add(next_)
+            waiting += _top_imports(next_, modules)
+    return found
+
+
 def test_a_session_begins_before_heavy_imports() -> None:
     """Its processes start first: `connect` imports neither Arrow nor DuckDB before."""
-    modules = _modules("minishark")
-    waiting, found = ["minishark.session.connect"], set[str]()
-    while waiting:
-        module = waiting.pop()
-        if module not in found:
-            found.add(module)
-            waiting += _top_imports(module, modules)
-            packages = {name.split(".")[0] for name in _top_names(module)}
-            assert packages.isdisjoint({"pyarrow", "duckdb", "numpy", "cloudpickle"}), module
+    found = _loaded_with("minishark.session.connect", _modules("minishark"))
+    for module in found:
+        packages = {name.split(".")[0] for name in _top_names(module)}
+        assert packages.isdisjoint({"pyarrow", "duckdb", "numpy", "cloudpickle"}), module
     assert "minishark.cluster.local" in found
+
+
+def test_executors_start_without_what_starts_clusters() -> None:
+    """Each that dies is started again, and a query waits for it: half a second, most of imports."""
+    packages = ("minishark", "sparrow_core", "canary_core")
+    modules = [module for package in packages for module in _modules(package)]
+    found = _loaded_with("minishark.cluster.executor", modules)
+    needless = ("minishark.cluster.local", "minishark.cluster.joining", "canary_core.runtime")
+    assert [] == [module for module in found for each in needless if _is_in(module, each)]
+    assert "minishark.worker.run_task" in found
 
 
 def test_only_the_top_layers_use_the_front_door() -> None:

@@ -28,8 +28,9 @@ from minishark.cluster import wire
 from minishark.cluster.acquaintance import MetNodes, NodeFolders, awaited, placed_on, silent
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.folders import make_folders
-from minishark.cluster.joining import RefusedError, greet, open_schedulers, own_endpoint
+from minishark.cluster.joining import RefusedError, greet, open_schedulers
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.node import IDLE, service_address, store_of, this_host

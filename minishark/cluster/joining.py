@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError, load_keys
+from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.node import store_of
 from minishark.cluster.node_service import SESSION_PREFIX
@@ -49,20 +49,6 @@ def greet(connections: Connections, service: str, timeout_s: float | None = None
     if not isinstance(reply, Welcome):
         raise ClusterError(f"No minishark cluster at {service}.")
     return reply
-
-
-def own_endpoint(service: str, folder: Path, name: str) -> str:
-    """An endpoint for a socket of this program, by the transport of its cluster's service."""
-    # That is ipc in `folder`, or any tcp port on the network interface towards the service.
-    if service.startswith("ipc://"):
-        return f"ipc://{folder}/{name}.sock"
-    host, _, port = service.removeprefix("tcp://").partition("/")[0].rpartition(":")
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))  # looks up the route; UDP sends nothing
-            return f"tcp://{probe.getsockname()[0]}:*"
-    except OSError as error:
-        raise ClusterError(f"Can't reach {host}: {error}") from error
 
 
 def client_config(recovery_s: float = RECOVERY_S) -> ClientConfig:

@@ -7,12 +7,11 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cloudpickle
 
-from canary_core.runtime.mailbox import Mailbox, route_of
-from canary_core.runtime.worker import WorkerLoop
-from minishark.cluster.joining import own_endpoint
+from minishark.cluster.endpoints import own_endpoint
 from minishark.worker.functions import FunctionFailedError, Interrupted, UserCode
 from minishark.worker.program_files import ProgramFiles, serving
 from minishark.worker.protocol import ProgramJob, TaskProblem, WorkerFigures
@@ -20,6 +19,10 @@ from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.runtime.transport.keys import Keys
+
+if TYPE_CHECKING:
+    from canary_core.runtime.mailbox import Mailbox
+    from canary_core.runtime.worker import WorkerLoop
 
 _numbers = itertools.count()  # slots of one process may share their folder
 
@@ -44,6 +47,10 @@ class ProgramSlot:
         Raises:
             TaskError: the driver can't be unpickled here, or was cancelled.
         """
+        # Most executors never run one: what it needs is imported then.
+        from canary_core.runtime.mailbox import route_of  # noqa: PLC0415
+        from canary_core.runtime.worker import WorkerLoop  # noqa: PLC0415
+
         try:
             driver = cloudpickle.loads(job.driver)
         except Exception as error:  # it needs a module that is not here, or the like
@@ -75,6 +82,8 @@ class ProgramSlot:
 
     def _mailbox(self, controller: str) -> Mailbox:
         """A mailbox that is reached as the controller is: over tcp, too, if it has a tcp route."""
+        from canary_core.runtime.mailbox import Mailbox  # noqa: PLC0415 - see above
+
         path = self._folder / f"w{os.getpid()}-{next(_numbers)}.sock"
         tcp = own_endpoint(controller, self._folder, path.name) if controller else ""
         return Mailbox(path, self._host, tcp=tcp, keys=self._keys, rings=self._rings)

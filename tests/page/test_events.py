@@ -43,6 +43,29 @@ def test_a_reader_gets_each_event_once_or_learns_that_it_is_lost(
         assert seen == last
 
 
+def test_old_events_are_packed() -> None:
+    """All but the newest take a fraction of the memory, and are given back as they were."""
+    stream, plans = EventStream(4_096), "SELECT " + "x + " * 300 + "1"
+    emitted = [
+        kinds.QueryStarted(at=float(number), query=number, sql=f"{plans} + {number}")
+        for number in range(1_000)
+    ]
+    for event in emitted:
+        stream.emit(event)
+    assert (*emitted,) == stream.since(0).events
+    assert (*emitted[700:703],) == stream.since(700, 3).events
+    blocks = [block.events for block in stream._blocks]
+    assert sum(map(len, blocks)) < len(plans) * len(emitted) / 10
+
+
+def test_events_that_can_not_be_packed_are_kept() -> None:
+    stream = EventStream(100)
+    died = [kinds.NodeDied(at=1.0, node="node-0", reason=f"\udc80 {each}") for each in range(50)]
+    for event in died:
+        stream.emit(event)
+    assert (*died,) == stream.since(0).events
+
+
 def test_many_threads_emit_without_loss() -> None:
     stream = EventStream(10_000)
     threads = [

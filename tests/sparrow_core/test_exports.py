@@ -24,7 +24,7 @@ def test_a_child_process_imports_no_more_than_it_needs() -> None:
     """Each of them starts in a tenth of a second, and a query waits for the slowest."""
     program = (
         "import sys, sparrow_core.runtime.transport.process\n"
-        "heavy = ('sparrow_core.runtime.cluster', 'numpy', 'pyarrow')\n"
+        "heavy = ('sparrow_core.runtime.cluster', 'asyncio', 'numpy', 'pyarrow')\n"
         "print([m for m in heavy if m in sys.modules])"
     )
     found = subprocess.run(
