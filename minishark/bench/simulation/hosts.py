@@ -102,9 +102,7 @@ class Hosts(SimulatedCluster):
 
     def start_node(self, name: NodeName) -> None:
         """Start a node, or a dead one again: with an empty disk."""
-        disk = Disk(
-            home=f"{name}.{next(self._homes)}", endpoint=name, since_s=self.world.now
-        )
+        disk = Disk(home=f"{name}.{next(self._homes)}", endpoint=name, since_s=self.world.now)
         self.disks.by_name[name] = disk
         service = self.services[name] = Service(name, disk)
         super().start_node(name)
