@@ -288,7 +288,7 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     world.run(_STARTED_S)
     for front in fronts:
         session = SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front)
-        users[front] = _User(session, faults, outcome, front)
+        users[front] = _User(session, faults, outcome, f"{front} {script.seed}")
     with contextlib.closing(fibers):
         run = _Run(
             world=world, hosts=hosts, fibers=fibers, faults=faults, users=users, outcome=outcome

@@ -34,7 +34,7 @@ _WRITES = (
     "rewrite",
 )
 _WRITTEN = {"keep": KEPT, "refresh": KEPT, "release": KEPT, "rewrite": FILE}
-_IN_BURSTS = (*_CHANGES, *_CHANGES, "rewrite")
+_BURSTS = (_CHANGES, _CHANGES, _CHANGES, (*_CHANGES, "rewrite"), ("rewrite",))
 _WITH_BURSTS = 0.5  # the share of faults that come about when a burst does
 FAULTS = (
     "kill_executor",
@@ -207,10 +207,10 @@ def _writer(
 
 
 def _burst(rng: Random, size: int, at_s: float) -> list[Statement]:
-    """Changes of one table, mostly, soon after one another."""
-    table, lasts_s = rng.choice(TABLES), rng.choice((0.05, 0.5, 2.0))
+    """Changes of one table or of the file, soon after one another."""
+    kinds, table, lasts_s = rng.choice(_BURSTS), rng.choice(TABLES), rng.choice((0.05, 0.5, 2.0))
     begins_s = sorted(at_s + rng.uniform(0.0, lasts_s) for _ in range(size))
-    return [replace(write(rng, rng.choice(_IN_BURSTS), table), begins_s=each) for each in begins_s]
+    return [replace(write(rng, rng.choice(kinds), table), begins_s=each) for each in begins_s]
 
 
 def _statement(rng: Random, writes: float) -> Statement:
