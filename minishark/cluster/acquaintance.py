@@ -6,7 +6,7 @@ home is what tells it from the one of its name before it: a restarted node has a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,6 +17,7 @@ from minishark.worker.protocol import StoreLocation
 
 _NODES_STEP_S = 0.05
 _LOCALITY_WAIT_S = 1.0
+_REMOVED_MAX = 256  # folders of which a node that was not known may have some
 
 Nodes = TypeVar("Nodes", bound=Collection[object])
 Place = TypeVar("Place")
@@ -90,10 +91,18 @@ class NodeFolders:
 
     made: dict[str, None] = field(default_factory=dict)
     by_home: dict[str, dict[str, None]] = field(default_factory=dict)  # those that a node has
+    # Those that are wanted no more, and that a node may have: it did not answer, or was not known
+    # yet when it ran tasks that made them.
+    left: dict[str, dict[str, None]] = field(default_factory=dict)
+    _removed: dict[str, None] = field(default_factory=dict)  # the last ones, of all nodes
 
     def make(self, folders: Iterable[str]) -> None:
         """Folders are wanted on every node."""
+        folders = tuple(folders)
         self.made.update(dict.fromkeys(folders))
+        for known in (self._removed, *list(self.left.values())):
+            for folder in folders:
+                known.pop(folder, None)
 
     def are_at(self, homes: Iterable[str], folders: Iterable[str]) -> bool:
         """Whether nodes have made folders."""
@@ -103,30 +112,59 @@ class NodeFolders:
         """A node has made folders."""
         self.by_home.setdefault(home, {}).update(dict.fromkeys(folders))
 
-    def remove(self, folders: Iterable[str]) -> None:
-        """Folders are wanted no more."""
+    def remove(self, folders: Iterable[str], homes: Iterable[str]) -> None:
+        """Folders are wanted no more; these nodes and those that have made any may have them."""
+        folders = tuple(folders)
+        for home in dict.fromkeys((*homes, *list(self.by_home))):
+            self._left_at(home).update(dict.fromkeys(folders))
+        self._removed.update(dict.fromkeys(folders))
+        for folder in list(self._removed)[:-_REMOVED_MAX]:
+            self._removed.pop(folder, None)
         for folder in folders:
             self.made.pop(folder, None)
             for at in list(self.by_home.values()):
                 at.pop(folder, None)
 
+    def _left_at(self, home: str) -> dict[str, None]:
+        return self.left.setdefault(home, dict(self._removed))
+
+    def removed_at(self, homes: Iterable[str], folders: Sequence[str]) -> None:
+        """Nodes have removed folders."""
+        for home in homes:
+            at = self._left_at(home)
+            for folder in folders:
+                at.pop(folder, None)
+
+    def keep(self, homes: Collection[str]) -> None:
+        """Forget what other nodes have: they are gone, and have removed their files."""
+        for known in (self.by_home, self.left):
+            for home in [home for home in list(known) if home not in homes]:
+                known.pop(home, None)
+
     def complete(
-        self, home: str, make: Callable[[str], bool], remove: Callable[[str], object]
+        self, home: str, make: Callable[[str], bool], remove: Callable[[Sequence[str]], bool]
     ) -> None:
-        """Make the folders at a node that has missed a request: restarted, or silent at the time.
+        """Make and remove folders at a node that was not there when all did, or did not answer.
 
         Args:
             home: the node's.
             make: makes a folder there; whether the node has answered.
-            remove: removes one there.
+            remove: removes some there, likewise.
         """
         at = self.by_home.setdefault(home, {})
+        if left := list(self._left_at(home)):
+            if not remove(left):
+                return
+            self.removed_at((home,), left)
+            for folder in left:
+                if folder in self.made:  # made again meanwhile, before or after that
+                    at.pop(folder, None)
         for folder in [each for each in list(self.made) if each not in at]:
             if not make(folder):
                 return  # do not wait for each folder of a silent node
             at[folder] = None
-            if folder not in self.made:  # removed meanwhile
-                remove(folder)
+            if folder not in self.made and not remove([folder]):  # removed meanwhile
+                self._left_at(home)[folder] = None
 
 
 @dataclass(slots=True)
@@ -139,6 +177,11 @@ class MetNodes(Generic[Place]):
         """These live now."""
         kept = {name: met for name, met in self._met.items() if now_s < met[1] + CUT_OFF_MAX_S}
         self._met = kept | {name: (place, now_s) for name, place in live.items()}
+
+    @property
+    def places(self) -> list[Place]:
+        """Where they may be still."""
+        return [place for place, _ in self._met.values()]
 
     def last(self, name: str) -> Place | None:
         """Where a node was."""

@@ -296,10 +296,13 @@ class AttachedCluster:
     def remove_folder(self, *folders: str) -> None:
         for folder in folders:
             self.paths.remove(folder, (self.store_name,))
-        self._node_folders.remove(folders)
-        # A node that does not answer removes the folders when the session ends.
+        nodes = self._nodes()
+        self._node_folders.remove(folders, [node.memory for node in nodes])
+        # A node that does not answer is asked again when it does.
         with contextlib.suppress(ResourceError, ClusterError):
-            self._ask_nodes(wire.RemoveFolder(folders[0], folders[1:]))
+            replies = self._ask_nodes(wire.RemoveFolder(folders[0], folders[1:]))
+            answered = [node.memory for node in nodes if node.service in replies]
+            self._node_folders.removed_at(answered, folders)
 
     def _make_missing_folders(self) -> None:
         for node in self._nodes():
@@ -310,7 +313,7 @@ class AttachedCluster:
         self._node_folders.complete(
             node.memory,
             lambda folder: self._call(node, wire.MakeFolder(folder)),
-            lambda folder: self._call(node, wire.RemoveFolder(folder)),
+            lambda some: self._call(node, wire.RemoveFolder(some[0], tuple(some[1:]))),
         )
 
     def _call(self, node: StoreLocation, request: wire.Request) -> bool:
@@ -353,6 +356,7 @@ class AttachedCluster:
                     self._keep, released=released, schedulers=self._sparrow.live_schedulers
                 )
                 self._meet()
+                self._node_folders.keep([place.memory for place in self._met.places])
                 self._learn(self._kept(beat))
                 self._make_missing_folders()
                 self._remote_files.remove_unwanted()

@@ -174,18 +174,18 @@ class Replicator:
         # The table may be dropped or replaced during the copy: `moved` checks for that.
         for file in partition.files:
             self._farewells.keep(file, copy.target)
-        if not all(self.cluster.copy_file(f, copy.source, copy.target) for f in partition.files):
-            return
-        if self.moved(copy.table, copy.index, (copy.target,), (*gone, *copy.leaves)):
+        files = partition.files
+        is_whole = all(self.cluster.copy_file(f, copy.source, copy.target) for f in files)
+        if is_whole and self.moved(copy.table, copy.index, (copy.target,), (*gone, *copy.leaves)):
             # Whoever begins after this plans with the new locations.
             for node in copy.leaves:
                 for file in partition.files:
                     self._farewells.give_up(file, node, self.cluster.open_folders)
         elif any(table.folder == copy.table.folder for table in self.tables()):
-            # The partition has other files by now: what was copied is of no use.
+            # The partition has other files by now, or some did not arrive: what did is of no use.
             for file in partition.files:
                 self._farewells.give_up(file, copy.target, self.cluster.open_folders)
-        else:
+        else:  # the table was dropped: copying has made its folder again
             self.cluster.remove_folder(copy.table.folder)
 
 

@@ -408,8 +408,7 @@ class Tables:
                 raise lost
             origin = known.origin
             if not _is_unchanged(origin):
-                why = f", and {origin.source.name} has changed since"
-                raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
+                raise _without_source(lost, origin)
             self.warn(f"Table {table.name} was lost with its nodes, and is loaded again.")
             # If a statement has changed or dropped the table meanwhile, its version stays: whoever
             # waits for the rows plans again.
@@ -417,15 +416,30 @@ class Tables:
                 if table.version:
                     self._restore_changed(table, known, lost)
                 else:
-                    self._load_again(table, known)
+                    self._load_again(table, known, lost)
 
-    def _load_again(self, table: Table, known: _Loaded) -> None:
+    def _load_again(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
         with self.folder() as folder:
-            loaded = self.build(
-                table.name, folder, known.origin.source, known.layout, pieces=known.pieces
-            )
+            loaded = self._built_again(table, folder, known, lost)
             self.repeats(loaded, self.content(table))
             self.publish(loaded, replace=True, restores=table)
+
+    def _built_again(
+        self, table: Table, folder: str, known: _Loaded, lost: PartitionsLostError
+    ) -> Table:
+        """The rows that a table was loaded with, in a folder; raises `lost` if they have changed.
+
+        They may do so after somebody has looked, and until the load begins.
+        """
+        source, layout = known.origin.source, known.layout
+        loaded = self.build(table.name, folder, source, layout, pieces=known.pieces)
+        is_same = self._origins[folder].origin.version == known.origin.version
+        if folder == table.folder:
+            self._origins[folder] = known
+        if not is_same:
+            self.retire({partition.file: partition.locations for partition in loaded.partitions})
+            raise _without_source(lost, known.origin)
+        return loaded
 
     def _restore_changed(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
         """Load lost files of a table again that statements have changed since.
@@ -434,9 +448,7 @@ class Tables:
         known by its place. Rows that were added are on other nodes or in the session's own store.
         """
         with self._into(table):
-            loaded = self.build(
-                table.name, table.folder, known.origin.source, known.layout, pieces=known.pieces
-            )
+            loaded = self._built_again(table, table.folder, known, lost)
         files = [partition.file for partition in loaded.partitions]
         partitions, unused, there = list(table.partitions), {*files}, readable(self.cluster)
         for i, old in enumerate(table.partitions):
@@ -620,6 +632,12 @@ def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> t
             known = ", ".join(found.values())
             raise CatalogError(f"Table {table} has no column {name!r}; its columns are {known}.")
     return tuple(found[name.lower()] for name in names)
+
+
+def _without_source(lost: PartitionsLostError, origin: Origin) -> PartitionsLostError:
+    """What to raise for lost partitions whose source has other rows by now."""
+    why = f", and {origin.source.name} has changed since"
+    return PartitionsLostError(lost.table, lost.partitions, lost.files, why)
 
 
 def _is_unchanged(origin: Origin) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -89,6 +89,8 @@ class Scans:
     reads: Mapping[str, tuple[bytes, ...]]  # pickled `SplitRead`s
     hold: Hold  # keeps files of object stores here
     access: StoreAccess = FROM_ENVIRONMENT  # how these are reached
+    # Raises FileReplacedError if a file of this machine is not as it was.
+    check: Callable[[StoredFile], None] = check_unchanged
     streams: dict[str, SplitStream] = field(default_factory=dict)  # Arrow data, by names of it
     relations: dict[str, str] = field(default_factory=dict)  # SQL over files and over that
     # The parts of each input, by its name: streams, and None for files.
@@ -132,7 +134,7 @@ class Scans:
 
     def _check(self) -> None:
         for file in self._files:
-            check_unchanged(file)
+            self.check(file)
 
     def _relation(self, name: str, reads: Sequence[SplitRead]) -> str:
         parts = []

@@ -196,6 +196,8 @@ class ConstrainedPlacer(Placer):
             if node in task.preferred_nodes and task_id not in listed
         ]
         self._lists.setdefault(node, deque()).extend(late)
+        for task_id in late:
+            self._reserved_on.setdefault(task_id, []).append(node)
         pooled = policy.reservation_count(len(self._pool), self._probe_ratio)
         return +(Counter({node: len(late)}) + Counter(_part(node, pooled, nodes)))
 

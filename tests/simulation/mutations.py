@@ -15,9 +15,11 @@ from minishark.bench.simulation.attached import SimulatedAttached
 from minishark.catalog import Partition, Table
 from minishark.query.stage_graph import StageGraph
 from minishark.tables import tables as tables_module
+from minishark.tables.cached import CachedTables
 from minishark.tables.deltas import DeltaWriter
 from minishark.tables.replication import Replicator
 from minishark.tables.tables import Tables
+from minishark.worker.scans import Scans
 from sparrow_core.machines.node_monitor import NodeMonitor
 
 
@@ -122,6 +124,16 @@ def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tables, "_forget", forget)
 
 
+def files_are_read_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """A task that reads a file doesn't look whether it is what it was, and still is."""
+    patch.setattr(Scans, "_check", lambda self: None)
+
+
+def released_rows_stay(patch: pytest.MonkeyPatch) -> None:
+    """Kept rows are not dropped when nobody holds them any more."""
+    patch.setattr(CachedTables, "sweep", lambda self: None)
+
+
 MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     lost_outputs_stay_lost,
     readers_of_varying_stages_stay,
@@ -134,4 +146,6 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     added_rows_are_not_restored,
     tasks_die_with_their_executor,
     dropped_tables_keep_their_files,
+    files_are_read_without_a_look,
+    released_rows_stay,
 )

@@ -16,7 +16,7 @@ from minishark.bench.simulation.queries import Query
 from minishark.bench.simulation.session import SimulatedSession
 from minishark.bench.simulation.work import batch_of
 from minishark.catalog import Table
-from minishark.errors import MinisharkError, PartitionsLostError
+from minishark.errors import DataError, MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.world import World
@@ -317,11 +317,36 @@ def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=2, replicas=1))
         session.keep("c", Query("rows", ("t",)), Layout(partitions=2, replicas=1))
-        kept = session.tables.catalog.get(session.kept["c"].name)
+        kept = session.tables.catalog.get(session.kept["c"])
         files = [file for part in kept.partitions for file in part.files]
         session.restore(PartitionsLostError(kept.name, (0, 1), files))
         session.create("t", ((1, 1),), Layout(partitions=2, replicas=1))
         with pytest.raises(PartitionsLostError, match="might give other rows"):
             session.query(Query("rows", ("c",)))
+
+    bed.run(steps)
+
+
+def test_table_of_a_file_that_is_replaced_while_it_is_loaded_again(bed: Bed) -> None:
+    """Its rows are those that it was loaded with, or lost: never those of another version."""
+    session = bed.session
+
+    def steps() -> None:
+        answers = 0
+        for tenths in range(40):
+            session.write_file("f", ROWS)
+            session.load("t", "f", Layout(partitions=2, replicas=1))
+            file = session.tables.catalog.get("t").partitions[0].file
+            for service in bed.hosts.services.values():
+                service.disk.files.pop(file, None)
+            lost = PartitionsLostError("t", (0,), (file,))
+            restoring = bed.fibers.start("front0", lambda lost=lost: session.tables.restore(lost))  # type: ignore[misc]
+            session.clock.sleep(tenths / 10_000)
+            session.write_file("f", ((1, 1),))
+            with contextlib.suppress(PartitionsLostError, DataError):
+                bed.fibers.join([restoring])
+                assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
+                answers += 1
+        assert answers < 40
 
     bed.run(steps)

@@ -40,13 +40,6 @@ def test_histories(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "statements", "faults"), [(306, 40, 16), (1046, 80, 12)])
-def test_histories_that_failed(seed: int, statements: int, faults: int) -> None:
-    """Their causes are mended; `test_found` has each as a few steps."""
-    assert history(seed, statements, faults).complaints == []
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_ten_thousand_queries() -> None:
     """Many more of them."""

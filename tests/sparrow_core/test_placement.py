@@ -103,6 +103,34 @@ def test_tasks_survive_the_loss_of_a_node(
     assert dead not in [node for _, node in placed]
 
 
+@given(preferences, st.lists(st.sampled_from(NODES), max_size=12), st.integers(0, 10**6))
+def test_nodes_come_and_go_while_tasks_wait(
+    wanted: list[tuple[NodeName, ...]], changes: list[NodeName], seed: int
+) -> None:
+    """Tasks may run anywhere as long as no node that they prefer is there."""
+    rng = Random(seed)
+    tasks = [TaskSpec(task_id, b"", nodes, 99.0) for task_id, nodes in enumerate(wanted)]
+    placer = ConstrainedPlacer(rng, 2.0)
+    alive = list(NODES[:2])
+    reserved = Counter(placer.place(tasks, alive))
+    for node in changes:
+        asks = rng.choice(sorted(+reserved))
+        taken = placer.take(asks, rng.randint(0, 1))
+        reserved[asks] -= len(taken)
+        if node not in alive:
+            alive.append(node)
+            reserved.update(placer.node_joined(node, len(alive)))
+        elif len(alive) > 1:
+            alive.remove(node)
+            reserved.update(placer.node_lost(node, reserved.pop(node, 0), alive))
+        for task in taken:  # each is lost, and placed again
+            reserved.update(placer.place([task], alive, [asks]))
+        assert placer.covered(reserved)
+    placed = drain(placer, reserved, rng)
+    assert list(range(len(tasks))) == sorted(task_id for task_id, _ in placed)
+    assert {node for _, node in placed} <= {*alive}
+
+
 def test_a_node_shares_what_it_learned_with_other_tasks_of_the_job() -> None:
     """A task that merely lists a node may be served by another task's reservation there."""
     placer = ConstrainedPlacer(Random(SEED), 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,3 +47,26 @@ def test_a_node_that_falls_silent_keeps_no_other_waiting(monkeypatch: pytest.Mon
     assert ["dead", "alive", "alive", "alive"] == found
     made = {home: [*folders] for home, folders in cluster._node_folders.by_home.items()}
     assert {"/dead": [], "/alive": ["t/0", "t/1", "t/2"]} == made
+
+
+def test_a_node_removes_what_it_has_missed() -> None:
+    """It did not answer, or was not known yet; what was made again stays."""
+    folders, asked, answers = NodeFolders(), list[str](), [False, True, True]
+
+    def remove(some: Sequence[str]) -> bool:
+        asked.extend(some)
+        return answers.pop(0)
+
+    folders.make(("q/0", "t/0"))
+    folders.made_at("/cut off", ("q/0", "t/0"))
+    folders.remove(("q/0", "t/0"), ["/alive", "/cut off"])
+    folders.removed_at(["/alive"], ("q/0", "t/0"))
+    folders.make(("t/0",))
+    for _ in range(3):
+        folders.complete("/cut off", lambda _: True, remove)
+    assert asked == ["q/0", "q/0"]
+    folders.complete("/new", lambda _: True, remove)
+    folders.complete("/alive", lambda _: True, remove)
+    assert asked == ["q/0"] * 3
+    folders.keep(["/alive"])
+    assert [*folders.by_home] == [*folders.left] == ["/alive"]

@@ -26,7 +26,6 @@ from sparrow_core.runtime.client_actor import ClientActor
 from sparrow_core.runtime.specs import start_of
 
 _ANSWER_S = 0.001
-_COPY_S = 0.05  # mean time of a copy
 _CALL_S = 2.0  # how long a request waits for nodes that are silent
 _KEEP_EVERY_S = 1.0
 _POLL_S = 0.5
@@ -78,7 +77,7 @@ class SimulatedAttached:
         self.endpoint = endpoint
         self.clock = clock
         self._hosts = hosts
-        self.disk = Disk(self.store_name, endpoint)
+        self.disk = Disk(home=self.store_name, endpoint=endpoint, since_s=hosts.world.now)
         hosts.disks.by_name[self.store_name] = self.disk
         hosts.fronts[self.store_name] = endpoint
         self.backend = SimulatedBackend(hosts, endpoint)
@@ -194,8 +193,12 @@ class SimulatedAttached:
     def remove_folder(self, *folders: str) -> None:
         for folder in folders:
             self.disk.remove_folder(folder)
-        self._node_folders.remove(folders)
-        self._ask(tuple(self.homes()), lambda service: [*map(service.disk.remove_folder, folders)])
+        homes = self.homes()
+        self._node_folders.remove(folders, homes.values())
+        answered = self._ask(
+            tuple(homes), lambda service: [*map(service.disk.remove_folder, folders)]
+        )
+        self._node_folders.removed_at([homes[name] for name in answered], folders)
 
     def copy_file(self, file: str, source: str, target: str) -> bool:
         homes = self.homes()
@@ -206,7 +209,7 @@ class SimulatedAttached:
         if service is None:
             return False
         self._make((file.rpartition("/")[0],), service)
-        self.clock.sleep(self._hosts.world.rng.expovariate(1 / _COPY_S))
+        self.clock.sleep(self._hosts.world.rng.expovariate(1 / self._hosts.copy_s))
         giver = self._hosts.disks.reachable(target, source)
         taker = self._service(target)
         if giver is None or taker is None or taker.disk.is_full or file not in giver.files:
@@ -235,6 +238,7 @@ class SimulatedAttached:
             self.clock.sleep(_KEEP_EVERY_S)
             self._silent.clear()
             self._meet()
+            self._node_folders.keep(self._met.places)
             released, now = self._released, self._hosts.world.now
             self._ask(tuple(self.homes()), partial(self._keep, released, now))
             self._make_missing_folders()
@@ -250,7 +254,7 @@ class SimulatedAttached:
         self._node_folders.complete(
             home,
             lambda folder: bool(self._ask((name,), partial(self._make, (folder,)))),
-            lambda folder: self._ask((name,), partial(_remove, folder)),
+            lambda some: bool(self._ask((name,), partial(_remove, some))),
         )
 
     def close(self) -> None:
@@ -269,5 +273,6 @@ class SimulatedAttached:
         raise AttributeError(message)
 
 
-def _remove(folder: str, service: Service) -> None:
-    service.disk.remove_folder(folder)
+def _remove(folders: Sequence[str], service: Service) -> None:
+    for folder in folders:
+        service.disk.remove_folder(folder)

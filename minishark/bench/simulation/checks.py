@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from minishark.bench.simulation.faults import Faults
 from minishark.bench.simulation.hosts import Hosts
+from minishark.bench.simulation.script import FAULTS
 from minishark.catalog import Table
 from minishark.errors import ClusterError, MinisharkError, PartitionsLostError, ResourceError
 from minishark.query.inputs import partition_slices
+from minishark.tables.cached import CachedTables
 
-_FULL = "full_disk"
+LASTS_S = 10.0  # so long after a fault's end, statements that begin then may fail because of it
+_FULL = frozenset({"full_disk"})
 _APART = frozenset({"cut_one_way", "separate"})
+_SILENT = frozenset(FAULTS) - {"full_disk", "lost_file", "lost_output", "join", "drift"}
 _IDLE = ("nodes", "executors", "slots_free", "slots_idle", "schedulers_silent")
 
 
-def unexcused(error: MinisharkError, faults: Faults) -> str:
-    """Why faults can't be the reason of a statement's failure; empty if they can."""
+def unexcused(error: MinisharkError, faults: Faults, began_s: float) -> str:
+    """Why faults can't be the reason of a statement's failure; empty if they can.
+
+    Args:
+        error: how the statement has failed, just now.
+        faults: what has gone wrong so far.
+        began_s: when the statement began.
+    """
+    first_s, last_s = began_s - LASTS_S, faults.world.now
     match error:
         case PartitionsLostError():
-            if not _APART.isdisjoint(faults.kinds):
+            if faults.within(_APART, first_s, last_s):
                 return ""  # tasks may run for seconds where they can't read what the session can
             never = [file for file in error.files if file not in faults.destroyed]
             return f"no fault has taken {never[0]}" if never else ""
         case ResourceError():
-            return "" if _FULL in faults.kinds else "no disk was full"
+            return "" if faults.within(_FULL, first_s, last_s) else "no disk was full"
         case ClusterError():
-            return "" if faults.kinds else "there was no fault"
+            return "" if faults.within(_SILENT, first_s, last_s) else "all answered"
     # An output that is lost is computed again, far more often than there are faults.
     return "no fault makes a statement fail so"
 
@@ -49,6 +60,24 @@ def misplaced(tables: Iterable[Table], hosts: Hosts, faults: Faults) -> Iterator
                 yield f"partition {partition.index} of {table.name} has {held} of {wanted} replicas"
 
 
+def claims(tables: Iterable[Table], hosts: Hosts, faults: Faults) -> Iterator[str]:
+    """What the catalog says of nodes that was never so, at any moment.
+
+    A node may have come back empty without the session's knowing. But one that has run since before
+    a file was written either has it, or the catalog must not say so.
+    """
+    disks = hosts.disks.by_name
+    for table in tables:
+        for item in (item for part in table.partitions for item in partition_slices(part)):
+            for place in item.locations:
+                disk = disks.get(place)
+                if disk is None or item.file in disk.files or item.file in faults.lost:
+                    continue
+                found = (each.files.get(item.file) for each in disks.values())
+                if any(file is not None and disk.since_s < file.made_s for file in found):
+                    yield f"{place} counts as holder of {item.file}, of {table.name}"
+
+
 def left_behind(hosts: Hosts) -> Iterator[str]:
     """What is still held anywhere, after all sessions have ended."""
     for name, service in hosts.services.items():
@@ -67,3 +96,10 @@ def strays(session: str, tables: Iterable[Table], hosts: Hosts) -> Iterator[str]
         for folder in service.disk.folders:
             if folder.startswith(f"{session}/") and folder not in known:
                 yield f"{name} still has {folder}"
+
+
+def unheld(cached: CachedTables, held: Collection[str]) -> Iterator[str]:
+    """Kept rows of a session that has no open query, which no user holds any more."""
+    for table in cached:
+        if table.name not in held:
+            yield f"{table.name} is kept, though nobody holds it"

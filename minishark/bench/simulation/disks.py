@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from minishark.bench.simulation.files import SharedFiles
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import with_numbers, without_deleted
@@ -29,6 +30,7 @@ class File:
 
     schema: pa.Schema
     batches: tuple[pa.RecordBatch, ...]
+    made_s: float
 
     def read(self, item: FileSlice) -> pa.Table:
         """The rows of a slice as its reader wants them."""
@@ -39,12 +41,13 @@ class File:
         return without_deleted(rows, item.deleted) if item.deleted else rows
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Disk:
     """The storage of one incarnation of a host, or of a session."""
 
     home: str  # a name that no other has
     endpoint: str  # the process that serves its files
+    since_s: float = 0.0  # when it was empty
     folders: dict[str, None] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
     is_full: bool = False
@@ -68,6 +71,7 @@ class Disks:
     def __init__(self, world: World) -> None:
         self.world = world
         self.by_name: dict[str, Disk] = {}
+        self.shared = SharedFiles()
 
     def reachable(self, reader: str, name: str) -> Disk | None:
         """The disk of a node or session, if the process `reader` gets answers from there now."""
@@ -139,7 +143,7 @@ class SimulatedStore(Store):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
         batches = tuple(batch for group in groups for batch in group)
         assert file not in disk.files, "no two attempts write the same file"
-        disk.files[file] = File(schema, batches)
+        disk.files[file] = File(schema, batches, self._disks.world.now)
         rows, size = (sum(getattr(b, name) for b in batches) for name in ("num_rows", "nbytes"))
         return StoredFile(Path(file), bytes=size, rows=rows, on_disk=False)
 

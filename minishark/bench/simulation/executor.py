@@ -6,7 +6,7 @@ its node may die, its job be cancelled, and what it has read be removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, assert_never
@@ -15,7 +15,9 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.bench.simulation.disks import Disks, SimulatedStore
+from minishark.bench.simulation.files import Scan
 from minishark.bench.simulation.work import Row, batch_of, divided, evaluated, rows_of
+from minishark.sources.contract import FileSplit
 from minishark.worker.protocol import (
     BucketSlice,
     OutputKind,
@@ -75,6 +77,7 @@ class _Task:
     stage: StageTask
     payload: TaskPayload
     next: Callable[[_Task], bool]  # whether the task is over then
+    scan: Scan | None = None
     rows: Sequence[Row] = ()
     columns: int = 2
     stored: StoredFile | None = None
@@ -160,11 +163,24 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         return SimulatedStore(self.disks, self.node, endpoint_of(self.address))
 
     def _read(self, task: _Task) -> bool:
+        reads = task.payload.reads
+        if any(map(_is_of_files, reads.values())):
+            task.scan, task.next = Scan(self.disks.shared, reads), self._scan
+            return False
+        rows = {
+            name: [row for each in pickled for row in _split_rows(each)]
+            for name, pickled in reads.items()
+        }
+        return self._run(task, rows)
+
+    def _scan(self, task: _Task) -> bool:
+        assert task.scan is not None
+        return task.scan.read() and self._run(task, task.scan.rows)
+
+    def _run(self, task: _Task, read: Mapping[str, Sequence[Row]]) -> bool:
         named = {**task.stage.shared_inputs, **task.payload.inputs}
         tables = dict(zip(named, self._store.read_all([*named.values()]), strict=True))
-        inputs = {name: rows_of(table) for name, table in tables.items()}
-        for name, reads in task.payload.reads.items():
-            inputs[name] = [row for read in reads for row in _split_rows(read)]
+        inputs = {**read, **{name: rows_of(table) for name, table in tables.items()}}
         columns = max((table.num_columns for table in tables.values()), default=2)
         task.rows = evaluated(task.stage.sql, [inputs[name] for name in sorted(inputs)])
         task.columns = columns if len(inputs) == 1 else 2
@@ -208,6 +224,11 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         held = self._store.replicate(task.stored, task.outcome.file, task.payload.replicas)
         task.outcome = structs.replace(task.outcome, locations=held, statistics=STATISTICS)
         return True
+
+
+def _is_of_files(pickled: Sequence[bytes]) -> bool:
+    splits = (split for each in pickled for split in unpickled_read(each).splits)
+    return isinstance(next(splits, None), FileSplit)
 
 
 def _split_rows(pickled: bytes) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -26,7 +26,7 @@ class Faults:
     fronts: Sequence[str]  # the processes of sessions
     kill_session: Callable[[str], None]  # that of this process
     injected: int = 0
-    kinds: dict[str, None] = field(default_factory=dict)  # of those that were injected
+    spans: list[tuple[str, float, float]] = field(default_factory=list)  # kinds, begins, ends
     lost: set[str] = field(default_factory=set)  # files that vanished from a disk
     destroyed: set[str] = field(default_factory=set)  # files that vanished somewhere, in any way
     ends_s: float = 0.0  # when the last one has ended
@@ -42,7 +42,14 @@ class Faults:
         until_s = self.world.now + fault.for_s
         getattr(self, f"_{fault.kind}")(fault.target, until_s)
         self.injected += 1
-        self.kinds[fault.kind] = None
+        self.spans.append((fault.kind, self.world.now, until_s))
+
+    def within(self, kinds: Collection[str], first_s: float, last_s: float) -> bool:
+        """Whether one of these kinds was there at some moment from one time to another."""
+        return any(
+            kind in kinds and begin_s <= last_s and first_s <= end_s
+            for kind, begin_s, end_s in self.spans
+        )
 
     def _node(self, target: int) -> NodeName | None:
         alive = self.hosts.alive

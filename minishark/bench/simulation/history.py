@@ -9,22 +9,31 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
-from minishark.bench.simulation.checks import left_behind, misplaced, strays, unexcused
+from minishark.bench.simulation.checks import (
+    LASTS_S,
+    claims,
+    left_behind,
+    misplaced,
+    strays,
+    unexcused,
+    unheld,
+)
 from minishark.bench.simulation.disks import Disks
 from minishark.bench.simulation.faults import Faults
 from minishark.bench.simulation.fibers import Fiber, Fibers
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.model import Model, updated
 from minishark.bench.simulation.queries import Query
-from minishark.bench.simulation.script import KEPT, TABLES, Script, Statement, write
+from minishark.bench.simulation.script import FILE, KEPT, TABLES, Script, Statement, write
 from minishark.bench.simulation.session import SimulatedSession
 from minishark.errors import (
     CatalogError,
+    DataError,
     MinisharkError,
     PartitionsLostError,
     QueryCancelledError,
@@ -33,10 +42,10 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import Trace, World
 
 _STARTED_S = 0.3
-_CALM_S = 10.0  # from the last fault until no statement may fail any more
 _HANG_S = 400.0  # from the last fault until all statements must have ended
 _MERGED_S = 5.0  # until what was being merged at the end of the statements has been
 _LOOK_S = 1.0
+_TOLD_MAX = 5  # of one kind
 _LEASES_S = 140.0  # until the files are gone of sessions whose end a node has not heard of
 
 
@@ -81,6 +90,7 @@ class _User:
         self.outcome = outcome
         self.model = Model()
         self.doing: dict[str, str] = {}  # the statement of each thread
+        self._kept = Query("rows", TABLES[:1])  # whose rows were kept last
         self._rng = Random(seed)
         self.is_calm: Callable[[], bool] = lambda: False
 
@@ -88,12 +98,16 @@ class _User:
         """Create the tables."""
         for name in TABLES:
             self.run(write(self._rng, "create", name), "writer")
+        self.run(write(self._rng, "rewrite", FILE), "writer")
         self.run(write(self._rng, "keep", KEPT), "writer")
 
     def work(self, statements: tuple[Statement, ...], thread: str) -> None:
         """Run statements one after the other, with pauses."""
         for each in statements:
-            self.session.clock.sleep(self._rng.expovariate(1 / self.outcome.script.pause_s))
+            pause_s = self._rng.expovariate(1 / self.outcome.script.pause_s)
+            if each.begins_s is not None:
+                pause_s = max(0.0, each.begins_s - self.session.hosts.world.now)
+            self.session.clock.sleep(pause_s)
             self.run(each, thread)
         self.doing.pop(thread, None)
 
@@ -110,10 +124,14 @@ class _User:
             else:
                 self._write(statement)
         except MinisharkError as error:
-            self._failed(statement, error, first, was_calm=was_calm)
+            self._failed(statement, error, first, began_s=began_s, was_calm=was_calm)
         except Exception:  # noqa: BLE001 - to be told
             self.outcome.broken.append(f"{statement}: {traceback.format_exc(limit=-4)}")
         is_over.append(True)
+        if thread == "writer" and len(self.outcome.misplaced) < _TOLD_MAX:
+            tables = tuple(self.session.tables.catalog)
+            found = claims(tables, self.session.hosts, self.faults)
+            self.outcome.misplaced += [f"{text}, after {statement}" for text in found]
         self.outcome.took_s.append(world.now - began_s)
 
     def _cancelled_soon(self, statement: Statement) -> list[bool]:
@@ -136,10 +154,9 @@ class _User:
         self.model.seen(statement, first, self.session.query(statement.query))
 
     def _write(self, statement: Statement) -> None:
-        needs = (*statement.query.tables,) if statement.kind in ("store", "keep") else ()
-        if statement.kind not in ("create", "store", "keep"):
-            needs = (statement.table,)
-        if not all(name in self.model.now for name in needs):
+        if statement.kind == "refresh":
+            statement = replace(statement, query=self._kept)
+        if not all(name in self.model.now for name in _needs(statement)):
             return
         self.outcome.writes += 1
         done = None
@@ -149,6 +166,11 @@ class _User:
             done = statement
         finally:
             self.model.end(done)
+            if done is None and statement.kind == "refresh":
+                # Whoever needs the rows computes them, of what their tables have then.
+                self.model.end(replace(statement, kind="forget"))
+                self.session.release(statement.table)
+                self.model.end(replace(statement, kind="release"))
 
     def _change(self, statement: Statement) -> None:
         session, name = self.session, statement.table
@@ -157,8 +179,17 @@ class _User:
                 session.create(name, statement.rows, statement.layout)
             case "store":
                 session.store(name, statement.query, statement.layout)
+            case "load":
+                session.load(name, FILE, statement.layout)
+            case "rewrite":
+                session.write_file(name, statement.rows)
             case "keep":
                 session.keep(name, statement.query, statement.layout)
+                self._kept = statement.query
+            case "refresh":
+                session.refresh(name)
+            case "release":
+                session.release(name)
             case "insert":
                 session.change(name, None, lambda _: statement.rows)
             case "delete":
@@ -171,30 +202,50 @@ class _User:
                 session.drop(name)
 
     def _failed(
-        self, statement: Statement, error: MinisharkError, first: int, *, was_calm: bool
+        self,
+        statement: Statement,
+        error: MinisharkError,
+        first: int,
+        *,
+        began_s: float,
+        was_calm: bool,
     ) -> None:
         names = statement.query.tables
-        if KEPT in names and self.faults.destroyed:
+        if KEPT in names and (self.faults.destroyed or self.model.is_open(KEPT, first)):
             names = (*names, *TABLES)  # from which its rows are computed again
         if isinstance(error, CatalogError) and self.model.may_lack(names, first):
             return
         self.outcome.failures[type(error).__name__] += 1
         if isinstance(error, QueryCancelledError) and statement.cancelled_s is not None:
             return
+        if isinstance(error, DataError) and self._may_have_changed(names, first):
+            return
         if isinstance(error, CatalogError):
             self.outcome.wrong.append(f"{statement}: {error}")
         elif was_calm and not self._may_be_lost(error):
             self.outcome.broken.append(f"{statement}, when all was well: {_told(error)}")
-        elif why := unexcused(error, self.faults):
+        elif why := unexcused(error, self.faults, began_s):
             self.outcome.broken.append(f"{statement}: {_told(error)}, but {why}")
+
+    def _may_have_changed(self, names: Collection[str], first: int) -> bool:
+        """Whether the file has changed so often that a statement may say so.
+
+        A query of it runs again once. A table that is lost is not loaded from another version.
+        """
+        is_loaded = bool(self.faults.destroyed) and names != (FILE,)
+        return self.model.rewrites(first) >= (1 if is_loaded else 2)
 
     def _may_be_lost(self, error: MinisharkError) -> bool:
         """Whether rows are lost that can't be had again: no source has them."""
         if not isinstance(error, PartitionsLostError):
             return False
         table = self.session.tables.catalog.find(error.table)
-        is_loaded = table is not None and table.folder in self.session.tables._origins  # noqa: SLF001
-        return not is_loaded or bool(table and table.version)
+        if table is None or table.version:
+            return True
+        loaded = self.session.tables._origins.get(table.folder)  # noqa: SLF001
+        if loaded is None:
+            return True
+        return loaded.origin.source.resolve().version != loaded.origin.version
 
     def killed(self) -> None:
         """The session's process dies."""
@@ -203,7 +254,7 @@ class _User:
 
     def end(self) -> None:
         """Read all tables, drop them, and leave."""
-        for name in (*TABLES, KEPT):
+        for name in (*TABLES, KEPT, FILE):
             if name in self.model.now:
                 self.run(Statement(kind="query", query=Query("rows", (name,))), "writer")
                 self.run(Statement(kind="query", query=Query("deep", (name,))), "writer")
@@ -222,7 +273,12 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     outcome = Outcome(script=script)
     fibers, disks = Fibers(world), Disks(world)
     hosts = Hosts(
-        world, disks, nodes=script.nodes, schedulers=script.schedulers, slots=script.slots
+        world,
+        disks,
+        nodes=script.nodes,
+        schedulers=script.schedulers,
+        slots=script.slots,
+        copy_s=script.copy_s,
     )
     fronts = [f"front{i}" for i in range(len(script.writers))]
     users: dict[str, _User] = {}
@@ -232,12 +288,15 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     world.run(_STARTED_S)
     for front in fronts:
         session = SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front)
-        users[front] = _User(session, faults, outcome, front)
+        users[front] = _User(session, faults, outcome, f"{front} {script.seed}")
     with contextlib.closing(fibers):
         run = _Run(
             world=world, hosts=hosts, fibers=fibers, faults=faults, users=users, outcome=outcome
         )
-        run.run()
+        try:
+            run.run()
+        except Exception:  # noqa: BLE001 - a state machine's: to be told
+            outcome.broken.append(traceback.format_exc(limit=-4))
     outcome.events, outcome.faults = world.events, faults.injected
     return outcome
 
@@ -259,7 +318,7 @@ class _Run:
         nodes = tuple(self.hosts.nodes)
         mended_s = self.faults.ends_s + 0.01
         world.call(mended_s, lambda: self.faults.mend(nodes))
-        calm_s = mended_s + _CALM_S if script.faults else 0.0
+        calm_s = mended_s + LASTS_S if script.faults else 0.0
         workers = []
         users = self.users.values()
         for user, statements, reads in zip(users, script.writers, script.readers, strict=True):
@@ -275,8 +334,8 @@ class _Run:
             session = user.session
             tables = tuple(session.tables.catalog)
             self.outcome.misplaced += misplaced(tables, self.hosts, self.faults)
-            if not script.faults and not script.loss:
-                self.outcome.leaks += strays(session.cluster.store_name, tables, self.hosts)
+            self.outcome.leaks += unheld(session.cached, session.kept.values())
+            self.outcome.leaks += strays(session.cluster.store_name, tables, self.hosts)
         ends = [self.fibers.start(user.session.endpoint, user.end) for user in users]
         if not self._ended(ends, world.now + _HANG_S):
             return
@@ -300,6 +359,8 @@ class _Run:
             ]
             user.work(statements, "writer")
             self.fibers.join(readers)
+            with user.session.up_to_date():
+                """What was released last is dropped, too."""
 
         return self.fibers.start(user.session.endpoint, work)
 
@@ -310,7 +371,8 @@ class _Run:
         """Run until all workers have ended; whether they have, in time."""
         for worker in workers:
             self._run_to_end(worker, until_s)
-        for worker in workers:
+        background = [each for user in self.users.values() for each in user.session.threads]
+        for worker in (*workers, *background):
             if worker.error is not None:
                 text = "".join(traceback.format_exception(worker.error, limit=-4))
                 self.outcome.broken.append(text)
@@ -322,6 +384,20 @@ class _Run:
                 for statement in user.doing.values()
             ]
         return False
+
+
+def _needs(statement: Statement) -> tuple[str, ...]:
+    """The tables without which a statement that writes makes no sense."""
+    match statement.kind:
+        case "create" | "rewrite":
+            return ()
+        case "load":
+            return (FILE,)
+        case "store" | "keep":
+            return statement.query.tables
+        case "refresh":
+            return (*statement.query.tables, statement.table)
+    return (statement.table,)
 
 
 def _told(error: BaseException) -> str:

@@ -66,9 +66,17 @@ class Hosts(SimulatedCluster):
     """All nodes and schedulers."""
 
     def __init__(
-        self, world: World, disks: Disks, *, nodes: int, schedulers: int, slots: int
+        self,
+        world: World,
+        disks: Disks,
+        *,
+        nodes: int,
+        schedulers: int,
+        slots: int,
+        copy_s: float = 0.05,
     ) -> None:
         self.disks = disks
+        self.copy_s = copy_s  # mean time of copying a file from one node to another
         self.services: dict[NodeName, Service] = {}
         self.fronts: dict[str, str] = {}  # endpoints of live sessions, by name
         self._files = itertools.count()
@@ -94,7 +102,7 @@ class Hosts(SimulatedCluster):
 
     def start_node(self, name: NodeName) -> None:
         """Start a node, or a dead one again: with an empty disk."""
-        disk = Disk(f"{name}.{next(self._homes)}", name)
+        disk = Disk(home=f"{name}.{next(self._homes)}", endpoint=name, since_s=self.world.now)
         self.disks.by_name[name] = disk
         service = self.services[name] = Service(name, disk)
         super().start_node(name)

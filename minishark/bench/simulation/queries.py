@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from minishark.bench.simulation.work import CHANCE, Rows, coarse, joined, summed, total
+from minishark.bench.simulation.work import CHANCE, COLUMNS, Rows, coarse, joined, summed, total
 from minishark.catalog import Table
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.physical.plan import PhysicalPlan, Spread
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
-from minishark.expressions import Column, Schema
+from minishark.expressions import Schema
 from minishark.query.job_builder import Environment
 from minishark.worker.protocol import ScalarFunction
 
-COLUMNS = (Column("k", "BIGINT"), Column("v", "BIGINT"))
 _OWN, _ALL, _BUCKET = ReadMode.OWN, ReadMode.ALL, ReadMode.BUCKET
 # A function that gives other results each time, so that what calls it varies.
 ENVIRONMENT = Environment(

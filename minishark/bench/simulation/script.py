@@ -16,10 +16,26 @@ from minishark.query.sinks import Layout
 
 TABLES = ("t", "u", "w")
 KEPT = "c"  # the rows of a query that a session keeps, as `CACHE TABLE` does
+FILE = "f"  # that queries name
 _CANCELLED = 0.08  # the share of statements that are cancelled
 _CANCELLED_S = 0.05  # mean time after their begin
 _TWO = ("joined", "broadcast")
-_WRITES = ("create", "store", "insert", "insert", "delete", "update", "empty", "drop", "keep")
+_CHANGES = ("insert", "insert", "delete", "update")
+_WRITES = (
+    *_CHANGES,
+    "create",
+    "store",
+    "load",
+    "empty",
+    "drop",
+    "keep",
+    "refresh",
+    "release",
+    "rewrite",
+)
+_WRITTEN = {"keep": KEPT, "refresh": KEPT, "release": KEPT, "rewrite": FILE}
+_BURSTS = (_CHANGES, _CHANGES, _CHANGES, (*_CHANGES, "rewrite"), ("rewrite",))
+_WITH_BURSTS = 0.5  # the share of faults that come about when a burst does
 FAULTS = (
     "kill_executor",
     "kill_node",
@@ -41,6 +57,7 @@ FAULTS = (
     "join",
     "drift",
 )
+_MOVING = ("join", "drain", "kill_node")  # after these, replicas move between nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +70,7 @@ class Statement:
     layout: Layout = field(default_factory=Layout)
     rows: tuple[Row, ...] = ()
     modulo: int = 2  # rows whose value is a multiple of it are deleted or updated
+    begins_s: float | None = None  # not before; None: after a pause
     cancelled_s: float | None = None  # how long after its begin it is cancelled
 
     def goes(self, row: Row) -> bool:
@@ -90,6 +108,7 @@ class Script:
     loss: float
     duplication: float
     pause_s: float  # mean time between statements
+    copy_s: float  # mean time of copying a file to another node
     writers: tuple[tuple[Statement, ...], ...]  # of each session
     readers: tuple[tuple[Statement, ...], ...]  # of each session: queries of two other threads
     faults: tuple[Fault, ...]
@@ -126,21 +145,12 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
     sessions = rng.choice((1, 1, 2, 3))
     pause_s = rng.choice((0.005, 0.03, 0.1))
     horizon_s = 0.5 + statements * (pause_s + 0.05)
-    writes = rng.choice((0.1, 0.3, 0.6))
-    faults = sorted(
-        (
-            Fault(
-                rng.uniform(0.3, horizon_s),
-                rng.choice(FAULTS),
-                rng.randrange(1 << 30),
-                rng.choice((0.05, 0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5),
-            )
-            for _ in range(rng.randint(0, faults_max))
-        ),
-        key=lambda fault: fault.at_s,
-    )
+    writes = rng.choice((0.05, 0.2, 0.4))  # besides those in bursts
+    bursts = sorted(rng.uniform(0.3, horizon_s) for _ in range(rng.randint(0, 3)))
+    shares = [(at_s, at_s / horizon_s) for at_s in bursts]
     return Script(
         seed=seed,
+        faults=_faults(rng, faults_max, bursts, horizon_s),
         nodes=rng.randint(2, 5),
         schedulers=rng.choice((1, 2, 2)),
         slots=rng.choice((1, 2)),
@@ -148,20 +158,64 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
         loss=rng.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.05)),
         duplication=rng.choice((0.0, 0.0, 0.05)),
         pause_s=pause_s,
+        copy_s=rng.choice((0.02, 0.05, 0.5)),
         writers=tuple(
-            tuple(_statement(rng, writes) for _ in range(statements - statements // 2))
+            _writer(
+                rng,
+                statements - statements // 2,
+                writes,
+                shares,
+            )
             for _ in range(sessions)
         ),
         readers=tuple(
             tuple(_statement(rng, 0.0) for _ in range(statements // 2)) for _ in range(sessions)
         ),
-        faults=tuple(faults),
     )
+
+
+def _faults(rng: Random, most: int, bursts: Sequence[float], horizon_s: float) -> tuple[Fault, ...]:
+    """Faults at any time, and some a little before a burst, in which replicas move then."""
+    found = []
+    for _ in range(rng.randint(0, most)):
+        at_s, kind = rng.uniform(0.3, horizon_s), rng.choice(FAULTS)
+        if bursts and rng.random() < _WITH_BURSTS:
+            at_s = max(0.3, rng.choice(bursts) + rng.uniform(-2.0, 0.5))
+            kind = rng.choice((kind, rng.choice(_MOVING)))
+        for_s = rng.choice((0.05, 0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5)
+        found.append(Fault(at_s, kind, rng.randrange(1 << 30), for_s))
+    return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _writer(
+    rng: Random, count: int, writes: float, bursts: Sequence[tuple[float, float]]
+) -> tuple[Statement, ...]:
+    """The statements of a session's first thread: with pauses between them, and in bursts.
+
+    Args:
+        rng: decides.
+        count: of statements.
+        writes: the share of those that write.
+        bursts: when, in seconds and as a share of the whole time. All sessions write then.
+    """
+    sizes = [rng.randint(1, max(1, count // 4)) for _ in bursts]
+    found = [_statement(rng, writes) for _ in range(count - sum(sizes))]
+    for (at_s, share), size in sorted(zip(bursts, sizes, strict=True), reverse=True):
+        place = int(share * len(found))
+        found[place:place] = _burst(rng, size, at_s)
+    return tuple(found)
+
+
+def _burst(rng: Random, size: int, at_s: float) -> list[Statement]:
+    """Changes of one table or of the file, soon after one another."""
+    kinds, table, lasts_s = rng.choice(_BURSTS), rng.choice(TABLES), rng.choice((0.05, 0.5, 2.0))
+    begins_s = sorted(at_s + rng.uniform(0.0, lasts_s) for _ in range(size))
+    return [replace(write(rng, rng.choice(kinds), table), begins_s=each) for each in begins_s]
 
 
 def _statement(rng: Random, writes: float) -> Statement:
     kind = rng.choice(KINDS)
-    tables = tuple(rng.sample((*TABLES, KEPT), 2 if kind in _TWO else 1))
+    tables = tuple(rng.sample((*TABLES, KEPT, FILE), 2 if kind in _TWO else 1))
     query = Query(kind, tables, rng.randint(1, 4))
     cancelled_s = rng.expovariate(1 / _CANCELLED_S) if rng.random() < _CANCELLED else None
     if rng.random() >= writes:
@@ -182,11 +236,13 @@ def write(rng: Random, kind: str, table: str) -> Statement:
         (rng.randrange(12), rng.randrange(100))
         for _ in range(rng.randint(0 if kind == "create" else 1, 12))
     )
-    source = Query(rng.choice(("rows", "grouped", "joined")), tuple(rng.sample(TABLES, 2)), 2)
+    source = Query(
+        rng.choice(("rows", "grouped", "joined")), tuple(rng.sample((*TABLES, FILE), 2)), 2
+    )
     return Statement(
         kind=kind,
         query=source,
-        table=KEPT if kind == "keep" else table,
+        table=_WRITTEN.get(kind, table),
         layout=layout,
         rows=rows,
         modulo=rng.randint(2, 4),

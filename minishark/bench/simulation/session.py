@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ import zmq
 from minishark.bench.simulation.attached import SimulatedAttached
 from minishark.bench.simulation.fibers import Fiber, Fibers, SimulatedClock
 from minishark.bench.simulation.hosts import Hosts
-from minishark.bench.simulation.queries import COLUMNS, ENVIRONMENT, Query
-from minishark.bench.simulation.work import SCHEMA, Row, batch_of, bucket_of, rows_of
+from minishark.bench.simulation.queries import ENVIRONMENT, Query
+from minishark.bench.simulation.work import COLUMNS, SCHEMA, Row, batch_of, bucket_of, rows_of
 from minishark.catalog import (
     Catalog,
     CatalogView,
@@ -37,6 +38,7 @@ from minishark.query.observer import QueryObserver
 from minishark.query.planner import TablesPromisedError
 from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Layout, Sink
+from minishark.query.sources import SourceTable, SourceTables
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
 from minishark.tables.attempts import attempted
@@ -47,9 +49,11 @@ from minishark.tables.merging import Merger
 from minishark.tables.replication import Replicator
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
+from minishark.worker.host_files import HostFiles
 
 _HEAL_S = 1.0
 _MERGE_S = 1.5
+_SPLITS = 2  # of a file
 _SIZES = Sizes(delta=4, merged=3)  # of tables with a dozen rows
 
 
@@ -122,10 +126,23 @@ class _Tables(Tables):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A planned query: its stages, and the versions of the tables that it reads."""
+    """A planned query: its stages, and the versions of the tables and files that it reads."""
 
     stages: Sequence[Stage]
     tables: Mapping[str, Table]
+    sources: Mapping[str, SourceTable]
+
+    @property
+    def stored(self) -> Iterator[Table]:
+        """The tables that are no files."""
+        return (table for name, table in self.tables.items() if name not in self.sources)
+
+
+def _table_of(source: SourceTable) -> Table:
+    """A table of all splits of a file."""
+    opened = source.opened()
+    splits = opened.snapshot.splits(Pushed(), _SPLITS)
+    return opened.table(Pushed(), splits, source.name, _SPLITS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,18 +151,21 @@ class _Rungs:
 
     session: SimulatedSession
     query: Query
+    names: Sequence[str]  # of its tables
     catalog: Catalog
     sink: Sink[Any]
     observer: QueryObserver
 
     def plan(self, *, whole: bool) -> _Plan:
         assert not whole, "no fragment is ever rejected"
-        known, kept = self.catalog.at_once(), self.session.kept
-        names = (kept[name].name if name in kept else name for name in self.query.tables)
-        tables = [known.get(name) for name in names]
+        sources = self.session.sources.mentioned(self.names)
+        known = self.catalog.at_once()
+        tables = [
+            _table_of(sources[name]) if name in sources else known.get(name) for name in self.names
+        ]
         if promised := tuple(table.name for table in tables if not table.is_computed):
             raise TablesPromisedError(promised)
-        return _Plan(self.query.stages(tables), {t.name.lower(): t for t in tables})
+        return _Plan(self.query.stages(tables), {t.name.lower(): t for t in tables}, sources)
 
     def compute(self, tables: Sequence[str]) -> None:
         for name in tables:
@@ -171,7 +191,10 @@ class _Rungs:
             return self.sink.finish(run)
 
     def is_current(self, plan: _Plan) -> bool:
-        return all(self.catalog.again(table) for table in plan.tables.values())
+        sources = plan.sources.values()
+        return all(map(self.catalog.again, plan.stored)) and all(
+            map(self.session.sources.is_current, sources)
+        )
 
     def restore(self, lost: PartitionsLostError) -> None:
         self.session.restore(lost, self.observer.check)
@@ -194,8 +217,12 @@ class SimulatedSession:
     threads: list[Fiber] = field(default_factory=list)  # that run until it is closed
     merger: Merger = field(init=False)
     cached: CachedTables = field(init=False)
-    kept: dict[str, CachedRows] = field(default_factory=dict)  # by the names that users give
-    _handles: list[CachedRows] = field(default_factory=list)  # of all: none is released
+    sources: SourceTables = field(init=False)
+    kept: dict[str, str] = field(default_factory=dict)  # their own names by those of users
+    # Of what users or queries hold, by name. Nothing else has a reference to one.
+    _handles: dict[str, CachedRows] = field(default_factory=dict)
+    _holders: Counter[str] = field(default_factory=Counter)
+    _loading: Any = field(init=False)
     _replicator: Replicator = field(init=False)
     _folders: Iterator[int] = field(default_factory=itertools.count)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -219,6 +246,12 @@ class SimulatedSession:
             sizes=_SIZES,
         )
         self.cached = CachedTables(self.tables)
+        self.sources = SourceTables(
+            planning=cast("PlanningDatabase", _Planning()),
+            storage=Storage(),
+            host_files=cast("HostFiles", None),  # for object stores
+        )
+        self._loading = self.clock.lock()
         self.merger = Merger(
             tables=self.tables,
             writing=self.writing,
@@ -273,24 +306,70 @@ class SimulatedSession:
 
     # Statements
 
+    @contextlib.contextmanager
+    def up_to_date(self) -> Iterator[None]:
+        """As the engine's: what nobody holds any more is dropped before each statement."""
+        with self._loading:
+            self.cached.sweep()
+        yield
+
     def query(self, query: Query) -> list[Row]:
         """The rows of a query."""
-        return rows_of(self._climb(query, self.tables.catalog, CollectRows()))
+        with self.up_to_date():
+            return rows_of(self._climb(query, self.tables.catalog, CollectRows()))
 
     def _climb(self, query: Query, catalog: Catalog, sink: Sink[Any]) -> Any:
-        with self._observed(query.kind) as observer:
+        with self._held(query.tables) as names, self._observed(query.kind) as observer:
             return climb(
-                _Rungs(session=self, query=query, catalog=catalog, sink=sink, observer=observer)
+                _Rungs(
+                    session=self,
+                    query=query,
+                    names=names,
+                    catalog=catalog,
+                    sink=sink,
+                    observer=observer,
+                )
             )
+
+    @contextlib.contextmanager
+    def _held(self, tables: Sequence[str]) -> Iterator[list[str]]:
+        """The names of tables, of which those that are kept stay while the block runs."""
+        names = [self.kept.get(name, name) for name in tables]
+        self._holders.update(names)
+        try:
+            yield names
+        finally:
+            self._holders.subtract(names)
+            for name in names:
+                self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        """Release kept rows if neither a user nor a query holds them."""
+        if name not in self.kept.values() and not self._holders[name]:
+            self._handles.pop(name, None)
+
+    def write_file(self, name: str, rows: Sequence[Row]) -> None:
+        """Write a file, or replace it: nothing is told of that."""
+        files, path = self.hosts.disks.shared, f"{self.endpoint}/{name}"
+        files.put(path, rows)
+        if name not in self.sources:
+            self.sources.add(name, files.source(path, self.clock.sleep))
 
     def create(self, name: str, rows: Sequence[Row], layout: Layout) -> None:
         """Load a table, which may replace another."""
-        with self.writing:
-            self.tables.create(name, Given(rows), layout, replace=True)
+        self._load(name, Given(rows), layout)
+
+    def load(self, name: str, file: str, layout: Layout) -> None:
+        """Load a table from a file; it may replace another."""
+        self._load(name, self.sources.known([file])[file].source, layout)
+
+    def _load(self, name: str, source: Source, layout: Layout) -> None:
+        with self.writing, self.up_to_date():
+            self.tables.create(name, source, layout, replace=True)
 
     def store(self, name: str, query: Query, layout: Layout) -> None:
         """Store the rows of a query as a table, which may replace another."""
-        with self.writing, self.tables.folder() as folder:
+        with self.writing, self.up_to_date(), self.tables.folder() as folder:
             sink = StoreAsTable(
                 tables=self.tables, name=name, schema=COLUMNS, folder=folder, layout=layout
             )
@@ -298,11 +377,33 @@ class SimulatedSession:
 
     def keep(self, name: str, query: Query, layout: Layout) -> None:
         """Keep the rows that a query has now, under a name that may be another one's."""
-        with self.writing:
-            rows = self.cached.promise(CachePlan(query.text, COLUMNS, layout))
-            self._handles.append(rows)
-            self.compute(rows.name)
-            self.kept[name] = rows
+        with self.writing, self.up_to_date(), self._held(query.tables):
+            own = self._promised(CachePlan(query.text, COLUMNS, layout))
+            self._holders[own] += 1
+            try:
+                self.compute(own)
+                before, self.kept[name] = self.kept.get(name, ""), own
+            finally:
+                self._holders[own] -= 1
+                self._let_go(own)
+            self._let_go(before)
+
+    def _promised(self, plan: CachePlan) -> str:
+        rows = self.cached.promise(plan)
+        self._handles[rows.name] = rows
+        return rows.name
+
+    def refresh(self, name: str) -> None:
+        """Free kept rows, and compute them again: those that their query has now."""
+        own = self.kept[name]
+        with self.writing, self.up_to_date(), self._held([name]):
+            self.cached.forget(own)
+            self.compute(own)
+
+    def release(self, name: str) -> None:
+        """Keep the rows of this name no longer; who reads them may do so to the end."""
+        with self.up_to_date():
+            self._let_go(self.kept.pop(name))
 
     def compute(self, name: str) -> None:
         """Compute a table that is kept."""
@@ -314,12 +415,15 @@ class SimulatedSession:
         self.cached.compute(name, self._fingerprint, run)
 
     def _fingerprint(self, plan: CachePlan) -> Fingerprint | None:
-        found = [self.tables.catalog.find(name) for name in Query.read(plan.sql).tables]
+        names = Query.read(plan.sql).tables
+        if self.sources.known(names):
+            return None
+        found = [self.tables.catalog.find(name) for name in names]
         return tuple(self.tables.content(table) for table in found if table is not None)
 
     def drop(self, name: str) -> None:
         """Drop a table."""
-        with self.writing:
+        with self.writing, self.up_to_date():
             self.tables.drop(name)
 
     def change(
@@ -355,7 +459,7 @@ class SimulatedSession:
 
     def _restoring(self, name: str, change: Callable[[Table], None]) -> None:
         """Change a table; again if it was restored meanwhile."""
-        with self.writing:
+        with self.writing, self.up_to_date():
             attempted(lambda: self.tables.catalog.get(name), change, self.restore, is_alone=True)
 
     def _changed(

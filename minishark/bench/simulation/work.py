@@ -14,10 +14,12 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from minishark.catalog import ROW_NUMBER
+from minishark.expressions import Column
 
 Row: TypeAlias = tuple[int, ...]
 Rows: TypeAlias = Sequence[Row]
 
+COLUMNS = (Column("k", "BIGINT"), Column("v", "BIGINT"))
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 CHANCE = "chance"
 

@@ -1,0 +1,122 @@
+"""What the simulator takes for right and wrong, as a few steps each."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from minishark.bench.simulation.checks import LASTS_S, claims, unexcused
+from minishark.bench.simulation.faults import Faults
+from minishark.bench.simulation.fibers import Fibers
+from minishark.bench.simulation.model import Model
+from minishark.bench.simulation.queries import Query
+from minishark.bench.simulation.script import FILE, KEPT, Statement
+from minishark.errors import ClusterError, DataError, ResourceError
+from minishark.query.sinks import Layout
+from sparrow_core.sim.world import World
+from tests.simulation.test_found import ROWS, Bed
+
+
+def test_files_that_change_while_they_are_read() -> None:
+    """One that changes once is read again; one that keeps changing is an error that says so."""
+    with contextlib.closing(Fibers(World(1))) as fibers:
+        bed = Bed(fibers)
+        session, query, new = bed.session, Query("total", ("f",)), ((1, 1),)
+
+        def replace(times: int) -> None:
+            for _ in range(times):
+                session.clock.sleep(0.004)
+                session.write_file("f", new)
+
+        def steps() -> None:
+            for times in (1, 2000):
+                session.write_file("f", ROWS)
+                writing = fibers.start("front0", lambda times=times: replace(times))  # type: ignore[misc]
+                if times == 1:
+                    assert session.query(query) == [(1, 1)]
+                else:
+                    with pytest.raises(DataError, match="was replaced while it was read"):
+                        session.query(query)
+                fibers.join([writing])
+
+        bed.run(steps)
+
+
+def test_failures_are_excused_by_faults_of_their_time() -> None:
+    """And of a kind that can be the reason."""
+    with contextlib.closing(Fibers(World(1))) as fibers:
+        bed, world = Bed(fibers), fibers.world
+        faults = Faults(
+            world=world, hosts=bed.hosts, fronts=["front0"], kill_session=lambda _: None
+        )
+        faults.spans = [("full_disk", 1.0, 2.0), ("cut_off", 30.0, 31.0)]
+        full, silent = ResourceError("full"), ClusterError("silent")
+        world.now = 5.0
+        assert unexcused(full, faults, 4.0) == ""
+        assert unexcused(silent, faults, 4.0) == "all answered"
+        world.now = 29.0
+        assert unexcused(full, faults, 2.0 + LASTS_S + 0.1) == "no disk was full"
+        assert unexcused(silent, faults, 2.0 + LASTS_S + 0.1) == "all answered"
+        world.now = 50.0
+        assert unexcused(silent, faults, 29.0) == ""
+
+
+def test_holders_that_never_had_a_file() -> None:
+    """They are told, unless they have started again since it was written."""
+    with contextlib.closing(Fibers(World(1))) as fibers:
+        bed = Bed(fibers)
+        session, faults = (
+            bed.session,
+            Faults(
+                world=fibers.world, hosts=bed.hosts, fronts=["front0"], kill_session=lambda _: None
+            ),
+        )
+
+        def told() -> list[str]:
+            return [*claims(tuple(session.tables.catalog), bed.hosts, faults)]
+
+        def steps() -> None:
+            session.create("t", ROWS, Layout(partitions=2, replicas=1))
+            table = session.tables.catalog.get("t")
+            (holder,) = table.partitions[0].locations
+            others = [node for node in bed.hosts.alive if node != holder]
+            assert told() == []
+            session.tables.catalog.add(table.with_locations(0, (holder, others[0])))
+            assert len(told()) == 1
+            bed.hosts.kill_node(others[0])
+            bed.hosts.start_node(others[0])
+            assert told() == []
+
+        bed.run(steps)
+
+
+def test_model_of_kept_rows_and_files() -> None:
+    """A query sees kept rows as they were when it began, and all else at one moment."""
+    model, kept = Model(), Query("rows", ("t",))
+
+    def wrote(kind: str, table: str, value: int = 0) -> None:
+        model.end(Statement(kind=kind, query=kept, table=table, rows=((1, value),)))
+
+    def is_right(query: Query, first: int, value: int) -> bool:
+        model.answers.clear()
+        model.seen(Statement(kind="query", query=query), first, [(1, value)])
+        return model.wrong() == []
+
+    wrote("create", "t", 2)
+    wrote("keep", KEPT)
+    wrote("rewrite", FILE, 3)  # version 3
+    both = Query("joined", (KEPT, FILE))
+    assert is_right(both, 3, 6)
+    wrote("rewrite", FILE, 5)
+    wrote("create", "t", 7)
+    wrote("refresh", KEPT)  # version 6
+    assert [is_right(both, 3, value) for value in (6, 10, 35, 21)] == [True, True, True, False]
+    assert not is_right(both, 6, 10)
+    assert model.rewrites(3) == 1
+    wrote("forget", KEPT)
+    assert model.is_open(KEPT, 6)
+    assert is_right(Query("rows", (KEPT,)), 6, 99)
+    wrote("release", KEPT)
+    assert model.may_lack((KEPT,), 8)
+    assert not is_right(Query("rows", (KEPT,)), 8, 99)
