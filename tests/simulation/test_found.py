@@ -78,7 +78,7 @@ def test_table_that_is_replaced_while_it_is_merged(bed: Bed) -> None:
 
     bed.run(steps)
     tables = tuple(session.tables.catalog)
-    assert [*strays(session.cluster.store_name, tables, bed.hosts)] == []
+    assert [*strays(session.cluster, tables, bed.hosts)] == []
 
 
 def test_emptied_table_with_a_lost_partition(bed: Bed) -> None:
