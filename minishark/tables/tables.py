@@ -605,7 +605,8 @@ class Tables:
 def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:
     """The next version of `current`, whose replicas may have moved while it was made.
 
-    Nodes that are `doubted` may lack what was stored for it; if no other has that, they count.
+    Nodes that are `doubted` may lack what was stored for it; if no other has that, they count. If
+    all replicas have moved meanwhile, the former nodes count: what was stored did not move.
     """
     partitions = list(new.partitions)
     for i, now in enumerate(current.partitions):
@@ -614,8 +615,9 @@ def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:
             partitions[i] = replace_fields(made, locations=now.locations)
         else:
             still = now.locations if made.file == now.file else made.locations
-            sure = tuple(n for n in made.locations if n in still and n not in doubted)
-            partitions[i] = replace_fields(made, locations=sure or made.locations)
+            there = tuple(n for n in made.locations if n in still)
+            sure = tuple(n for n in there if n not in doubted)
+            partitions[i] = replace_fields(made, locations=sure or there or made.locations)
     return replace_fields(new, partitions=tuple(partitions))
 
 

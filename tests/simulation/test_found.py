@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from minishark.bench.simulation.checks import strays
+from minishark.bench.simulation.checks import claims, strays
 from minishark.bench.simulation.disks import Disks
+from minishark.bench.simulation.faults import Faults
 from minishark.bench.simulation.fibers import Fibers
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.queries import Query
@@ -18,6 +19,7 @@ from minishark.bench.simulation.work import batch_of
 from minishark.catalog import Table
 from minishark.errors import DataError, MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
+from minishark.tables.rebalancing import Copy
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.world import World
 
@@ -78,7 +80,7 @@ def test_table_that_is_replaced_while_it_is_merged(bed: Bed) -> None:
 
     bed.run(steps)
     tables = tuple(session.tables.catalog)
-    assert [*strays(session.cluster.store_name, tables, bed.hosts)] == []
+    assert [*strays(session.cluster, tables, bed.hosts)] == []
 
 
 def test_emptied_table_with_a_lost_partition(bed: Bed) -> None:
@@ -348,5 +350,30 @@ def test_table_of_a_file_that_is_replaced_while_it_is_loaded_again(bed: Bed) -> 
                 assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
                 answers += 1
         assert answers < 40
+
+    bed.run(steps)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replica_that_moves_while_rows_are_added(bed: Bed, replicas: int) -> None:
+    """The new rows are where it was: what was moved stays there if nothing else has both."""
+    session, tables = bed.session, bed.session.tables
+
+    def steps() -> None:
+        session.create("t", ROWS, Layout(partitions=2, replicas=replicas))
+        replicator, old = tables.replicator(), tables.catalog.get("t")
+        new = tables.deltas.with_rows(
+            old, pa.Table.from_batches([batch_of(ROWS)]), pa.array([0] * len(ROWS))
+        )
+        held = old.partitions[0].locations
+        (free,) = [node for node in bed.hosts.alive if node not in held][:1]
+        replicator._copy(Copy(old, 0, held[0], free, leaves=held[:1]))
+        tables._emptied[old.folder] = dict.fromkeys(held, old.version)  # they are in doubt
+        tables.changed((old, new))
+        replicator._say_farewell()
+        faults = Faults(world=bed.fibers.world, hosts=bed.hosts, fronts=(), kill_session=print)
+        assert [*claims(tables.catalog, bed.hosts, faults)] == []
+        query = Query("rows", ("t",))
+        assert sorted(session.query(query)) == sorted((*ROWS, *ROWS))
 
     bed.run(steps)

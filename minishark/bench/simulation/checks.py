@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from minishark.bench.simulation.attached import SimulatedAttached
 from minishark.bench.simulation.faults import Faults
 from minishark.bench.simulation.hosts import Hosts
 from minishark.bench.simulation.script import FAULTS
@@ -89,12 +90,13 @@ def left_behind(hosts: Hosts) -> Iterator[str]:
                 yield f"{at} has {value:g} {figure}"
 
 
-def strays(session: str, tables: Iterable[Table], hosts: Hosts) -> Iterator[str]:
-    """Folders of a session that has no open query, besides those of its tables."""
+def strays(cluster: SimulatedAttached, tables: Iterable[Table], hosts: Hosts) -> Iterator[str]:
+    """Folders of a session that has no open query, besides its tables' and those of merges."""
     known = {table.folder for table in tables}
+    merging = {folder for folder in cluster.open_folders if folder.rpartition("-")[0] in known}
     for name, service in hosts.services.items():
         for folder in service.disk.folders:
-            if folder.startswith(f"{session}/") and folder not in known:
+            if folder.startswith(f"{cluster.store_name}/") and folder not in known | merging:
                 yield f"{name} still has {folder}"
 
 

@@ -335,7 +335,7 @@ class _Run:
             tables = tuple(session.tables.catalog)
             self.outcome.misplaced += misplaced(tables, self.hosts, self.faults)
             self.outcome.leaks += unheld(session.cached, session.kept.values())
-            self.outcome.leaks += strays(session.cluster.store_name, tables, self.hosts)
+            self.outcome.leaks += strays(session.cluster, tables, self.hosts)
         ends = [self.fibers.start(user.session.endpoint, user.end) for user in users]
         if not self._ended(ends, world.now + _HANG_S):
             return
