@@ -91,12 +91,16 @@ def left_behind(hosts: Hosts) -> Iterator[str]:
 
 
 def strays(cluster: SimulatedAttached, tables: Iterable[Table], hosts: Hosts) -> Iterator[str]:
-    """Folders of a session that has no open query, besides its tables' and those of merges."""
+    """Folders of a session that has no open query, besides its tables' and those of merges.
+
+    Those that tasks make may be of queries that are over: they go with the session.
+    """
     known = {table.folder for table in tables}
     merging = {folder for folder in cluster.open_folders if folder.rpartition("-")[0] in known}
     for name, service in hosts.services.items():
         for folder in service.disk.folders:
-            if folder.startswith(f"{cluster.store_name}/") and folder not in known | merging:
+            is_own = folder.startswith(f"{cluster.store_name}/")
+            if is_own and folder not in {*known, *merging, *service.disk.late}:
                 yield f"{name} still has {folder}"
 
 

@@ -49,6 +49,7 @@ class Disk:
     endpoint: str  # the process that serves its files
     since_s: float = 0.0  # when it was empty
     folders: dict[str, None] = field(default_factory=dict)
+    late: dict[str, None] = field(default_factory=dict)  # those that tasks have made
     files: dict[str, File] = field(default_factory=dict)
     is_full: bool = False
 
@@ -136,7 +137,7 @@ class SimulatedStore(Store):
         disk = self._disks.by_name[self.node]
         folder = file.rpartition("/")[0]
         if not disk.knows(file):
-            disk.folders[folder] = None
+            disk.folders[folder] = disk.late[folder] = None
         if folder not in disk.folders:
             raise FolderMissingError(f"{self.node} has no folder {folder}")
         if disk.is_full:
@@ -159,7 +160,7 @@ class SimulatedStore(Store):
             return False
         folder = file.rpartition("/")[0]
         if not disk.knows(file):
-            disk.folders[folder] = None
+            disk.folders[folder] = disk.late[folder] = None
         if folder not in disk.folders:
             return False
         disk.files[file] = own.files[file]
