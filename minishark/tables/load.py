@@ -130,6 +130,7 @@ class TableLoader:
 
     site: Site  # where tasks run
     folder: str
+    buckets: str  # another folder, for what is repartitioned
     source: TableSource  # where its rows come from
     layout: TableLayout  # how they are partitioned and replicated
     observer: QueryObserver  # told what happens
@@ -232,7 +233,7 @@ class TableLoader:
             sql=f"SELECT {_columns(schema)}, {bucket} FROM in0",
             types=tuple(column.type for column in schema),
             output=OutputKind.BUCKETS,
-            folder=f"{self.folder}-buckets",
+            folder=self.buckets,
             buckets=self.layout.partitions,
             stores=self._placed.stores,
             access=self._access(),

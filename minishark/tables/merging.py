@@ -66,12 +66,14 @@ class Merger:
         if not worn:
             return
         stored = tables.stored_again(table, worn)
+        homes = tables.cluster.homes()
+        merged = self._where_all_is(table, worn, stored)
         with self.writing:
             current = tables.catalog.find(name)
             if current is None or current.folder != table.folder:
                 return  # it was dropped or replaced meanwhile
-            merged = self._where_all_is(current, worn, stored)
-            new = rebased(current, worn, merged) if merged else None
+            is_known = tables.cluster.homes() == homes  # else nodes may be empty since they told
+            new = rebased(current, worn, merged) if is_known else None
             if new is not None:
                 tables.changed((current, new))
             used = {part.file for part in (new or current).partitions}
@@ -83,20 +85,22 @@ class Merger:
         return [settled(part, sizes) for part in table.partitions if should_merge(part, sizes)]
 
     def _where_all_is(
-        self, current: Table, read: Sequence[Partition], merged: Sequence[Partition]
+        self, table: Table, read: Sequence[Partition], merged: Sequence[Partition]
     ) -> list[Partition]:
         """Merged partitions, on the nodes only that have them and the deltas added meanwhile.
 
         A node may have come back empty without the session's knowing so far, before it stored a
-        merged partition, or after: it would be forgotten as a holder of both. None are returned if
-        no node has all of one: what it was made of can perhaps be loaded again.
+        merged partition, or after: it would be forgotten as a holder of both.
         """
+        current = self.tables.catalog.find(table.name)
+        if current is None or current.folder != table.folder:
+            return [*merged]
         store, found = self.tables.cluster.store(), []
         for old, new in zip(read, merged, strict=True):
             later = [d.file for d in current.partitions[old.index].deltas[len(old.deltas) :]]
             nodes = tuple(n for n in new.locations if holds(store, [new.file, *later], n))
             found.append(dataclasses.replace(new, locations=nodes))
-        return found if all(part.locations for part in found) else []
+        return found
 
     def join(self, timeout_s: float) -> None:
         """Wait for the thread, which ends when the cluster does."""

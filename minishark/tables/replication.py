@@ -143,16 +143,10 @@ class Replicator:
         lasting = {self.cluster.folder(CALLS_FOLDER), *(table.folder for table in tables)}
         open_folders = [each for each in self.cluster.open_folders if each not in lasting]
         for file, node in self._farewells.superfluous(open_folders):
-            if not self._places(file, node):  # a change may have begun before the replica moved
-                self.cluster.remove_copy(file, node)
+            self.cluster.remove_copy(file, node)
         draining = self.cluster.draining
         released = self._farewells.released(draining, self.cluster.nodes, tables, open_folders)
         self.cluster.release(released)
-
-    def _places(self, file: str, node: str) -> bool:
-        """Whether a node counts as holder of a file."""
-        partitions = (partition for table in self.tables() for partition in table.partitions)
-        return any(file in each.files and node in each.locations for each in partitions)
 
     def _forget_restarted(self) -> None:
         """Remove restarted nodes from the locations of files that they no longer have."""

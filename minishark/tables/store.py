@@ -128,8 +128,11 @@ class StoreAsTable(Sink[Table]):
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
         tables = self.tables
-        with tables.temporary_folders(self.folder), tables.loading(self.name) as observer:
-            return tables.load(self.name, self.folder, source, layout, observer)
+        with (
+            tables.temporary_folders(self.folder) as (_, buckets),
+            tables.loading(self.name) as observer,
+        ):
+            return tables.load(self.name, self.folder, source, layout, observer, buckets=buckets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +171,10 @@ class StoreMany(Sink[pa.Table | Table]):
         count = len(table.partitions) if table.is_hashed else tables.partitions
         layout = TableLayout(table.partition_by, count, max(2, table.replicas))
         with (
-            tables.temporary_folders(table.folder),
+            tables.temporary_folders(table.folder) as (_, buckets),
             tables.loading(table.name, "add rows to") as observer,
         ):
-            return tables.load(table.name, table.folder, source, layout, observer)
+            return tables.load(table.name, table.folder, source, layout, observer, buckets=buckets)
 
     def accept(self, rows: pa.Table) -> pa.Table | Table:
         return rows.rename_columns([column.name for column in self.table.schema])

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
@@ -102,6 +102,7 @@ class Tables:
     clock: Clock = SYSTEM_CLOCK
     sizes: Sizes = SIZES  # of the files that changes make
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _loads: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     # By the folder of a load: where its rows are from; the first load with the same rows; nodes'
     # storage folders.
@@ -145,20 +146,41 @@ class Tables:
             on_progress: called with the number of tasks done and of all tasks.
             pieces: in how many pieces a source is read; by default about as many as partitions.
         """
-        with self.temporary_folders(folder) as (rows_folder, _), self.loading(name) as observer:
+        table, loaded = self._built(name, folder, data, layout, on_progress, pieces)
+        if loaded is not None:
+            self._origins[folder] = loaded
+        return table
+
+    def _built(
+        self,
+        name: str,
+        folder: str,
+        data: Any,
+        layout: Layout,
+        on_progress: Callable[[int, int], None] | None = None,
+        pieces: int | None = None,
+    ) -> tuple[Table, _Loaded | None]:
+        """A table, and how to load it again if it comes from a source."""
+        with (
+            self.temporary_folders(folder) as (rows_folder, buckets),
+            self.loading(name) as observer,
+        ):
             pieces = pieces or layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
             columns = [column.name for column in source.schema]
             keys = named_columns(name, layout.partition_by, columns)
             wanted = self.layout(replace_fields(layout, partition_by=keys), size)
-            table = self.load(name, folder, source, wanted, observer, on_progress=on_progress)
-            if source.origin is not None:
-                again = Layout(
-                    partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
-                )
-                files = tuple(partition.file for partition in table.partitions)
-                self._origins[folder] = _Loaded(source.origin, again, pieces, files)
-            return table
+            loader = self._loader(
+                folder, source, wanted, observer, buckets=buckets, on_progress=on_progress
+            )
+            table = self._loaded_as(name, loader)
+            if source.origin is None:
+                return table, None
+            again = Layout(
+                partition_by=keys, partitions=len(table.partitions), replicas=wanted.replicas
+            )
+            files = tuple(partition.file for partition in table.partitions)
+            return table, _Loaded(source.origin, again, pieces, files)
 
     def check_new(self, name: str, *, replace: bool) -> None:
         if not name or "\0" in name:
@@ -184,8 +206,12 @@ class Tables:
 
     @contextlib.contextmanager
     def temporary_folders(self, folder: str) -> Iterator[tuple[str, str]]:
-        """Folders for a table's source and its buckets, removed when it is loaded."""
-        temporary = (f"{folder}-source", f"{folder}-buckets")
+        """Folders for a table's source and its buckets, removed when it is loaded.
+
+        With a number, as several loads may store files in one table's folder at a time.
+        """
+        number = next(self._loads)
+        temporary = (f"{folder}-source{number}", f"{folder}-buckets{number}")
         try:
             self.cluster.make_folder(*temporary)
             yield temporary
@@ -244,7 +270,8 @@ class Tables:
             for new in found:
                 self.planning.update_table(new)
             for old, _ in changes:
-                self._ask_again(old.folder, self._doubted(old))
+                if doubted := self._doubted(old):
+                    self._ask_again(old.folder, doubted)
         for old, new in changes:
             self.retire(changed_files(old, new))
         self.sweep()
@@ -294,10 +321,10 @@ class Tables:
         layout = TableLayout((), len(worn), copies)
         with (
             self._into(table),
-            self.temporary_folders(table.folder),
+            self.temporary_folders(table.folder) as (_, buckets),
             self.loading(table.name, "merge") as observer,
         ):
-            loaded = self._loader(table.folder, source, layout, observer).load()
+            loaded = self._loader(table.folder, source, layout, observer, buckets=buckets).load()
         return [
             replace_fields(new, index=old.index)
             for old, new in zip(worn, loaded.partitions, strict=True)
@@ -420,26 +447,24 @@ class Tables:
 
     def _load_again(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
         with self.folder() as folder:
-            loaded = self._built_again(table, folder, known, lost)
+            loaded, self._origins[folder] = self._built_again(table, folder, known, lost)
             self.repeats(loaded, self.content(table))
             self.publish(loaded, replace=True, restores=table)
 
     def _built_again(
         self, table: Table, folder: str, known: _Loaded, lost: PartitionsLostError
-    ) -> Table:
+    ) -> tuple[Table, _Loaded]:
         """The rows that a table was loaded with, in a folder; raises `lost` if they have changed.
 
         They may do so after somebody has looked, and until the load begins.
         """
-        source, layout = known.origin.source, known.layout
-        loaded = self.build(table.name, folder, source, layout, pieces=known.pieces)
-        is_same = self._origins[folder].origin.version == known.origin.version
-        if folder == table.folder:
-            self._origins[folder] = known
-        if not is_same:
-            self.retire({partition.file: partition.locations for partition in loaded.partitions})
+        built, loaded = self._built(
+            table.name, folder, known.origin.source, known.layout, pieces=known.pieces
+        )
+        if loaded is None or loaded.origin.version != known.origin.version:
+            self._retire_partitions(built.partitions)
             raise _without_source(lost, known.origin)
-        return loaded
+        return built, loaded
 
     def _restore_changed(self, table: Table, known: _Loaded, lost: PartitionsLostError) -> None:
         """Load lost files of a table again that statements have changed since.
@@ -447,40 +472,52 @@ class Tables:
         The same pieces of the same source give the same rows in the same order: what was deleted is
         known by its place. Rows that were added are on other nodes or in the session's own store.
         """
+        there = readable(self.cluster)
+        needed = [
+            part
+            for part in table.partitions
+            if there.isdisjoint(part.locations) or any(file in lost.files for file in part.files)
+        ]
+        if any(known.files[part.index : part.index + 1] != (part.file,) for part in needed):
+            raise _stored_again(lost)
         with self._into(table):
-            loaded = self._built_again(table, table.folder, known, lost)
-        files = [partition.file for partition in loaded.partitions]
-        partitions, unused, there = list(table.partitions), {*files}, readable(self.cluster)
-        for i, old in enumerate(table.partitions):
-            is_dead = there.isdisjoint(old.locations)
-            if not is_dead and not any(file in lost.files for file in old.files):
-                continue
-            own = old.rows - sum(delta.rows for delta in old.deltas) + len(row_numbers(old.deleted))
-            is_first = i < len(known.files) and known.files[i] == old.file
-            if not is_first or loaded.partitions[i].rows != own:
-                why = ", and a task has stored it again since it was loaded"
-                raise PartitionsLostError(lost.table, lost.partitions, lost.files, why)
-            new = replace_fields(
-                old, file=files[i], locations=loaded.partitions[i].locations, deltas=()
+            loaded, _ = self._built_again(table, table.folder, known, lost)
+        unused = {part.file: part for part in loaded.partitions}
+        try:
+            partitions = list(table.partitions)
+            for old in needed:
+                again = loaded.partitions[old.index]
+                partitions[old.index] = self._with_changes(table, old, again, lost)
+            version = next(versions)
+            self.changed(
+                (table, replace_fields(table, partitions=tuple(partitions), version=version))
             )
-            try:
-                partitions[i] = self.deltas.with_same(table, new, old)
-            except InputMissingError as error:
-                raise lost from error
-            unused.discard(files[i])
-        now = {part.file for part in partitions}
-        first = tuple(
-            file if file in now or i >= len(files) else files[i]
-            for i, file in enumerate(known.files)
-        )
-        self.changed(
-            (table, replace_fields(table, partitions=tuple(partitions), version=next(versions)))
-        )
-        self._origins[table.folder] = replace_fields(known, files=first)
-        for partition in loaded.partitions:
-            if partition.file in unused:
-                self.retire({partition.file: partition.locations})
-        self.sweep()
+            for old in needed:
+                del unused[loaded.partitions[old.index].file]
+        finally:
+            self._retire_partitions(unused.values())
+            self.sweep()
+        with self._lock:
+            if table.folder in self._origins:  # else it was dropped just now
+                files = {old.index: loaded.partitions[old.index].file for old in needed}
+                first = tuple(files.get(i, file) for i, file in enumerate(known.files))
+                self._origins[table.folder] = replace_fields(known, files=first)
+
+    def _with_changes(
+        self, table: Table, old: Partition, again: Partition, lost: PartitionsLostError
+    ) -> Partition:
+        """A partition that was loaded again, with what statements have changed in it since."""
+        own = old.rows - sum(delta.rows for delta in old.deltas) + len(row_numbers(old.deleted))
+        if again.rows != own:
+            raise _stored_again(lost)
+        new = replace_fields(old, file=again.file, locations=again.locations, deltas=())
+        try:
+            return self.deltas.with_same(table, new, old)
+        except InputMissingError as error:
+            raise lost from error
+
+    def _retire_partitions(self, partitions: Iterable[Partition]) -> None:
+        self.retire({part.file: part.locations for part in partitions})
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
         if isinstance(data, str | Path):
@@ -526,12 +563,19 @@ class Tables:
         layout: TableLayout,
         observer: QueryObserver,
         *,
-        on_progress: Callable[[int, int], None] | None = None,
+        buckets: str,
     ) -> Table:
-        """Load a source into a folder, as a table that is not published yet."""
-        loader = self._loader(folder, source, layout, observer, on_progress=on_progress)
+        """Load a source into a folder, as a table that is not published yet.
+
+        `buckets` is a temporary folder.
+        """
+        loader = self._loader(folder, source, layout, observer, buckets=buckets)
+        return self._loaded_as(name, loader)
+
+    def _loaded_as(self, name: str, loader: TableLoader) -> Table:
+        layout, schema = loader.layout, loader.source.schema
         return self.described(
-            name, source.schema, layout.partition_by, loader.load(), replicas=layout.replicas
+            name, schema, layout.partition_by, loader.load(), replicas=layout.replicas
         )
 
     def _loader(
@@ -541,13 +585,13 @@ class Tables:
         layout: TableLayout,
         observer: QueryObserver,
         *,
+        buckets: str,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> TableLoader:
         return TableLoader(
-            site=site_of(
-                self.cluster, self.placement, folder, f"{folder}-buckets", clock=self.clock
-            ),
+            site=site_of(self.cluster, self.placement, folder, buckets, clock=self.clock),
             folder=folder,
+            buckets=buckets,
             source=source,
             layout=layout,
             observer=observer,
@@ -605,8 +649,10 @@ class Tables:
 def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:
     """The next version of `current`, whose replicas may have moved while it was made.
 
-    Nodes that are `doubted` may lack what was stored for it; if no other has that, they count. If
-    all replicas have moved meanwhile, the former nodes count: what was stored did not move.
+    Nodes that are `doubted` may lack what was stored for it; if no other has that, they count.
+
+    Raises:
+        ConflictError: no node has both what was there and what was stored for it.
     """
     partitions = list(new.partitions)
     for i, now in enumerate(current.partitions):
@@ -616,8 +662,10 @@ def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:
         else:
             still = now.locations if made.file == now.file else made.locations
             there = tuple(n for n in made.locations if n in still)
+            if made.locations and not there:
+                raise ConflictError(replaced_meanwhile(new.name))
             sure = tuple(n for n in there if n not in doubted)
-            partitions[i] = replace_fields(made, locations=sure or there or made.locations)
+            partitions[i] = replace_fields(made, locations=sure or there)
     return replace_fields(new, partitions=tuple(partitions))
 
 
@@ -639,6 +687,12 @@ def named_columns(table: str, names: Sequence[str], columns: Sequence[str]) -> t
 def _without_source(lost: PartitionsLostError, origin: Origin) -> PartitionsLostError:
     """What to raise for lost partitions whose source has other rows by now."""
     why = f", and {origin.source.name} has changed since"
+    return PartitionsLostError(lost.table, lost.partitions, lost.files, why)
+
+
+def _stored_again(lost: PartitionsLostError) -> PartitionsLostError:
+    """What to raise for lost partitions that can't be told from those that were loaded."""
+    why = ", and a task has stored it again since it was loaded"
     return PartitionsLostError(lost.table, lost.partitions, lost.files, why)
 
 

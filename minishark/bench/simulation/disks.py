@@ -56,7 +56,7 @@ class Disk:
     def remove_folder(self, folder: str) -> None:
         """Delete a folder with all that is in it."""
         within = f"{folder}/"
-        for kept in (self.folders, self.files):
+        for kept in (self.folders, self.files, self.late):
             for name in [name for name in kept if f"{name}/".startswith(within)]:
                 del kept[name]
 
@@ -150,6 +150,7 @@ class SimulatedStore(Store):
 
     def replicate(self, stored: StoredFile, file: str, nodes: Sequence[str]) -> tuple[str, ...]:
         held = [node for node in nodes if node == self.node or self.give(file, node)]
+        self._travel(tuple(held))  # back
         return tuple(held) if self.node in held else (self.node, *held)
 
     def give(self, file: str, node: str) -> bool:

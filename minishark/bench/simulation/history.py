@@ -360,7 +360,7 @@ class _Run:
             user.work(statements, "writer")
             self.fibers.join(readers)
             with user.session.up_to_date():
-                """What was released last is dropped, too."""
+                pass  # what was released last is dropped, too
 
         return self.fibers.start(user.session.endpoint, work)
 
