@@ -17,7 +17,7 @@ from minishark.worker.protocol import StoreLocation
 
 _NODES_STEP_S = 0.05
 _LOCALITY_WAIT_S = 1.0
-_REMOVED_MAX = 256  # folders of which a node that was not known may have some
+_REMOVED_MAX = 256  # folders that a node is told later to remove
 
 Nodes = TypeVar("Nodes", bound=Collection[object])
 Place = TypeVar("Place")
@@ -87,12 +87,16 @@ def placed_on(
 
 @dataclass(slots=True)
 class NodeFolders:
-    """The folders of a session, and which node has made which; safe to use from several threads."""
+    """The folders of a session, and which node has made which; safe to use from several threads.
+
+    Few names are used again: if a folder is made while a node is told late that it is to remove it,
+    what tasks have stored there at that moment is lost, and computed again.
+    """
 
     made: dict[str, None] = field(default_factory=dict)
     by_home: dict[str, dict[str, None]] = field(default_factory=dict)  # those that a node has
     # Those that are wanted no more, and that a node may have: it did not answer, or was not known
-    # yet when it ran tasks that made them.
+    # yet when it ran tasks that made them. The last ones only; others stay there with the session.
     left: dict[str, dict[str, None]] = field(default_factory=dict)
     _removed: dict[str, None] = field(default_factory=dict)  # the last ones, of all nodes
 
@@ -115,28 +119,27 @@ class NodeFolders:
     def remove(self, folders: Iterable[str], homes: Iterable[str]) -> None:
         """Folders are wanted no more; these nodes and those that have made any may have them."""
         folders = tuple(folders)
-        for home in dict.fromkeys((*homes, *list(self.by_home))):
-            self._left_at(home).update(dict.fromkeys(folders))
-        self._removed.update(dict.fromkeys(folders))
-        for folder in list(self._removed)[:-_REMOVED_MAX]:
-            self._removed.pop(folder, None)
         for folder in folders:
             self.made.pop(folder, None)
             for at in list(self.by_home.values()):
                 at.pop(folder, None)
+        _note(self._removed, folders)
+        for home in dict.fromkeys((*homes, *list(self.by_home), *list(self.left))):
+            _note(self._left_at(home), folders)
 
     def _left_at(self, home: str) -> dict[str, None]:
-        return self.left.setdefault(home, dict(self._removed))
+        known = self.left.get(home)
+        return self.left.setdefault(home, dict(self._removed)) if known is None else known
 
-    def removed_at(self, homes: Iterable[str], folders: Sequence[str]) -> None:
+    def removed_at(self, homes: Iterable[str], folders: Iterable[str]) -> None:
         """Nodes have removed folders."""
         for home in homes:
             at = self._left_at(home)
             for folder in folders:
                 at.pop(folder, None)
 
-    def keep(self, homes: Collection[str]) -> None:
-        """Forget what other nodes have: they are gone, and have removed their files."""
+    def forget_others(self, homes: Collection[str]) -> None:
+        """Only these nodes may still have folders of the session."""
         for known in (self.by_home, self.left):
             for home in [home for home in list(known) if home not in homes]:
                 known.pop(home, None)
@@ -152,19 +155,28 @@ class NodeFolders:
             remove: removes some there, likewise.
         """
         at = self.by_home.setdefault(home, {})
-        if left := list(self._left_at(home)):
+        if left := [each for each in list(self._left_at(home)) if each not in self.made]:
             if not remove(left):
                 return
             self.removed_at((home,), left)
             for folder in left:
-                if folder in self.made:  # made again meanwhile, before or after that
+                if folder in self.made:  # again, before that or after
                     at.pop(folder, None)
         for folder in [each for each in list(self.made) if each not in at]:
             if not make(folder):
                 return  # do not wait for each folder of a silent node
             at[folder] = None
-            if folder not in self.made and not remove([folder]):  # removed meanwhile
-                self._left_at(home)[folder] = None
+            if folder not in self.made:  # removed meanwhile
+                at.pop(folder, None)
+                if not remove([folder]):
+                    _note(self._left_at(home), (folder,))
+
+
+def _note(known: dict[str, None], folders: Iterable[str]) -> None:
+    """Add folders to the last ones that are known."""
+    known.update(dict.fromkeys(folders))
+    for folder in list(known)[:-_REMOVED_MAX]:
+        known.pop(folder, None)
 
 
 @dataclass(slots=True)

@@ -356,7 +356,7 @@ class AttachedCluster:
                     self._keep, released=released, schedulers=self._sparrow.live_schedulers
                 )
                 self._meet()
-                self._node_folders.keep([place.memory for place in self._met.places])
+                self._node_folders.forget_others([place.memory for place in self._met.places])
                 self._learn(self._kept(beat))
                 self._make_missing_folders()
                 self._remote_files.remove_unwanted()

@@ -68,5 +68,27 @@ def test_a_node_removes_what_it_has_missed() -> None:
     folders.complete("/new", lambda _: True, remove)
     folders.complete("/alive", lambda _: True, remove)
     assert asked == ["q/0"] * 3
-    folders.keep(["/alive"])
+    folders.forget_others(["/alive"])
     assert [*folders.by_home] == [*folders.left] == ["/alive"]
+
+
+def test_a_folder_that_is_removed_while_it_is_made_is_made_again_when_it_is_wanted() -> None:
+    folders, removed = NodeFolders(), list[str]()
+
+    def make(folder: str) -> bool:
+        folders.remove((folder,), [])
+        return True
+
+    folders.make(("q/0",))
+    folders.complete("/node", make, lambda some: not removed.extend(some))
+    assert removed == ["q/0"]
+    folders.make(("q/0",))
+    assert not folders.are_at(["/node"], ["q/0"])
+
+
+def test_a_node_that_never_answers_is_told_of_the_last_folders_only() -> None:
+    folders = NodeFolders()
+    for number in range(1_000):
+        folders.make((f"q/{number}",))
+        folders.remove((f"q/{number}",), ["/silent"])
+    assert [*folders.left["/silent"]] == [f"q/{number}" for number in range(744, 1_000)]

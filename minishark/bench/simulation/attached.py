@@ -238,7 +238,7 @@ class SimulatedAttached:
             self.clock.sleep(_KEEP_EVERY_S)
             self._silent.clear()
             self._meet()
-            self._node_folders.keep(self._met.places)
+            self._node_folders.forget_others(self._met.places)
             released, now = self._released, self._hosts.world.now
             self._ask(tuple(self.homes()), partial(self._keep, released, now))
             self._make_missing_folders()
