@@ -33,7 +33,8 @@ def unexcused(error: MinisharkError, faults: Faults, began_s: float) -> str:
         case PartitionsLostError():
             if faults.within(_APART, first_s, last_s):
                 return ""  # tasks may run for seconds where they can't read what the session can
-            never = [file for file in error.files if file not in faults.destroyed]
+            gone = faults.destroyed | _abandoned(faults)
+            never = [file for file in error.files if file not in gone]
             return f"no fault has taken {never[0]}" if never else ""
         case ResourceError():
             return "" if faults.within(_FULL, first_s, last_s) else "no disk was full"
@@ -41,6 +42,16 @@ def unexcused(error: MinisharkError, faults: Faults, began_s: float) -> str:
             return "" if faults.within(_SILENT, first_s, last_s) else "all answered"
     # An output that is lost is computed again, far more often than there are faults.
     return "no fault makes a statement fail so"
+
+
+def _abandoned(faults: Faults) -> set[str]:
+    """What was on nodes that were drained while others were away: these could not take it."""
+    return {
+        file
+        for left_s, files in faults.hosts.left
+        if faults.within(_SILENT - {"drain"}, left_s - LASTS_S, left_s)
+        for file in files
+    }
 
 
 def misplaced(tables: Iterable[Table], hosts: Hosts, faults: Faults) -> Iterator[str]:

@@ -42,7 +42,7 @@ from sparrow_core.sim.network import Network
 from sparrow_core.sim.world import Trace, World
 
 _STARTED_S = 0.3
-_HANG_S = 400.0  # from the last fault until all statements must have ended
+_HANG_S = 400.0  # from the last fault, and then in which no statement ends, until that is a hang
 _MERGED_S = 5.0  # until what was being merged at the end of the statements has been
 _LOOK_S = 1.0
 _TOLD_MAX = 5  # of one kind
@@ -368,9 +368,13 @@ class _Run:
         self.world.run(until_s, done=lambda: worker.over)
 
     def _ended(self, workers: list[Fiber], until_s: float) -> bool:
-        """Run until all workers have ended; whether they have, in time."""
-        for worker in workers:
-            self._run_to_end(worker, until_s)
+        """Run until all workers have ended, and for as long as statements do; whether all have."""
+        ended = -1
+        while not all(worker.over for worker in workers) and ended < len(self.outcome.took_s):
+            ended = len(self.outcome.took_s)
+            for worker in workers:
+                self._run_to_end(worker, until_s)
+            until_s = self.world.now + _HANG_S
         background = [each for user in self.users.values() for each in user.session.threads]
         for worker in (*workers, *background):
             if worker.error is not None:

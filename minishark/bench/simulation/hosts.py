@@ -79,6 +79,7 @@ class Hosts(SimulatedCluster):
         self.copy_s = copy_s  # mean time of copying a file from one node to another
         self.services: dict[NodeName, Service] = {}
         self.fronts: dict[str, str] = {}  # endpoints of live sessions, by name
+        self.left: list[tuple[float, frozenset[str]]] = []  # when drained nodes went, and with what
         self._files = itertools.count()
         self._homes = itertools.count()
         super().__init__(
@@ -147,6 +148,7 @@ class Hosts(SimulatedCluster):
         monitor = world.machines.get(self.monitor_of(name))
         assert isinstance(monitor, NodeMonitor)
         if world.now > service.drain_until_s or monitor.has_left:
+            self.left.append((world.now, frozenset(service.disk.files)))
             self.kill_node(name)
         elif all(name in each.released for each in service.sessions.values()):
             world.post(self.monitor_of(name), Drain())
