@@ -105,7 +105,7 @@ def _running(session: Session) -> int:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[pytest.mark.slow] * (n % 3 != 0)) for n in range(1, 23)]
+    "number", [pytest.param(n, marks=[pytest.mark.slow] * (n % 7 != 0)) for n in range(1, 23)]
 )
 def test_tpch(server: Server, tpch_files: dict[str, str], number: int) -> None:
     """Each TPC-H query by ADBC gives DuckDB's answer."""

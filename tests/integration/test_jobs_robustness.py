@@ -95,7 +95,9 @@ def _stubborn(rows: pa.Table) -> pa.Table:
             continue
 
 
-@pytest.mark.parametrize("kind", [_sleep, pytest.param(_loop, marks=pytest.mark.slow), _stubborn])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(each, marks=pytest.mark.slow) for each in (_sleep, _loop)), _stubborn]
+)
 def test_ctrl_c_ends_functions_that_do_not_end(
     session: Session, tmp_path: Path, kind: Callable[[pa.Table], pa.Table]
 ) -> None:

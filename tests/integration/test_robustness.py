@@ -89,6 +89,7 @@ def processes(shared_processes: Session) -> Iterator[Session]:
     until(lambda: _are_two(_executors(shared_processes)), "all executors")
 
 
+@pytest.mark.slow
 def test_an_executor_dies_between_queries(processes: Session) -> None:
     """The next query finds what the dead executor held, again and again."""
     killed: list[int] = []
