@@ -11,14 +11,15 @@ SCALE ?= 0.1
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := minishark sparrow_core canary_core tests benchmarks docs examples setup.py
 
-.PHONY: help tpch test test-all style format types check bench ratchet wheel sbom lock clean
+.PHONY: help tpch test test-all simulate style format types check bench ratchet wheel sbom lock clean
 
 help:
 	@echo "make tpch      make TPC-H data, run the 22 queries, compare each answer with DuckDB's"
 	@echo "make test      run the tests (make test-all: the slow ones too)"
+	@echo "make simulate  10,000 queries under faults in deterministic simulation"
 	@echo "make style     ruff: lint and format check (make format: apply)"
 	@echo "make types     mypy --strict"
-	@echo "make check     style, types, test-all"
+	@echo "make check     style, types, simulate, test-all"
 	@echo "make bench     the 22 queries beside DuckDB (SCALE=1 make bench)"
 	@echo "make ratchet   compare speed with the last release (AGAINST=checkout make ratchet)"
 	@echo "make wheel     build dist/*.whl"
@@ -46,6 +47,11 @@ test: $(READY)
 test-all: $(READY)
 	@$(BIN)/python -m pytest -m "slow or not slow"
 
+# The same histories each time.
+simulate: $(READY)
+	@folder=$$(mktemp -d) && $(BIN)/minishark bench simulate --set histories=95 --set seconds=600 \
+		--out $$folder; status=$$?; rm -r $$folder; exit $$status
+
 style: $(READY)
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/ruff format --check $(SOURCES)
@@ -57,7 +63,7 @@ format: $(READY)
 types: $(READY)
 	@$(BIN)/mypy
 
-check: style types test-all
+check: style types simulate test-all
 
 bench: $(READY)
 	@$(BIN)/python benchmarks/tpch.py --scale $(SCALE)
