@@ -51,7 +51,7 @@ class Rungs(Protocol[Plan, Result_co]):
 def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
     """Run a query to its end (an error if no rung is left, or none cures the failure)."""
     rejected: FragmentRejectedError | None = None
-    restored, planned_again = Counter[str](), False
+    restored, planned_again = Counter[str](), set[bool]()
     while True:
         try:
             plan = rungs.plan(whole=rejected is not None)
@@ -62,10 +62,12 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
             note = f"Ran in a single task, as DuckDB did not accept a fragment: {rejected}"
             return rungs.execute(plan, (note,) if rejected is not None else ())
         except (FragmentRejectedError, ExecutionError, DataError) as error:
-            if not planned_again and not rungs.is_current(plan):
+            of_source = isinstance(error, DataError)
+            if of_source not in planned_again and not rungs.is_current(plan):
                 # Its tables were replaced while it ran, and the old files are gone; or a source
-                # has another version by now.
-                planned_again, rejected = True, None
+                # has another version by now. Once for each: both may happen to one query.
+                planned_again.add(of_source)
+                rejected = None
                 continue
             if isinstance(error, FragmentRejectedError):
                 if rejected is not None:
@@ -80,4 +82,4 @@ def climb(rungs: Rungs[Plan, Result_co]) -> Result_co:
                 raise
             if rungs.is_current(plan):  # else it was replaced once more, or dropped
                 rungs.restore(error)
-            planned_again = False  # restoring took time in which other tables may be replaced
+            planned_again.clear()  # restoring took time in which other tables may be replaced

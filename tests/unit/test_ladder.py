@@ -123,6 +123,12 @@ def test_sources_that_change_while_they_are_read_are_read_again_once() -> None:
         climb(script)
 
 
+def test_a_table_and_a_source_may_change_in_one_query() -> None:
+    errors = [TaskFailedError("gone"), DataError("a.csv was replaced")]
+    script = Script(running=errors, stale=frozenset({0, 1}))
+    assert "rows of plan 2, 0 warnings" == climb(script)
+
+
 def test_tables_that_change_while_they_are_read_are_no_matter() -> None:
     """A plan reads one load of a table, or one version of a source, in full, or fails."""
     assert "rows of plan 0, 0 warnings" == climb(Script(stale=frozenset({0})))
