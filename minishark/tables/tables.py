@@ -263,15 +263,16 @@ class Tables:
         """
         with self._lock:
             current = {old.folder: self._current(old) for old, _ in changes}
+            doubted = {old.folder: self._doubted(old) for old, _ in changes}
             found = [
-                _relocated(new, current[old.folder], self._doubted(old)) for old, new in changes
+                _relocated(new, current[old.folder], doubted[old.folder]) for old, new in changes
             ]
             self.catalog.add(*found)
             for new in found:
                 self.planning.update_table(new)
-            for old, _ in changes:
-                if doubted := self._doubted(old):
-                    self._ask_again(old.folder, doubted)
+            for folder, nodes in doubted.items():
+                if nodes:
+                    self._ask_again(folder, nodes)
         for old, new in changes:
             self.retire(changed_files(old, new))
         self.sweep()

@@ -195,9 +195,7 @@ class SimulatedAttached:
             self.disk.remove_folder(folder)
         homes = self.homes()
         self._node_folders.remove(folders, homes.values())
-        answered = self._ask(
-            tuple(homes), lambda service: [*map(service.disk.remove_folder, folders)]
-        )
+        answered = self._ask(tuple(homes), partial(_remove, folders))
         self._node_folders.removed_at([homes[name] for name in answered], folders)
 
     def copy_file(self, file: str, source: str, target: str) -> bool:

@@ -160,13 +160,7 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
         pause_s=pause_s,
         copy_s=rng.choice((0.02, 0.05, 0.5)),
         writers=tuple(
-            _writer(
-                rng,
-                statements - statements // 2,
-                writes,
-                shares,
-            )
-            for _ in range(sessions)
+            _writer(rng, statements - statements // 2, writes, shares) for _ in range(sessions)
         ),
         readers=tuple(
             tuple(_statement(rng, 0.0) for _ in range(statements // 2)) for _ in range(sessions)
