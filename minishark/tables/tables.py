@@ -13,8 +13,10 @@ from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from msgspec import structs
+from numpy.typing import NDArray
 
 from minishark.catalog import (
     ROW_NUMBER,
@@ -43,6 +45,7 @@ from minishark.query.run import site_of
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.storage_options import Storage
+from minishark.tables.changed_statistics import with_columns
 from minishark.tables.deltas import (
     SIZES,
     DeltaWriter,
@@ -63,6 +66,7 @@ from minishark.tables.sources import (
     pieces_source,
     split_source,
 )
+from minishark.worker.protocol import FileSlice
 from minishark.worker.statistics import merge_statistics
 from minishark.worker.store import InputMissingError
 from minishark.worker.visible_rows import row_numbers
@@ -318,18 +322,67 @@ class Tables:
     def stored_again(self, table: Table, worn: Sequence[Partition]) -> list[Partition]:
         """Partitions of a table with the same rows, each in one file."""
         source = TableSource(schema=table.schema, merged=tuple(worn))
-        copies = self.copies(len(table.partitions), table.replicas)
-        layout = TableLayout((), len(worn), copies)
+        return [*self._stored_again(table, source, table.replicas, "merge").partitions]
+
+    def patched(
+        self, table: Table, patches: Mapping[int, tuple[FileSlice, ...]], columns: Sequence[int]
+    ) -> Table:
+        """The next version of a table, of which tasks store partitions again as patches say.
+
+        Args:
+            table: the table.
+            patches: stored patches (`worker/patches.py`) by the partitions' indices.
+            columns: the positions of the columns that they set.
+
+        Raises:
+            DataError: they say two things of a row.
+            FilesLostError: a file of the table or of a patch is lost.
+        """
+        concerned = [table.partitions[index] for index in patches]
+        source = TableSource(
+            schema=table.schema,
+            merged=tuple(replace_fields(part, is_numbered=True) for part in concerned),
+            patches=tuple(patches.values()),
+            patched=tuple(columns),
+        )
+        loaded = self._stored_again(table, source, max(2, table.replicas), "change")
+        partitions = list(table.partitions)
+        for part in loaded.partitions:
+            partitions[part.index] = part
+        new = replace_fields(table, partitions=tuple(partitions), version=next(versions))
+        if not columns:
+            return new
+        measured = self.statistics_of(loaded, [table.schema[i] for i in columns])
+        known = with_columns(
+            table.statistics, table.schema, columns, measured, rows=new.rows, size_bytes=new.bytes
+        )
+        return replace_fields(new, statistics=known)
+
+    def _stored_again(
+        self, table: Table, source: TableSource, replicas: int, verb: str
+    ) -> LoadedTable:
+        """Partitions of a table, each in one file, in the place of the old ones."""
+        copies = self.copies(len(table.partitions), replicas)
+        layout = TableLayout((), len(source.merged), copies)
         with (
             self._into(table),
             self.temporary_folders(table.folder) as (_, buckets),
-            self.loading(table.name, "merge") as observer,
+            self.loading(table.name, verb) as observer,
         ):
             loaded = self._loader(table.folder, source, layout, observer, buckets=buckets).load()
-        return [
+        partitions = tuple(
             replace_fields(new, index=old.index)
-            for old, new in zip(worn, loaded.partitions, strict=True)
-        ]
+            for old, new in zip(source.merged, loaded.partitions, strict=True)
+        )
+        return replace_fields(loaded, partitions=partitions)
+
+    def rows_at(self, table: Table, numbers: NDArray[np.int64]) -> pa.Table:
+        """The rows of a table with these numbers, which ascend, and the numbers.
+
+        Raises:
+            PartitionsLostError: no node has their partitions any more.
+        """
+        return self.deltas.rows_at(table, numbers)
 
     @contextlib.contextmanager
     def _into(self, table: Table) -> Iterator[None]:
@@ -622,7 +675,7 @@ class Tables:
             replicas=replicas,
         )
 
-    def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
+    def statistics_of(self, loaded: LoadedTable, schema: Sequence[Column]) -> TableStatistics:
         columns = [(column.name, column.type) for column in schema]
         size = sum(partition.bytes for partition in loaded.partitions)
         with contextlib.closing(self.planning.connection()) as connection:
