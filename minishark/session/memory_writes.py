@@ -272,7 +272,7 @@ class MemoryWrites:
         some = f"SELECT t.{quote(columns[0].name)} FROM {quote(table.name)} AS t {wanted} LIMIT 1"
         if not self.engine.run(some, CollectRows(), told=told)[0].num_rows:
             return values.slice(0, 0)
-        view, numbered = self._numbered(table)
+        view, numbered = self._numbered(table, is_alone=True)  # or beside a few keys
         whole = f"SELECT t.* FROM {numbered} AS t {wanted}"
         return view.run(whole, CollectRows(lossless=True), told=told)[0]
 
@@ -304,7 +304,7 @@ class MemoryWrites:
                 self._publish(table, numbers, None)
                 return counted(len(numbers))
             found = self._found(sql, change, table, patch)
-        except (UnsupportedError, QueryError, DataError):
+        except (UnsupportedError, QueryError):
             return None  # DuckDB says what is wrong, or knows what minishark does not
 
         def run(rows: pa.Table | None) -> MadeRows:
@@ -323,7 +323,7 @@ class MemoryWrites:
         If only DuckDB can tell what it does, the numbers of rows that it may concern.
         """
         engine, bucket = self.engine, f"{ROW_NUMBER} >> {PARTITION_SHIFT}"
-        view, numbered = self._numbered(table)
+        view, numbered = self._numbered(table, is_alone=not dml.reads_others(change))
         columns: tuple[int, ...] = ()
         if self._is_patch(change, table):
             change, target = self._with_names(change), dml.Target(table.name, table.schema)
@@ -335,7 +335,12 @@ class MemoryWrites:
             number = f"{quote(change.alias)}.{ROW_NUMBER}"
             query = dml.concerned(change, numbered, f"{number}, 0, {bucket}")
         sink = ApplyPatch(tables=engine.tables, table=table, columns=columns, many=many)
-        return view.run(query, sink, told=sql)[0]
+        try:
+            return view.run(query, sink, told=sql)[0]
+        except DataError as error:
+            if isinstance(change, dml.Merge):  # several rows of its source may change one
+                raise QueryError(str(error)) from error
+            raise
 
     def _with_names(self, change: dml.Changed) -> dml.Changed:
         """A statement that knows the columns of its source."""
@@ -365,9 +370,9 @@ class MemoryWrites:
         names = {table.schema[i].name.lower() for i in columns}
         return names.isdisjoint(name.lower() for name in kept)
 
-    def _numbered(self, table: Table) -> tuple[Engine, str]:
+    def _numbered(self, table: Table, *, is_alone: bool) -> tuple[Engine, str]:
         """An engine whose queries may read a table's rows with their numbers, and from what."""
-        numbered = self.engine.tables.numbered(table)
+        numbered = self.engine.tables.numbered(table, is_alone=is_alone)
         view = CatalogView(self.engine.planner.catalog, [numbered])
         return self.engine.seeing(view), quote(numbered.name)
 
@@ -376,7 +381,7 @@ class MemoryWrites:
         # A MERGE adds rows for those of its source that have no partner, changed or not.
         if not self.engine.on_hosts and not isinstance(change, dml.Merge):
             return self.engine.tables.rows_at(table, np.sort(patch.column(0).to_numpy()))
-        view, numbered = self._numbered(table)
+        view, numbered = self._numbered(table, is_alone=not dml.reads_others(change))
         search = dml.concerned(change, numbered, "*")
         return view.run(search, CollectRows(lossless=True), told=sql)[0]
 
@@ -401,7 +406,7 @@ class MemoryWrites:
     ) -> tuple[Table, int]:
         """A version of a table with the rows that a MERGE adds, and how many these are."""
         engine = self.engine
-        view, numbered = self._numbered(table)
+        view, numbered = self._numbered(table, is_alone=False)
         target = dml.Target(table.name, table.schema)
         named = self._with_names(change)
         assert isinstance(named, dml.Merge), "it is the same statement"

@@ -44,7 +44,7 @@ from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
-from minishark.worker.visible_rows import packed, row_counts, row_numbers
+from minishark.worker.visible_rows import packed, row_counts, row_numbers, takeable
 from minishark.worker.writing import FULL, disk_full
 
 _PIECES_FEW, SCATTERED_ROWS = 1_024, 512
@@ -423,9 +423,10 @@ def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
     for batch in rows.to_batches():
         low, high = np.searchsorted(places, (first, first + len(batch)))
         if low < high:
-            found.append(batch.take(pa.array(places[low:high] - first)))
+            some = takeable(pa.Table.from_batches([batch])).combine_chunks().to_batches()[0]
+            found.append(some.take(pa.array(places[low:high] - first)))
         first += len(batch)
-    return pa.Table.from_batches(found, rows.schema)
+    return pa.Table.from_batches(found, takeable(rows.slice(0, 0)).schema)
 
 
 def _plain(rows: pa.Table) -> pa.Table:

@@ -116,7 +116,8 @@ class Tables:
     # By the folder of a load: nodes that have lost its files, and which version was current then.
     _emptied: dict[str, dict[str, int]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
-    _numbered: set[str] = field(default_factory=set)  # folders of tables whose rows were numbered
+    # By the folder of a load: the names under which its rows were numbered.
+    _numbered: dict[str, set[str]] = field(default_factory=dict)
     _retired: Farewells = field(default_factory=Farewells)  # files of former versions
     _restoring: AbstractContextManager[Any] = field(init=False)
 
@@ -232,9 +233,8 @@ class Tables:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
-        if folder in self._numbered:
-            self._numbered.discard(folder)
-            self.planning.remove_table(f"{NUMBERED}{folder}")
+        for name in self._numbered.pop(folder, ()):
+            self.planning.remove_table(name)
         self._homes.pop(folder, None)
         self._emptied.pop(folder, None)
         self.cluster.remove_folder(folder)
@@ -393,9 +393,14 @@ class Tables:
             if not self.is_current(table):
                 self.cluster.remove_folder(table.folder)
 
-    def numbered(self, table: Table) -> Table:
-        """The same rows with their numbers, as a table that only views of the catalog have."""
-        name = f"{NUMBERED}{table.folder}"
+    def numbered(self, table: Table, *, is_alone: bool = False) -> Table:
+        """The same rows with their numbers, as a table that only views of the catalog have.
+
+        For a query that reads no other table (`is_alone`), nothing needs to be known of the rows to
+        plan it, and large miniatures take long to make.
+        """
+        # One word: a name that is part of another one may be taken for that.
+        name = f"{NUMBERED}{'alone_' if is_alone else ''}{table.folder}".replace("/", "_")
         columns = (*table.statistics.columns, ColumnStatistics(distinct=table.rows))
         found = replace_fields(
             table,
@@ -404,12 +409,17 @@ class Tables:
             partitions=tuple(replace_fields(p, is_numbered=True) for p in table.partitions),
             statistics=structs.replace(table.statistics, columns=columns),
         )
+        planned = found
+        if is_alone:
+            unknown = TableStatistics(1, 0, tuple(ColumnStatistics() for _ in columns))
+            planned = replace_fields(found, statistics=unknown)
         with self._lock:
-            if table.folder in self._numbered:
-                self.planning.update_table(found)
+            names = self._numbered.setdefault(table.folder, set())
+            if name in names:
+                self.planning.update_table(planned)
             else:
-                self.planning.put_table(found)
-                self._numbered.add(table.folder)
+                self.planning.put_table(planned)
+                names.add(name)
         return found
 
     def sweep(self) -> None:

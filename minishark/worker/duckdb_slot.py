@@ -137,14 +137,15 @@ class DuckDBSlot:
             self._settings.execute(f"SET memory_limit = '{limit}B'")
             self.limit_bytes = limit
 
-    def set_output_types(self, settings: Mapping[str, str]) -> None:
-        """Choose the Arrow layout of the rows that come out."""
+    def set_output_types(self, settings: Mapping[str, str]) -> bool:
+        """Choose the Arrow layout of the rows that come out; whether it was another one before."""
         if settings == self._output_settings:
-            return
+            return False
         for name in EXCHANGE_SETTINGS:
             value = settings.get(name)
             self.con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
         self._output_settings = settings
+        return True
 
     def output_schema(self, types: Sequence[str]) -> pa.Schema:
         """The Arrow schema of rows with columns c0, c1, ... of these types, as they would come."""

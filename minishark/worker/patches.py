@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from minishark.catalog import PATCH_DELETES, PATCH_SETS
 from minishark.worker.dictionaries import without_dictionaries
+from minishark.worker.visible_rows import takeable
 
 
 class ChangedTwiceError(Exception):
@@ -35,8 +36,8 @@ def patched(
         ChangedTwiceError: the patch says two things of a row.
     """
     last = rows.num_columns - 1
-    plain = without_dictionaries(rows, columns)
-    patch = patch.combine_chunks()
+    plain = takeable(without_dictionaries(rows, columns))
+    patch = takeable(patch).combine_chunks()
     numbers = patch.column(0).to_numpy()
     steps = np.diff(numbers)
     if len(steps) and steps.min() <= 0:
@@ -54,7 +55,9 @@ def patched(
             if first == end:
                 yield batch
                 continue
-            places = np.searchsorted(own, numbers[first:end])
+            places = numbers[first:end] - own[0]
+            if own[-1] - own[0] >= len(own):  # some were deleted before
+                places = np.searchsorted(own, numbers[first:end])
             here = patch.slice(first, end - first)
             yield from _changed(batch, places, kinds[first:end], here, columns)
 

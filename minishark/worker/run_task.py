@@ -235,7 +235,8 @@ class TaskRunner:
         if not stage.types:
             self._duckdb.choose_optimizers()
             relation = self._duckdb.con.sql(stage.sql)
-            self._duckdb.set_output_types(output_settings(stage, map(str, relation.types)))
+            if self._duckdb.set_output_types(output_settings(stage, map(str, relation.types))):
+                relation = self._duckdb.con.sql(stage.sql)  # it has the layout of when it was bound
             return relation
         repeats, new = _repeating(stage, task)
         scope = partial(with_codes, variables, stage.hints.dictionary_codes, new)
@@ -412,6 +413,9 @@ class TaskRunner:
         except ChangedTwiceError as error:
             raise TaskError(TaskProblem.SQL, "A row is changed twice.") from error
         partition = self._outputs.partition(stage, task, schema, batches)
+        if not columns:
+            count = stream(pa.table({"rows": [partition[1].rows]}))
+            return self._outputs.replicated(task, *partition, lambda: count)
         measured = mapped(partition[1]).select(columns)
         shown = structs.replace(stage, columns=tuple(stage.columns[i] for i in columns))
         return self._measured(shown, task, partition, measured)

@@ -642,10 +642,14 @@ def set_columns(change: Update | Merge, target: Target) -> tuple[int, ...]:
     """The positions of the columns that a statement may set.
 
     Raises:
-        QueryError: the table has no such column, or a clause has not as many values as columns.
+        QueryError: the table has no such column, one is set twice, or a clause has not as many
+            values as columns.
     """
     if isinstance(change, Update):
-        return tuple(sorted(target.position(name) for name, _ in change.values))
+        positions = sorted({target.position(name) for name, _ in change.values})
+        if len(positions) < len(change.values):
+            raise QueryError("A column is set twice.")
+        return tuple(positions)
     updates = [clause for clause in change.clauses if clause.action == "UPDATE"]
     return tuple(
         i
