@@ -137,15 +137,14 @@ class DuckDBSlot:
             self._settings.execute(f"SET memory_limit = '{limit}B'")
             self.limit_bytes = limit
 
-    def set_output_types(self, settings: Mapping[str, str]) -> bool:
-        """Choose the Arrow layout of the rows that come out; whether it was another one before."""
+    def set_output_types(self, settings: Mapping[str, str]) -> None:
+        """Choose the Arrow layout of the rows that come out."""
         if settings == self._output_settings:
-            return False
+            return
         for name in EXCHANGE_SETTINGS:
             value = settings.get(name)
             self.con.execute(f"RESET {name}" if value is None else f"SET {name} = {value}")
         self._output_settings = settings
-        return True
 
     def output_schema(self, types: Sequence[str]) -> pa.Schema:
         """The Arrow schema of rows with columns c0, c1, ... of these types, as they would come."""
@@ -255,6 +254,7 @@ def stored_types(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
     """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
     if stage.output is OutputKind.RESULT and not stage.lossless:
         return {}
+    types = tuple(types)
     if not stage.types and any("AGGREGATE_STATE" in type_ for type_ in types):
         return {}  # a user's own states: some crash DuckDB in the lossless layout
     binary = any(map(_BINARY_TYPE.search, types))

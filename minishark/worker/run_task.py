@@ -235,8 +235,7 @@ class TaskRunner:
         if not stage.types:
             self._duckdb.choose_optimizers()
             relation = self._duckdb.con.sql(stage.sql)
-            if self._duckdb.set_output_types(output_settings(stage, map(str, relation.types))):
-                relation = self._duckdb.con.sql(stage.sql)  # it has the layout of when it was bound
+            self._duckdb.set_output_types(output_settings(stage, map(str, relation.types)))
             return relation
         repeats, new = _repeating(stage, task)
         scope = partial(with_codes, variables, stage.hints.dictionary_codes, new)
