@@ -68,6 +68,7 @@ _ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
 _ENUM = re.compile(
     r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
 )
+_SETS = re.compile(r"\s*(?:SET|RESET|PRAGMA)\b", re.IGNORECASE)
 _DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
 _CREATE = re.compile(r'\ACREATE TABLE (?:"(?:[^"]|"")+"|\w+)(?=\()')
 _COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
@@ -144,6 +145,7 @@ class _Changes:
     # The columns of each PRIMARY KEY or UNIQUE constraint of such tables, likewise.
     keys: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     has_own: bool = False  # whether it may have tables or definitions of its own
+    has_definitions: bool = False  # whether there may be views or macros
     # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one of
     # two such transactions.
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -210,6 +212,7 @@ class ScratchDatabase:
             view: the view that it creates, replaces or drops.
         """
         with self._lock, self._shared.lock:
+            self._shared.has_definitions |= _SETS.match(sql) is None
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
@@ -232,7 +235,7 @@ class ScratchDatabase:
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
-        with self._lock, self._shared.lock, self._shows(sql) as names:
+        with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
             self._take((name,) if name is not None else _mentioned(sql, names))
             if _REFERENCES.search(sql):  # views have no keys; what is referenced stays here
                 self._take(_mentioned(sql, names))
@@ -272,7 +275,10 @@ class ScratchDatabase:
             rows: at least all rows that it changes, and their numbers.
             is_alone: whether it reads no other table.
         """
-        with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
+        with (
+            self._lock,
+            contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True),
+        ):
             return self._in_shell(sql, shell, None, rows, keeps_same=False)
 
     def _in_shell(
@@ -407,6 +413,7 @@ class ScratchDatabase:
 
     def run(self, sql: str) -> pa.Table:
         with self._lock, self._shared.lock, self._shows(sql) as names:
+            self._shared.has_definitions = True
             if _COMMENT.match(sql):
                 self._take(_mentioned(sql, names))
             answer = self._answer(sql)
@@ -608,7 +615,7 @@ class ScratchDatabase:
             self._shared.keys.pop(name.lower(), None)
             self._shared.numbered.discard(name.lower())
             self._unregister(name)
-            if name.lower() not in self._tables():
+            if not self._shared.has_own or name.lower() not in self._tables():
                 return False
             self._drop(name)
             return True
@@ -628,11 +635,14 @@ class ScratchDatabase:
         return [name for (name,) in rows]
 
     @contextlib.contextmanager
-    def _shows(self, sql: str) -> Iterator[list[str]]:
-        """While a statement runs, the cluster's tables are visible; their names."""
+    def _shows(self, sql: str, *, named_only: bool = False) -> Iterator[list[str]]:
+        """While a statement runs, the cluster's tables are visible; their names.
+
+        With `named_only` those are enough that its text names, unless it may read others by views.
+        """
         with self._reading(sql) as read:
             try:
-                names = self._show(read, self._meant_here(sql))
+                names = self._show(read, self._meant_here(sql), sql if named_only else None)
             except duckdb.InterruptException as error:
                 raise _translated(error) from error
             yield names
@@ -659,12 +669,15 @@ class ScratchDatabase:
             names.add(name)
         return frozenset(names)
 
-    def _show(self, read: ReadTable, hidden: frozenset[str]) -> list[str]:
-        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+    def _show(self, read: ReadTable, hidden: frozenset[str], sql: str | None) -> list[str]:
+        """Make the cluster's tables visible, without a copy, and the definitions over them.
+
+        Those at least that `sql` may read, if it is given.
+        """
         self._shared.has_own = True
         own, names = self._tables(), self._loaded()
         own = [*own, *hidden]
-        for name in names:
+        for name in names if sql is None else self._read_by(sql, names):
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
@@ -682,6 +695,12 @@ class ScratchDatabase:
             self._take_numbered(_mentioned(" ".join(numbered), names))
             self._replay()
         return names
+
+    def _read_by(self, sql: str, names: list[str]) -> list[str]:
+        """Those of the tables that a statement may read: by name, a view or macro, or as text."""
+        if self._shared.has_definitions or "query" in sql.lower():
+            return names
+        return _mentioned(sql, names)
 
     def _unregister(self, name: str) -> None:
         self._visible.discard(name)
@@ -847,7 +866,7 @@ def _unquoted(token: str) -> str:
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
     """The tables whose names occur in a statement's text."""
     text = sql.lower()
-    return [name for name in tables if name.lower() in text]
+    return [name for name in tables if name.lower().replace('"', '""') in text]
 
 
 def _is_same(column: str) -> str:
