@@ -190,7 +190,16 @@ class TableLoader:
             lost_nodes=self.site.lost_nodes,
             clock=self.site.clock,
         ).run()
-        return stored_table([output.outcome for output in self._graph.outputs(1)])
+        outcomes = [output.outcome for output in self._graph.outputs(1)]
+        if any(outcome.file is None for outcome in outcomes):
+            raise DataError(f"A row of {self.folder} is changed twice.")
+        return stored_table(outcomes)
+
+    def stored(self) -> dict[str, tuple[str, ...]]:
+        """The files of the partitions that are stored so far, with their locations."""
+        found = (self._graph.at(1, i) for i in range(self.layout.partitions))
+        outcomes = [output.outcome for output in found if output is not None]
+        return {each.file: each.locations for each in outcomes if each.file is not None}
 
     def _tell_stages(self) -> None:
         pieces, store = len(self._pieces), "store partitions"

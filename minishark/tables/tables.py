@@ -369,7 +369,12 @@ class Tables:
             self.temporary_folders(table.folder) as (_, buckets),
             self.loading(table.name, verb) as observer,
         ):
-            loaded = self._loader(table.folder, source, layout, observer, buckets=buckets).load()
+            loader = self._loader(table.folder, source, layout, observer, buckets=buckets)
+            try:
+                loaded = loader.load()
+            except BaseException:
+                self.retire(loader.stored())
+                raise
         partitions = tuple(
             replace_fields(new, index=old.index)
             for old, new in zip(source.merged, loaded.partitions, strict=True)

@@ -405,12 +405,16 @@ class TaskRunner:
     def _patched(
         self, stage: StageTask, task: TaskPayload, columns: tuple[int, ...]
     ) -> TaskOutcome:
-        """Store a partition again as a patch changes it, and measure the columns that this sets."""
+        """Store a partition again as a patch changes it, and measure the columns that this sets.
+
+        There is no file in the outcome if the patch says two things of a row.
+        """
         rows, patch = self._store.read_all((task.inputs["in0"], task.inputs["patch"]))
         try:
             schema, batches = patched(rows, patch, columns)
-        except ChangedTwiceError as error:
-            raise TaskError(TaskProblem.SQL, "A row is changed twice.") from error
+        except ChangedTwiceError:
+            # No failure: what other tasks of the stage store has to be known, to be removed.
+            return TaskOutcome(rows=0, nbytes=0)
         partition = self._outputs.partition(stage, task, schema, batches)
         if not columns:
             count = stream(pa.table({"rows": [partition[1].rows]}))

@@ -298,6 +298,26 @@ def test_a_lost_patch_is_computed_again(
     session.drop_table(name)
 
 
+def test_partitions_of_a_change_that_fails_are_removed(
+    session: Session, plain: duckdb.DuckDBPyConnection
+) -> None:
+    """Some tasks have stored theirs before another one finds out that a row is changed twice."""
+    name, before = create(session, plain, "ranges")
+    merge = WRONG[-1].replace("range(2)", "range(CASE WHEN i > 3990 THEN 2 ELSE 1 END)")
+    with pytest.raises(minishark.errors.MinisharkError):
+        session.sql(merge.format(t=name))
+    session._runtime.tables.sweep()
+    cluster = session._runtime.engine.cluster
+    folder = before[0].file.rpartition("/")[0]
+    found = {
+        file.name
+        for node in cluster.nodes
+        for file in cluster.store().in_memory(folder, node).glob("*.arrow")
+    }
+    assert {part.file.rpartition("/")[2] for part in before} == found
+    session.drop_table(name)
+
+
 def test_few_rows_are_found_where_they_are_stored(
     session: Session, plain: duckdb.DuckDBPyConnection
 ) -> None:
