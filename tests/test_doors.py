@@ -78,6 +78,8 @@ def test_paths_exist(page: Path) -> None:
     """What is quoted and has a slash is a file, a folder or a pattern of some."""
     quoted = re.findall(r"`([\w.<>*-]+/[\w./<>*-]*)`", page.read_text())
     assert len(quoted) > 10
+    links = re.findall(r"\]\(([\w./-]+)\)", page.read_text())
+    assert [] == [link for link in links if not (ROOT / link).exists()]
     patterns = {path: re.sub(r"<\w+>", "*", path).rstrip("/") for path in quoted}
     assert [] == [
         path
