@@ -111,8 +111,8 @@ def session_option(name: str, **settings: Any) -> Callable[[_Command], _Command]
         "show_default": settings.get("default") is not None,
     }
     if option.kind is Kind.WHOLE:
-        most = None if option.most == math.inf else option.most
-        derived["type"] = click.IntRange(option.least, most)  # type: ignore[arg-type] - whole
+        most = None if math.isinf(option.most) else int(option.most)
+        derived["type"] = click.IntRange(int(option.least), most)
     if option.kind is Kind.SIZE:
         derived["callback"] = lambda _context, _parameter, text: text and parse_size(text)
     return click.option(f"--{name.replace('_', '-')}", **derived | settings)

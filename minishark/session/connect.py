@@ -144,12 +144,12 @@ def connect(
             limits=limits,
         )
 
-    disk = query_disk_limit and parse_size(query_disk_limit)
+    disk = None if query_disk_limit is None else parse_size(query_disk_limit)
     limits = Limits(
         query_timeout_s=query_timeout_s, task_timeout_s=task_timeout_s, query_disk_bytes=disk
     )
     storage = Storage.of(storage_options)
-    limit = memory_limit and parse_size(memory_limit)
+    limit = None if memory_limit is None else parse_size(memory_limit)
     where = _where(cluster)
     if where is Where.PLATFORM:
         scaling = _scaling(min_nodes, max_nodes, idle_s)

@@ -24,6 +24,7 @@ _SWITCHES = {
     **dict.fromkeys(("1", "on", "true", "yes"), True),
     **dict.fromkeys(("0", "off", "false", "no"), False),
 }
+_NO_TEXTS: dict[str, Any] = {}
 
 
 class Where(Enum):
@@ -44,7 +45,7 @@ class Kind(Enum):
     SIZE = ("SIZE", object, "an amount of memory such as 4GiB", str)
     NAMES = ("NAMES", object, "a list of names", lambda text: text.split(","))
     TEXT = ("TEXT", object, "a text, or a path", str)  # or an object that says more
-    OBJECT = ("OBJECT", object, "an object", {}.__getitem__)  # no text does
+    OBJECT = ("OBJECT", object, "an object", _NO_TEXTS.__getitem__)
 
     def __init__(self, metavar: str, type_: Any, words: str, parse: Callable[[str], Any]) -> None:
         self.metavar, self.type, self.words, self.parse = metavar, type_, words, parse
