@@ -103,6 +103,9 @@ class Runtime(Protocol):
         """COPY query TO target; `target` is the text after TO. Returns the number of rows."""
         # `kept`: few rows, too, are written in the partitions that the query has.
 
+    def has_files(self, target: str) -> bool:
+        """Whether there is a file at a local path or URI, or any below it."""
+
     def insert(self, name: str, query: str) -> None:
         """Append the rows of a query to a table."""
 

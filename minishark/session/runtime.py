@@ -78,6 +78,7 @@ class Runtime:
         self.scratch = self.engine.scratch
         self.create_view = self.definitions.create_view
         self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
+        self.has_files = self.files.has_files
         self.register_function = self.definitions.register_function
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function

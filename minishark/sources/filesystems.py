@@ -44,6 +44,7 @@ OBJECT_STORES = {
 Result = TypeVar("Result")
 
 _WILD = re.compile(r"[*?\[]")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # also of a URI that became a Path: `s3:/bucket`
 _TOKEN = re.compile(r"\*|\?|\[!?[^\]]+\]|[^*?\[]+|\[")
 _NOT_HIDDEN = r"(?!\.|_(?!/*[^/]*=))"
 _RETRIES = {
@@ -130,6 +131,31 @@ def plain_settings(uri: str, settings: Mapping[str, str]) -> dict[str, str]:
 def is_remote(path: str) -> bool:
     """Whether a path or pattern is a URI, of whatever scheme."""
     return "://" in path
+
+
+def destination(path: str | Path) -> str:
+    """Where files are to be written: an absolute local path, or a URI without a slash at its end.
+
+    `file:` URIs are local paths.
+
+    Raises:
+        DataError: it begins with a scheme, but is no URI of a known object store.
+    """
+    text = str(path)
+    found = _SCHEME.match(text)
+    if found is None:
+        return str(Path(text).absolute())
+    scheme, rest = found[1].lower(), text[found.end() :]
+    if scheme == "file" and not rest.removeprefix("/").partition("/")[0]:  # `file:///a`
+        return str(Path("/", rest.lstrip("/")))
+    if scheme == "file" and not rest.startswith("/"):  # `file:/a`, as Java has it
+        return str(Path("/", rest))
+    if scheme not in OBJECT_STORES or not rest.strip("/") or not rest.startswith("/"):
+        raise DataError(
+            f"Can't write to {text}: files are local, or begin with s3://, gs:// or az:// and the "
+            "name of a bucket or container. Pass a URI as text: pathlib.Path drops a slash."
+        )
+    return text.rstrip("/")
 
 
 def list_files(pattern: str | Path, access: StoreAccess = FROM_ENVIRONMENT) -> list[StoredFile]:
@@ -238,6 +264,20 @@ def list_below(folder: str, access: StoreAccess = FROM_ENVIRONMENT) -> list[Stor
     store = ObjectStore.at(folder, access)
     with store.errors(folder):
         return [store.stored(meta) for meta in store.listed(store.key(folder))]
+
+
+def exists(uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> bool:
+    """Whether an object store has a file of that name, or any below it.
+
+    Raises:
+        DataError: the store does not answer, or denies access.
+    """
+    store = ObjectStore.at(uri, access)
+    if store.key(uri):
+        with store.errors(uri), contextlib.suppress(FileNotFoundError):
+            store.head(uri)
+            return True
+    return bool(list_below(uri, access))
 
 
 def write_file(path: Path, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:
