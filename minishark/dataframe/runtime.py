@@ -71,6 +71,9 @@ class Runtime(Protocol):
     def session(self) -> Any:
         """The session that it belongs to; None when that is gone."""
 
+    def setting(self, name: str) -> Any:
+        """The value of a setting of DuckDB's."""
+
     # Queries
 
     def bind(self, sql: str) -> Schema:

@@ -34,7 +34,7 @@ from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
-from minishark.expressions import Schema
+from minishark.expressions import Schema, quote_text
 from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
@@ -193,6 +193,10 @@ class Runtime:
     def drop_table(self, name: str) -> None:
         if self.warehouse is None or not self.warehouse.drop_table(name):
             self.named.drop(name)
+
+    def setting(self, name: str) -> Any:
+        answer = self.planning.show(f"SELECT current_setting({quote_text(name)}) AS value")
+        return answer.column("value")[0].as_py()
 
     # Queries
 

@@ -44,7 +44,9 @@ OBJECT_STORES = {
 Result = TypeVar("Result")
 
 _WILD = re.compile(r"[*?\[]")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # also of a URI that became a Path: `s3:/bucket`
+_LOCAL_URI = re.compile(r"file:(?://)?/(?!/)", re.IGNORECASE)  # `file:/a` is Java's
+# Also of a URI that was made a Path: `s3:/bucket`.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _TOKEN = re.compile(r"\*|\?|\[!?[^\]]+\]|[^*?\[]+|\[")
 _NOT_HIDDEN = r"(?!\.|_(?!/*[^/]*=))"
 _RETRIES = {
@@ -141,21 +143,23 @@ def destination(path: str | Path) -> str:
     Raises:
         DataError: it begins with a scheme, but is no URI of a known object store.
     """
-    text = str(path)
+    text = without_file_scheme(str(path))
     found = _SCHEME.match(text)
     if found is None:
         return str(Path(text).absolute())
-    scheme, rest = found[1].lower(), text[found.end() :]
-    if scheme == "file" and not rest.removeprefix("/").partition("/")[0]:  # `file:///a`
-        return str(Path("/", rest.lstrip("/")))
-    if scheme == "file" and not rest.startswith("/"):  # `file:/a`, as Java has it
-        return str(Path("/", rest))
-    if scheme not in OBJECT_STORES or not rest.strip("/") or not rest.startswith("/"):
+    rest = text[found.end() :]
+    if found[1].lower() not in OBJECT_STORES or not rest.strip("/") or not rest.startswith("/"):
         raise DataError(
             f"Can't write to {text}: files are local, or begin with s3://, gs:// or az:// and the "
             "name of a bucket or container. Pass a URI as text: pathlib.Path drops a slash."
         )
     return text.rstrip("/")
+
+
+def without_file_scheme(path: str) -> str:
+    """The local path of a `file:` URI; anything else as it is."""
+    found = _LOCAL_URI.match(path)
+    return path[found.end() - 1 :] if found else path
 
 
 def list_files(pattern: str | Path, access: StoreAccess = FROM_ENVIRONMENT) -> list[StoredFile]:
@@ -164,7 +168,7 @@ def list_files(pattern: str | Path, access: StoreAccess = FROM_ENVIRONMENT) -> l
     Raises:
         DataError: there is none, or the store does not answer, or denies access.
     """
-    text = str(pattern)
+    text = without_file_scheme(str(pattern))
     if is_remote(text):
         (found,) = at_once([partial(_list_remote, text, access)])
     else:

@@ -311,7 +311,7 @@ def test_modes_and_partitions_of_writers_hold_in_a_store(
     assert [4] == [session.read.parquet(target).count()]
     one = f"{bucket}/one.parquet"
     write.parquet(one)
-    with pytest.raises(DataError, match="one.parquet exists already"):
+    with pytest.raises(DataError, match=r"one\.parquet exists already"):
         write.parquet(one)
     session.range(2).write.mode("overwrite").parquet(one)
     assert 2 == session.read.parquet(one).count()
@@ -321,9 +321,9 @@ def test_modes_and_partitions_of_writers_hold_in_a_store(
 def test_no_scheme_becomes_a_local_folder(session: Session, empty_folder: Path) -> None:
     """Neither one that is unknown, nor that of a URI that was made a Path, nor for items."""
     for target in ("hdfs://host/out", "s3:/lake/out", Path("gs://lake/out"), "s3://", "file://h/x"):
-        with pytest.raises(DataError, match="Can't write to .*files are local, or begin with s3"):
+        with pytest.raises(DataError, match=r"Can't write to .*files are local, or begin with s3"):
             session.range(3).write.parquet(target)
-        with pytest.raises(DataError, match="Can't write to .*files are local, or begin with s3"):
+        with pytest.raises(DataError, match=r"Can't write to .*files are local, or begin with s3"):
             session.sql(f"COPY t TO '{target}' (FORMAT parquet, PER_THREAD_OUTPUT)")
         with pytest.raises(DataError, match="files are local, or begin with s3"):
             session.parallelize([1]).save_as_text_file(str(target))
@@ -337,6 +337,7 @@ def test_a_uri_of_a_file_is_a_local_path(session: Session, tmp_path: Path, schem
     """As in Spark."""
     session.range(3).write.parquet(f"{scheme}{tmp_path}/out")
     assert 3 == session.read.parquet(f"{tmp_path}/out").count()
+    assert 3 == session.read.parquet(f"{scheme}{tmp_path}/out").count()
     session.sql(f"COPY t TO '{scheme}{tmp_path}/t.parquet'")
     assert ROWS == session.read.parquet(f"{tmp_path}/t.parquet").count()
     session.parallelize([1, 2], 1).save_as_text_file(f"{scheme}{tmp_path}/items")
