@@ -4,21 +4,21 @@ A discipline is chosen by name per node, one of `DISCIPLINES` or "module:factory
 sees the queued jobs in order of arrival, and is told when slots are taken and released; the queue
 itself belongs to the node monitor. Jobs between which a discipline decides by arrival alone form a
 *lane*, and only the first job of each lane is a candidate: the cost of a choice depends on the
-number of users or priorities, not of jobs.
+number of users, groups or priorities, not of jobs.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from sparrow_core.policy.plugins import is_path, made
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import Address, JobId
 from sparrow_core.protocol.types import Claim
 
-_SMOOTHING = 0.2  # weight of a user's latest task in the running mean of its task times
+_SMOOTHING = 0.2  # weight of the latest task in the running mean of a share's task times
 _FIRST_GUESS_S = 0.1  # of that mean
 
 
@@ -109,68 +109,118 @@ class ShortestRemaining(Discipline):
 
 @dataclass(slots=True)
 class _Share:
-    """A user's service so far (seconds / weight), running tasks, and mean task time."""
+    """What a user, or a group of a user's jobs, has had; the node is the share of all users.
 
+    Attributes:
+        weight: Its part of what it shares with others, in proportion.
+        served_s: Service so far, in seconds / weight.
+        running: Slots that it has.
+        mean_s: Running mean of its task times.
+        parts: Of a user: its groups.
+        level_s: Of these, that of the one served last.
+    """
+
+    weight: float = 1.0
     served_s: float = 0.0
     running: int = 0
     mean_s: float = _FIRST_GUESS_S
+    parts: dict[str, _Share] = field(default_factory=dict)
+    level_s: float = 0.0
+
+    def part(self, name: str, weight: float = 1.0) -> _Share:
+        """One of its parts; a new one has tasks as long as the others'."""
+        part = self.parts.get(name)
+        if part is None:
+            part = self.parts[name] = _Share(weight, mean_s=self.mean_s)
+        return part
+
+    def serve_next(self, waiting: Mapping[str, object]) -> str:
+        """The name of the part that is served next, of those that wait."""
+        first = min(waiting, key=self._level_of)
+        self.level_s = self._level_of(first)
+        if len(self.parts) > len(waiting):
+            self._forget_idle(waiting)
+        return first
+
+    def _level_of(self, name: str) -> float:
+        """The part's normalized service; at least the level of the part served last."""
+        part = self.parts[name]
+        # Running tasks count in advance: else one part would get all slots that are free at once.
+        ahead_s = part.running * part.mean_s / part.weight
+        part.served_s = max(part.served_s, self.level_s - ahead_s)
+        return part.served_s + ahead_s
+
+    def _forget_idle(self, waiting: Mapping[str, object]) -> None:
+        """Drop the parts that would start at the same level if they came for the first time."""
+        over = [
+            name
+            for name, part in self.parts.items()
+            if not part.running and part.served_s <= self.level_s and name not in waiting
+        ]
+        for name in over:
+            del self.parts[name]
+
+    def charge(self, ran_s: float) -> None:
+        self.served_s += ran_s / self.weight
+        self.mean_s += _SMOOTHING * (ran_s - self.mean_s)
 
 
 class WeightedFair(Discipline):
-    """Weighted fair sharing of slot time among the users with queued jobs.
+    """Weighted fair sharing of slot time among users, and of a user's among its groups of jobs.
 
-    Start-time fair queueing: the user with the least (service + expected time of running tasks) /
-    weight is next. A user that was idle starts at the level of the user served last, so that
-    idleness earns no credit.
+    Start-time fair queueing (Goyal et al., 1996) in two levels, among those with queued jobs: of
+    the users, and then of the user's groups (`JobOptions.group`), the one with the least (service +
+    expected time of running tasks) / weight is next. One that was idle starts at the level of the
+    one served last: idleness earns no credit, and a newcomer is next. Groups weigh the same. Jobs
+    of a group are served in order of arrival.
     """
 
     steady = False
 
     def __init__(self) -> None:
         self._weights: dict[str, float] = {}
-        self._shares: dict[str, _Share] = {}
-        self._level_s = 0.0
+        self._all = _Share()
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        return claim.framework, claim.user
+        return claim.framework, claim.user, claim.group
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        first: dict[str, JobId] = {}
+        waiting: dict[str, dict[str, JobId]] = {}
         for job_id, queued in candidates:
-            first.setdefault(queued.claim.user, job_id)
-        if not first:
+            claim = queued.claim
+            self._user(claim).part(claim.group)
+            waiting.setdefault(claim.user, {}).setdefault(claim.group, job_id)
+        if not waiting:
+            if not self._all.running:  # all start anew, at one level
+                self._all.parts.clear()
             return None
-        user = min(first, key=self._level_of)
-        self._level_s = self._level_of(user)
-        return first[user]
+        user = self._all.serve_next(waiting)
+        groups = waiting[user]
+        return groups[self._all.part(user).serve_next(groups)]
 
-    def _level_of(self, user: str) -> float:
-        """The user's normalized service; at least the level of the user served last."""
-        share = self._shares.setdefault(user, _Share())
-        # Running tasks count in advance: else one user would get all slots that are free at once.
-        ahead_s = share.running * share.mean_s / self._weight(user)
-        share.served_s = max(share.served_s, self._level_s - ahead_s)
-        return share.served_s + ahead_s
+    def _user(self, claim: Claim) -> _Share:
+        return self._all.part(claim.user, self._weights.get(claim.user, 1.0))
 
-    def _weight(self, user: str) -> float:
-        return self._weights.get(user, 1.0)
+    def _shares(self, claim: Claim) -> tuple[_Share, _Share, _Share]:
+        """Those in which a job has a part."""
+        user = self._user(claim)
+        return self._all, user, user.part(claim.group)
 
     def taken(self, claim: Claim, count: int = 1) -> None:
-        self._shares.setdefault(claim.user, _Share()).running += count
+        for share in self._shares(claim):
+            share.running += count
 
     def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
-        share = self._shares[claim.user]
-        share.running -= count
-        assert share.running >= 0
-        if ran_s is not None:
-            share.served_s += ran_s / self._weight(claim.user)
-            share.mean_s += _SMOOTHING * (ran_s - share.mean_s)
-        if not share.running and share.served_s <= self._level_s:
-            # A newcomer would start at the same level, so that idle users need no memory.
-            del self._shares[claim.user]
+        for share in self._shares(claim):
+            share.running -= count
+            assert share.running >= 0
+            if ran_s is not None:
+                share.charge(ran_s)
 
     def set_weights(self, weights: dict[str, float]) -> None:
         self._weights = weights
+        for user, share in self._all.parts.items():
+            share.weight = weights.get(user, 1.0)
 
 
 class Lanes:
