@@ -832,7 +832,7 @@ class NodeMonitor:
         assert not self._earlier.keys() & self._moved.keys()
         earlier = {job_id for ids in self._earlier.values() for job_id in ids}
         assert earlier == self._jobs.keys() & self._moved.keys()
-        taken = Counter(task.answer.claim.framework for _, task in self._tasks())
+        taken = Counter(task.answer.claim for _, task in self._tasks())
         for ask in self._asking.values():
-            taken[ask.claim.framework] += ask.count
+            taken[ask.claim] += ask.count
         self._pool.check(taken)

@@ -244,9 +244,13 @@ class SlotPool:
         limit = now - timeout_s
         return [at for at, executor in self.executors.items() if executor.heard_at < limit]
 
-    def check(self, taken: Counter[str]) -> None:
+    def check(self, taken: Counter[Claim]) -> None:
         """Assert that exactly these slots are taken, and that no executor is overloaded."""
-        assert +self._taken == +taken
+        by_framework: Counter[str] = Counter()
+        for claim, count in taken.items():
+            by_framework[claim.framework] += count
+        assert +self._taken == +by_framework
+        self._discipline.check(taken)
         assert all(count >= 0 for count in self._taken.values())
         slots: Counter[str] = Counter()
         for executor in self.executors.values():

@@ -9,7 +9,7 @@ number of users, groups or priorities, not of jobs.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -63,6 +63,9 @@ class Discipline:
     def set_weights(self, weights: dict[str, float]) -> None:
         """Set the users' weights; 1 for those not named."""
 
+    def check(self, taken: Mapping[Claim, int]) -> None:
+        """Assert that it counts exactly these slots as taken."""
+
 
 class NoQueue(Discipline):
     """No queue: a task for every reservation at once; executors queue what exceeds their slots."""
@@ -113,11 +116,11 @@ class _Share:
 
     Attributes:
         weight: Its part of what it shares with others, in proportion.
-        served_s: Service so far, in seconds / weight.
+        served_s: Service so far, in seconds / weight, from the level where it began.
         running: Slots that it has.
         mean_s: Running mean of its task times.
-        parts: Of a user: its groups.
-        level_s: Of these, that of the one served last.
+        parts: Those among which it is divided that have tasks here: of a user its groups.
+        start_s: The level where new parts begin.
     """
 
     weight: float = 1.0
@@ -125,40 +128,49 @@ class _Share:
     running: int = 0
     mean_s: float = _FIRST_GUESS_S
     parts: dict[str, _Share] = field(default_factory=dict)
-    level_s: float = 0.0
+    start_s: float = 0.0
 
     def part(self, name: str, weight: float = 1.0) -> _Share:
-        """One of its parts; a new one has tasks as long as the others'."""
+        """One of its parts; a new one has tasks as long as the others', as far as is known."""
         part = self.parts.get(name)
         if part is None:
-            part = self.parts[name] = _Share(weight, mean_s=self.mean_s)
+            part = self.parts[name] = _Share(weight, self.start_s, mean_s=self.mean_s)
         return part
 
+    @property
+    def level_s(self) -> float:
+        """Its normalized service."""
+        # Running tasks count in advance: else one part would get all slots that are free at once.
+        return self.served_s + self.running * self.mean_s / self.weight
+
     def serve_next(self, waiting: Mapping[str, object]) -> str:
-        """The name of the part that is served next, of those that wait."""
-        first = min(waiting, key=self._level_of)
-        self.level_s = self._level_of(first)
-        if len(self.parts) > len(waiting):
-            self._forget_idle(waiting)
+        """The name of the part that is served next, of those that wait: the lowest.
+
+        Of these, one that has no slot: how long others' tasks will run is a guess. Then the oldest.
+        """
+        parts = self.parts
+        first = min(waiting, key=lambda name: (parts[name].level_s, parts[name].running))
+        self.start_s = max(self.start_s, self.parts[first].level_s)
         return first
 
-    def _level_of(self, name: str) -> float:
-        """The part's normalized service; at least the level of the part served last."""
-        part = self.parts[name]
-        # Running tasks count in advance: else one part would get all slots that are free at once.
-        ahead_s = part.running * part.mean_s / part.weight
-        part.served_s = max(part.served_s, self.level_s - ahead_s)
-        return part.served_s + ahead_s
+    def see(self, waiting: Mapping[str, object]) -> None:
+        """Look at those that wait, before new ones begin: drop what is over."""
+        for name in [name for name in self.parts if name not in waiting]:
+            if not self.parts[name].running:
+                self._drop(name)
+        # Nobody begins above one that waits, who may have been expected to take longer than it did.
+        levels_s = [part.level_s for name, part in self.parts.items() if name in waiting]
+        self.start_s = min([self.start_s, *levels_s])
 
-    def _forget_idle(self, waiting: Mapping[str, object]) -> None:
-        """Drop the parts that would start at the same level if they came for the first time."""
-        over = [
-            name
-            for name, part in self.parts.items()
-            if not part.running and part.served_s <= self.level_s and name not in waiting
-        ]
-        for name in over:
-            del self.parts[name]
+    def _drop(self, name: str) -> None:
+        """Forget a part; for those that are left, time passes by what it had in it.
+
+        Otherwise newcomers would begin at one level for ever, below whoever waits longer: a stream
+        of them would starve it.
+        """
+        weights = sum(part.weight for part in self.parts.values())
+        part = self.parts.pop(name)
+        self.start_s += max(0.0, part.served_s - self.start_s) * part.weight / weights
 
     def charge(self, ran_s: float) -> None:
         self.served_s += ran_s / self.weight
@@ -168,11 +180,11 @@ class _Share:
 class WeightedFair(Discipline):
     """Weighted fair sharing of slot time among users, and of a user's among its groups of jobs.
 
-    Start-time fair queueing (Goyal et al., 1996) in two levels, among those with queued jobs: of
-    the users, and then of the user's groups (`JobOptions.group`), the one with the least (service +
-    expected time of running tasks) / weight is next. One that was idle starts at the level of the
-    one served last: idleness earns no credit, and a newcomer is next. Groups weigh the same. Jobs
-    of a group are served in order of arrival.
+    Start-time fair queueing in two levels, among those with queued jobs: of the users, and then of
+    the user's groups (`JobOptions.group`), the one with the least (service + expected time of
+    running tasks) / weight is next. Groups weigh the same; jobs of one are served in order of
+    arrival. Whoever comes, also after a time away, begins at the level of the one served last: a
+    newcomer is next, and idleness earns no more credit than that.
     """
 
     steady = False
@@ -188,22 +200,21 @@ class WeightedFair(Discipline):
         waiting: dict[str, dict[str, JobId]] = {}
         for job_id, queued in candidates:
             claim = queued.claim
-            self._user(claim).part(claim.group)
             waiting.setdefault(claim.user, {}).setdefault(claim.group, job_id)
         if not waiting:
-            if not self._all.running:  # all start anew, at one level
-                self._all.parts.clear()
             return None
-        user = self._all.serve_next(waiting)
-        groups = waiting[user]
-        return groups[self._all.part(user).serve_next(groups)]
-
-    def _user(self, claim: Claim) -> _Share:
-        return self._all.part(claim.user, self._weights.get(claim.user, 1.0))
+        self._all.see(waiting)
+        for name, groups in waiting.items():
+            user = self._all.part(name, self._weights.get(name, 1.0))
+            user.see(groups)
+            for group in groups:
+                user.part(group)
+        chosen = self._all.serve_next(waiting)
+        return waiting[chosen][self._all.parts[chosen].serve_next(waiting[chosen])]
 
     def _shares(self, claim: Claim) -> tuple[_Share, _Share, _Share]:
         """Those in which a job has a part."""
-        user = self._user(claim)
+        user = self._all.part(claim.user, self._weights.get(claim.user, 1.0))
         return self._all, user, user.part(claim.group)
 
     def taken(self, claim: Claim, count: int = 1) -> None:
@@ -221,6 +232,19 @@ class WeightedFair(Discipline):
         self._weights = weights
         for user, share in self._all.parts.items():
             share.weight = weights.get(user, 1.0)
+
+    def check(self, taken: Mapping[Claim, int]) -> None:
+        running: Counter[tuple[str, str]] = Counter()
+        for claim, count in taken.items():
+            running[claim.user, claim.group] += count
+        users = self._all.parts
+        assert self._all.running == running.total()
+        assert all(each.running == sum(part.running for part in each.parts.values())
+                   for each in users.values())  # fmt: skip
+        assert +running == +Counter({
+            (user, group): part.running
+            for user, share in users.items() for group, part in share.parts.items()
+        })  # fmt: skip
 
 
 class Lanes:
