@@ -16,8 +16,8 @@ import duckdb
 
 from minishark.dataframe.applied import check_callable, pickled
 from minishark.dataframe.column import Column, Kind, call, column_or_name, sql_type
+from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.local import declared_columns
-from minishark.dataframe.made_functions import made
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.errors import DataError, OptionError, UnsupportedError
@@ -53,7 +53,7 @@ class PythonFunction:
 
     def __call__(self, *columns: Any) -> Column:
         """The function of columns, or of columns' names."""
-        name = made(
+        name = generated(
             self.name,
             self.run,
             self.returns,
