@@ -318,7 +318,7 @@ class CallPool:
                 self._forget(sent)
             case JobFailed():
                 for call in self._forget(sent):
-                    self.fail(call, _job_error(event))
+                    self.fail(call, _job_error(call, event))
 
     def _ended(self, sent: Sent, number: int) -> Call | None:
         """A sent call has ended, or has come back; None if it was cancelled before."""
@@ -553,7 +553,9 @@ class CallPool:
         self._callbacks.close()
 
 
-def _job_error(event: JobFailed) -> Exception:
+def _job_error(call: Call, event: JobFailed) -> Exception:
+    if event.kind == "task_lost":
+        return tasks_lost(call.function.label, event)
     story = "".join(f"\n  {line}" for line in event.story)
     if event.kind == "cancelled":
         return ClusterError(_STOPPED)

@@ -689,6 +689,21 @@ def test_a_call_without_timeout_that_silences_executors_is_given_up(nodes: int) 
         assert 1 == session.submit(abs, -1).result(WAIT_S)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_call_that_kills_its_node_is_given_up(nodes: int) -> None:
+    """Also where the scheduler dies with it, and what it knew; the next query is answered."""
+
+    def kill() -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with minishark.connect(nodes=nodes, executors_per_node=1) as session:
+        with pytest.raises(TasksLostError, match="kill failed: "):
+            session.submit(kill).result(WAIT_S)
+        assert [{"n": 42}] == session.sql("SELECT 42 AS n").collect()
+
+
 def test_a_call_that_ignores_its_interrupt_is_interrupted_again(session: Session) -> None:
     """Threads of this process can't be killed, but code that is interrupted often enough ends."""
 
