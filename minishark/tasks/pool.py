@@ -281,7 +281,11 @@ class CallPool:
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
             options=JobOptions(
-                task_s=min(task_s, _UNKNOWN_S), independent=True, limit_s=options.timeout_s
+                task_s=min(task_s, _UNKNOWN_S),
+                independent=True,
+                limit_s=options.timeout_s,
+                # However a session submits many calls, nobody waits behind more than one of them.
+                group=f"{self.files.folder}/{options.group}",
             ),
             tag=function.label,
         )
