@@ -65,6 +65,12 @@ class FragmentRejectedError(Exception):
     """DuckDB rejected a fragment; the statement can still run as a whole."""
 
 
+_LOST_ADVICE = (
+    "If it is always the same task, look for code that crashes, ends or stops its process, takes "
+    "too much memory, or holds Python's lock (GIL) for long, and run that in a process of its own."
+)
+
+
 class FilesLostError(TasksLostError):
     """Input files are lost with their nodes, and the failing job can't recompute them."""
 
@@ -305,13 +311,19 @@ def function_error(detail: ProblemDetail, node: str, place: str = "") -> Excepti
     return error
 
 
+def tasks_lost(what: str, event: TaskLost | JobFailed) -> TasksLostError:
+    """`what` had tasks whose executors died or fell silent each time, as the event tells."""
+    story = "".join(f"\n  {line}" for line in event.story)
+    return TasksLostError(f"{what} failed: {event.message}{story}\n{_LOST_ADVICE}")
+
+
 def job_error(event: JobFailed, where: str = "") -> MinisharkError:
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:
         case "cancelled":
             return QueryCancelledError("The query was cancelled.")
         case "task_lost":
-            return TasksLostError(f"The query failed{where}: {event.message}{story}")
+            return tasks_lost(f"The query{where}", event)
         case "no_nodes" | "no_executors" | "no_scheduler" | "protocol":
             return ClusterError(f"The cluster can't run the query: {event.message}{story}")
         case _:

@@ -749,7 +749,9 @@ class NodeMonitor:
             silent_s = now - executor.heard_at
             task = self._oldest(executor, now) if at in self._pool.executors else None
             reason = self._why_kill(silent_s, task, now)
-            blame = Blame.SILENCE if self._is_unheard(silent_s) else Blame.DEATH
+            # A task is not to blame if its executor was silent before.
+            heard = task is not None and task.at <= executor.heard_at + 2 * self._config.heartbeat_s
+            blame = Blame.SILENCE if heard and silent_s > timeout_s else Blame.DEATH
             if reason is not None:
                 killed = f"{reason}, and killed"
                 out += self._bury(at, killed, now, blame)

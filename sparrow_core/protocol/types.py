@@ -50,10 +50,10 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
             ones are submitted a second time, once half of the tasks have finished.
         explain: Record the steps of placement in `JobFinished`; see `why.explain`.
         independent: Tasks fail alone: one that fails, or is lost too often, does not end the job.
-        limit_s: How long a task may run; None for no limit. The runner is to end it by then. If it
-            does not, or the executor is lost later than that, the node gives the task up for good.
         group: Jobs of a user with the same group count as one for the policy "fair", under which a
             user's groups share its slots.
+        limit_s: How long a task may run; None for no limit. The runner is to end it by then. If it
+            does not, or the executor is lost later than that, the node gives the task up for good.
     """
 
     framework: str = ""
@@ -63,8 +63,8 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     straggler_factor: Annotated[float, Meta(ge=0)] = 0.0
     explain: bool = False
     independent: bool = False
-    limit_s: Seconds | None = None
     group: str = ""
+    limit_s: Seconds | None = None
 
 
 class Claim(Struct, frozen=True, array_like=True, gc=False, kw_only=True):

@@ -591,6 +591,15 @@ def test_an_executor_that_stays_silent_is_killed() -> None:
     assert [] == kills(node.ticks(40.0))
 
 
+def test_a_task_is_not_blamed_for_a_silence_that_is_older() -> None:
+    """It was given to an executor that had been suspended, say."""
+    node = Driven(e0=1)
+    node.ticks(2.0)
+    node(Reserve(JOB, S, 1), now=2.0)
+    node(assign(1, 0, drained=True), now=2.0)
+    assert [loss(0, "executor lost (silent for 5 s)")] == reports(node.ticks(5.5))
+
+
 def test_a_silent_executor_that_is_heard_in_time_lives() -> None:
     """As after a suspension; from then on it has as long again."""
     node = with_task()
