@@ -111,13 +111,13 @@ class ShortestRemaining(Discipline):
         return True, claim.task_s * claim.waiting
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Share:
     """What a user, or a group of a user's jobs, has had; the node is the share of all users.
 
     Attributes:
         weight: Its part of what it shares with others, in proportion.
-        served_s: Service so far, in seconds / weight, from the level where it began.
+        served_s: The level where it began, and its service since then, in seconds / weight.
         running: Slots that it has.
         mean_s: Running mean of its task times.
         parts: Those among which it is divided that have tasks here: of a user its groups.
@@ -135,7 +135,8 @@ class _Share:
         """One of its parts; a new one has tasks as long as the others', as far as is known."""
         part = self.parts.get(name)
         if part is None:
-            part = self.parts[name] = _Share(weight, self.start_s, mean_s=self.mean_s)
+            part = _Share(weight=weight, served_s=self.start_s, mean_s=self.mean_s)
+            self.parts[name] = part
         return part
 
     @property
@@ -150,7 +151,7 @@ class _Share:
         Of these, one that has no slot: how long others' tasks will run is a guess. Then the oldest.
         """
         parts = self.parts
-        if len(parts) > 1 or not waiting.keys() == parts.keys():
+        if len(parts) > 1 or waiting.keys() != parts.keys():
             self._meet(waiting, weights)
             first = min(waiting, key=lambda name: (parts[name].level_s, parts[name].running))
         else:

@@ -51,9 +51,7 @@ def queued(session: Session) -> int:
 
 @pytest.mark.parametrize("crowd", [submitted, mapped])
 @pytest.mark.parametrize("late", ["query", "query of another session", "map"])
-def test_who_comes_late_is_next(
-    session: Session, tmp_path: Path, crowd: Crowd, late: str
-) -> None:
+def test_who_comes_late_is_next(session: Session, tmp_path: Path, crowd: Crowd, late: str) -> None:
     """It is answered while all calls of the crowd but the first stand in the queue."""
     calls = crowd(session, partial(call, str(tmp_path)))
     # Two reservations for each call that waits, on the only node.
