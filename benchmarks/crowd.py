@@ -183,8 +183,12 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
         if not row.queries_s:
             continue
         sorted_s = sorted(row.queries_s)
-        cells = [row.crowd, row.session, f"{len(sorted_s)}",
-                 *(f"{1000 * sorted_s[int(part * len(sorted_s))]:.0f}" for part in (0.5, 0.99))]
+        cells = [
+            row.crowd,
+            row.session,
+            f"{len(sorted_s)}",
+            *(f"{1000 * sorted_s[int(part * len(sorted_s))]:.0f}" for part in (0.5, 0.99)),
+        ]
         if row.crowd_s:
             crowd_s = statistics.median(row.crowd_s)
             cells += [f"{crowd_s:.1f}", f"{crowd_s / undisturbed[row.crowd]:.2f}"]

@@ -15,7 +15,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from enum import IntEnum
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -111,7 +111,7 @@ def _describe(struct: type[Any], receiver: str, sent_by: list[str]) -> Iterator[
     arrow = ", ".join("itself" if each == receiver else each for each in sent_by)
     yield f"**{struct.__name__}**" + (f" (from: {arrow})" if arrow else "") + "  "
     yield f"{_first(struct)}  "
-    if issubclass(struct, IntEnum):
+    if issubclass(struct, Enum):
         fields = [f"`{each.name}`: {each.value}" for each in struct]
     else:
         fields = [

@@ -20,6 +20,7 @@ from sparrow_core.protocol.types import Claim
 
 _SMOOTHING = 0.2  # weight of the latest task in the running mean of a share's task times
 _FIRST_GUESS_S = 0.1  # of that mean
+_ALIKE: Mapping[str, float] = {}  # weights of 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,13 +111,13 @@ class ShortestRemaining(Discipline):
         return True, claim.task_s * claim.waiting
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Share:
     """What a user, or a group of a user's jobs, has had; the node is the share of all users.
 
     Attributes:
         weight: Its part of what it shares with others, in proportion.
-        served_s: Service so far, in seconds / weight, from the level where it began.
+        served_s: The level where it began, and its service since then, in seconds / weight.
         running: Slots that it has.
         mean_s: Running mean of its task times.
         parts: Those among which it is divided that have tasks here: of a user its groups.
@@ -134,7 +135,8 @@ class _Share:
         """One of its parts; a new one has tasks as long as the others', as far as is known."""
         part = self.parts.get(name)
         if part is None:
-            part = self.parts[name] = _Share(weight, self.start_s, mean_s=self.mean_s)
+            part = _Share(weight=weight, served_s=self.start_s, mean_s=self.mean_s)
+            self.parts[name] = part
         return part
 
     @property
@@ -143,24 +145,31 @@ class _Share:
         # Running tasks count in advance: else one part would get all slots that are free at once.
         return self.served_s + self.running * self.mean_s / self.weight
 
-    def serve_next(self, waiting: Mapping[str, object]) -> str:
+    def serve_next(self, waiting: Mapping[str, object], weights: Mapping[str, float]) -> str:
         """The name of the part that is served next, of those that wait: the lowest.
 
         Of these, one that has no slot: how long others' tasks will run is a guess. Then the oldest.
         """
         parts = self.parts
-        first = min(waiting, key=lambda name: (parts[name].level_s, parts[name].running))
-        self.start_s = max(self.start_s, self.parts[first].level_s)
+        if len(parts) > 1 or waiting.keys() != parts.keys():
+            self._meet(waiting, weights)
+            first = min(waiting, key=lambda name: (parts[name].level_s, parts[name].running))
+        else:
+            (first,) = waiting
+        self.start_s = parts[first].level_s
         return first
 
-    def see(self, waiting: Mapping[str, object]) -> None:
-        """Look at those that wait, before new ones begin: drop what is over."""
-        for name in [name for name in self.parts if name not in waiting]:
-            if not self.parts[name].running:
-                self._drop(name)
+    def _meet(self, waiting: Mapping[str, object], weights: Mapping[str, float]) -> None:
+        """Drop what is over, and let those begin that are new."""
+        parts = self.parts
+        for name in [name for name in parts if name not in waiting and not parts[name].running]:
+            self._drop(name)
         # Nobody begins above one that waits, who may have been expected to take longer than it did.
-        levels_s = [part.level_s for name, part in self.parts.items() if name in waiting]
+        levels_s = [parts[name].level_s for name in waiting if name in parts]
         self.start_s = min([self.start_s, *levels_s])
+        for name in waiting:
+            if name not in parts:
+                self.part(name, weights.get(name, 1.0))
 
     def _drop(self, name: str) -> None:
         """Forget a part; for those that are left, time passes by what it had in it.
@@ -203,30 +212,27 @@ class WeightedFair(Discipline):
             waiting.setdefault(claim.user, {}).setdefault(claim.group, job_id)
         if not waiting:
             return None
-        self._all.see(waiting)
-        for name, groups in waiting.items():
-            user = self._all.part(name, self._weights.get(name, 1.0))
-            user.see(groups)
-            for group in groups:
-                user.part(group)
-        chosen = self._all.serve_next(waiting)
-        return waiting[chosen][self._all.parts[chosen].serve_next(waiting[chosen])]
-
-    def _shares(self, claim: Claim) -> tuple[_Share, _Share, _Share]:
-        """Those in which a job has a part."""
-        user = self._all.part(claim.user, self._weights.get(claim.user, 1.0))
-        return self._all, user, user.part(claim.group)
+        user = self._all.serve_next(waiting, self._weights)
+        groups = waiting[user]
+        return groups[self._all.parts[user].serve_next(groups, _ALIKE)]
 
     def taken(self, claim: Claim, count: int = 1) -> None:
-        for share in self._shares(claim):
-            share.running += count
+        node = self._all
+        user = node.part(claim.user, self._weights.get(claim.user, 1.0))
+        group = user.part(claim.group)
+        node.running += count
+        user.running += count
+        group.running += count
 
     def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
-        for share in self._shares(claim):
-            share.running -= count
-            assert share.running >= 0
-            if ran_s is not None:
-                share.charge(ran_s)
+        self.taken(claim, -count)
+        user = self._all.parts[claim.user]
+        group = user.parts[claim.group]
+        assert group.running >= 0
+        if ran_s is not None:
+            self._all.charge(ran_s)
+            user.charge(ran_s)
+            group.charge(ran_s)
 
     def set_weights(self, weights: dict[str, float]) -> None:
         self._weights = weights

@@ -44,7 +44,7 @@ from sparrow_core.protocol.types import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):

@@ -254,7 +254,9 @@ def test_a_stream_of_newcomers_starves_nobody(
                 most_s, between_s = max(most_s, between_s), 0.0
         between_s += task_s
     most_s = max(most_s, between_s)
-    assert most_s <= 2 * (1 + slots) * max(crowd_s, *newcomers)
+    # By a part in (2 + slots) of what each has, later ones begin higher; the crowd is higher by two
+    # tasks at most: one that has ended, and one that is expected to take as long as a first guess.
+    assert most_s <= 3 * (2 + slots) * max(crowd_s, *newcomers, 0.1)
 
 
 def test_groups_that_are_over_need_no_memory() -> None:

@@ -389,6 +389,24 @@ def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
     assert (OTHER, 1) == (ask.msg.job_id, ask.msg.count)
 
 
+def test_nobody_waits_behind_tasks_that_are_fetched_ahead() -> None:
+    """While a job of another group waits, no more are fetched, and it gets the next free slot."""
+    node = with_policy("fair")
+    crowd, query = Claim(group="crowd"), Claim(group="query")
+    node(executor("e0", 1))
+    node(Reserve(JOB, S, 40, crowd))
+    node(structs.replace(assign(1, 0), claim=crowd))
+    (ask,) = node(ended(0, run_s=0.0001))
+    assert isinstance(ask.msg, GetTasks)
+    ahead = ask.msg.count
+    assert ahead > 1
+    node(structs.replace(assign(2, *range(1, 1 + ahead)), claim=crowd))
+    assert [] == node(Reserve(OTHER, S, 1, query))
+    for number in range(1, ahead):
+        assert [] == asked(node(ended(number, run_s=0.0001), now=0.0001 * number))
+    assert (OTHER, 1) == asked(node(ended(ahead, run_s=0.0001), now=0.0001 * ahead))[0]
+
+
 def test_long_tasks_are_never_asked_for_ahead() -> None:
     """They are bound when a slot is free, and not before."""
     node = Driven(e0=1)
