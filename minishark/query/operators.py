@@ -18,7 +18,8 @@ Where the trees do not fit, nothing is known. A number that is given is right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -528,7 +529,7 @@ def _kinds(operator: PhysicalOperator) -> frozenset[str]:
     return _KINDS.get(type(operator), frozenset())
 
 
-def _is_dictionary(node: Profiled, texts: Set[str]) -> bool:
+def _is_dictionary(node: Profiled, texts: AbstractSet[str]) -> bool:
     """Whether it is the row of a dictionary of some texts, or of several dictionaries."""
     if node.kind in (*_UNGROUPED, "PROJECTION", "CROSS_PRODUCT") and node.inputs:
         return all(_is_dictionary(each, texts) for each in node.inputs)
