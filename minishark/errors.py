@@ -76,7 +76,11 @@ class MinisharkError(Exception):
         super().__init__(*shown)
 
 
-class QueryError(MinisharkError):
+class AnalysisException(MinisharkError):  # noqa: N818 - PySpark's name
+    """What a statement or a verb names is wrong, or is not there: the base of such errors."""
+
+
+class QueryError(AnalysisException):
     """The statement does not parse or bind; the message is DuckDB's."""
 
 
@@ -88,7 +92,7 @@ class TransactionError(QueryError):
     """The transaction is aborted; or there is one already to BEGIN, or none to end."""
 
 
-class CatalogError(MinisharkError):
+class CatalogError(AnalysisException):
     """The table does not exist, exists already, or has an invalid name."""
 
 
@@ -96,7 +100,7 @@ class AlreadyExistsError(CatalogError):
     """A table, view, schema or other object of that name exists already."""
 
 
-class DataError(MinisharkError):
+class DataError(AnalysisException):
     """Input data is missing, unreadable or unsuitable."""
 
 
@@ -197,6 +201,12 @@ class QueryCancelledError(MinisharkError):
 
 class ClusterError(MinisharkError):
     """The cluster did not start, does not answer, or was stopped."""
+
+
+# PySpark's names, for programs that catch them.
+PySparkException = MinisharkError
+ParseException = QueryError
+IllegalArgumentException = OptionError
 
 
 class MinisharkDeprecationWarning(DeprecationWarning):

@@ -70,7 +70,7 @@ def test_a_bar_moves_within_a_task() -> None:
         console = Console(width=100, record=True, force_terminal=False)
         with console.capture() as captured:
             stage = StageProgress(index=0, tasks=1, done=0, rows=0, started=True, running=running)
-            console.print(progress_lines([stage], 1.0, 0.1, ()))
+            console.print(progress_lines(QueryProgress((stage,), 1.0), 1.0, 0.1, ()))
         shown.append(captured.get().splitlines()[0])
     assert shown[0].endswith(" 0/1 tasks, 0 rows")
     assert shown[1].endswith(f"{'━' * 12}{'─' * 12} 0/1 tasks, 50 %, 0 rows")
