@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -57,8 +57,10 @@ from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
+from minishark.session.memory_transactions import MemoryTransaction
 from minishark.session.prints import TaskPrints
 from minishark.session.scratch_database import ReadTable, ScratchDatabase
+from minishark.session.transaction import SessionTransaction
 from minishark.sources.files import named_files
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
@@ -68,9 +70,6 @@ from minishark.tables.tables import Tables
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
 from minishark.worker.protocol import ScalarFunction
-
-if TYPE_CHECKING:
-    from minishark.session.memory_transactions import MemoryTransaction
 
 OPEN_MAX = 1000
 # Of the queries that this thread, or asyncio task, runs: by these their user interrupts them.
@@ -164,7 +163,7 @@ class Engine:
         self.before_statements: Callable[[], None] | None = None  # looks at what may have changed
         self.explain_until_s = 0.0
         self.limits = Limits()
-        self.transaction: MemoryTransaction | None = None  # the one that the session has begun
+        self.transaction = SessionTransaction()
         self.running: dict[int, QueryObserver] = {}
         self._tags: dict[int, frozenset[str]] = {}  # of those that run
         self._query_numbers = itertools.count(1)
@@ -205,7 +204,7 @@ class Engine:
         self.planning = self.planning.child()
         self.scratch = self.scratch.child(self._reading)
         self.planner = self.planner.over(self.planning)
-        self.planner.catalog, self.transaction = self.tables.catalog, None
+        self.planner.catalog, self.transaction = self.tables.catalog, SessionTransaction()
         self.own_environment = Environment(storage=self.storage)
         self._tags = {}
         self.progress_handlers, self._warnings, self._promised = (), [], set()
@@ -238,8 +237,6 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
-        if self.transaction is not None:
-            self.transaction.roll_back()
         if not self.is_root:
             self.scratch.interrupt()
             self.planning.close()
@@ -297,6 +294,12 @@ class Engine:
         with self._lock:
             if sentence not in self._warnings:
                 self._warnings.append(sentence)
+
+    @property
+    def memory_transaction(self) -> MemoryTransaction | None:
+        """The session's transaction, if it is over tables in memory."""
+        store = self.transaction.store
+        return store if isinstance(store, MemoryTransaction) else None
 
     # What later statements rely on
 
@@ -382,7 +385,7 @@ class Engine:
 
     def _rows(self, name: str) -> pa.Table:
         """All rows of a table in the cluster, as the session sees it."""
-        if self.transaction is None:
+        if self.memory_transaction is None:
             return self.tables.read(name)
         return self.tables.stored_rows(self.planner.catalog.get(name))
 

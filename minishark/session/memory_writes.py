@@ -69,7 +69,7 @@ class MemoryWrites:
                     return self._changed(sql, table)
             return None
 
-        is_alone = engine.transaction is None
+        is_alone = engine.memory_transaction is None
         return attempted(
             lambda: self._table(target.name), change, engine.restore, is_alone=is_alone
         )
@@ -323,8 +323,8 @@ class MemoryWrites:
         """Let the next statements see a version; `added` if it only has more rows."""
         engine = self.engine
         new = measured(engine.tables.merged(new), new, None)
-        if engine.transaction is not None:
-            engine.transaction.change(old, new, added)
+        if engine.memory_transaction is not None:
+            engine.memory_transaction.change(old, new, added)
         else:
             engine.tables.changed((old, new))
             engine.merger.look(old.name)

@@ -44,7 +44,7 @@ class NamedTables:
     engine: Engine  # stores them, and runs statements
 
     def _refuse_in_transaction(self) -> None:
-        if self.engine.transaction is not None:
+        if self.engine.memory_transaction is not None:
             raise UnsupportedError(
                 "A transaction changes rows of tables in memory that have no indexes, and "
                 "nothing else: COMMIT or ROLLBACK it first."

@@ -278,7 +278,12 @@ class CallPool:
             user=placement.user,
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
-            options=JobOptions(task_s=min(task_s, _UNKNOWN_S), independent=True),
+            options=JobOptions(
+                task_s=min(task_s, _UNKNOWN_S),
+                independent=True,
+                # However a session submits many calls, nobody waits behind more than one of them.
+                group=f"{self.files.folder}/{options.group}",
+            ),
             tag=function.label,
         )
 

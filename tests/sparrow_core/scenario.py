@@ -362,6 +362,7 @@ class Scenario:
                 straggler_factor=float(options.pop("straggler_factor", "0")),
                 explain=bool(options.pop("explain", "")),
                 independent=bool(options.pop("independent", "")),
+                group=options.pop("group", ""),
             ),
         )
         assert not options, f"unknown options {options}"
