@@ -185,7 +185,8 @@ def _may_succeed(job: Job, detail: ProblemDetail) -> bool:
 def _work_in(folder: str) -> None:
     """Resolve relative paths as the front end does, or against the root if this host lacks it."""
     try:
-        if os.getcwd() == folder:  # to ask takes half as long; a call may have left it
+        # To ask takes half as long, if no call has left it; a Path would take longer.
+        if os.getcwd() == folder:  # noqa: PTH109
             return
     except OSError:
         pass  # it is gone

@@ -2,13 +2,13 @@
 
 A process binds one PULL socket and connects a PUSH socket to each peer when it first has a message
 for it. All messages of one turn of the loop to a peer travel in one frame: msgpack [protocol
-version, sender's endpoint, [[machine, message], ...]]. What may wait rides with the next frame, and a
-reservation that is cancelled in the turn in which it is made is not sent: each frame wakes a
-process. Sockets reconnect unnoticed, so there is no handshake: every frame has the version. A frame of another version is not decoded, and its sender
-is told ours by a frame without messages.
+version, sender's endpoint, [[machine, message], ...]]. What may wait rides with the next frame, and
+a reservation that is cancelled in the turn in which it is made is not sent: each frame wakes a
+process. Sockets reconnect unnoticed, so there is no handshake: every frame has the version. A frame
+of another version is not decoded, and its sender is told ours by a frame without messages.
 
-Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate
-loss. That a peer's process has ended is noticed where somebody wants to know: its host refuses
+Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate loss.
+That a peer's process has ended is noticed where somebody wants to know: its host refuses
 connections, which a busy or suspended process and a cut network do not. Bounds: frames by
 `_HIGH_WATER_MARK` per peer and direction, peers by `_PEERS_MAX`. The loop also watches file
 descriptors, such as a parent's pipe.
