@@ -1,4 +1,4 @@
-"""Writes the generated parts of sparrow.md, performance.md and pyspark.md: what the code knows.
+"""Writes generated parts of sparrow.md, performance.md, pyspark.md, options.md: what code knows.
 
 python docs/generate.py          # rewrite
 python docs/generate.py --check  # fail if it is not current
@@ -35,6 +35,7 @@ from minishark.dataframe.window import WindowSpec
 from minishark.dataframe.writer import DataFrameWriter
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings
+from minishark.session.options import OPTIONS
 from minishark.session.session import Session
 from minishark.tasks.items import Items
 from sparrow_core.machines.client import Client
@@ -54,6 +55,7 @@ from sparrow_core.runtime.transport.process import Supervisor
 PAGE = Path(__file__).with_name("sparrow.md")
 PERFORMANCE_PAGE = Path(__file__).with_name("performance.md")
 PYSPARK_PAGE = Path(__file__).with_name("pyspark.md")
+OPTIONS_PAGE = Path(__file__).with_name("options.md")
 PYSPARK_NAMES = Path(__file__).with_name("pyspark_names.json")
 PYSPARK_NOTES = Path(__file__).with_name("pyspark_notes.toml")
 # Who takes messages, and the modules in which it makes those that it sends.
@@ -294,6 +296,24 @@ def generate_pyspark(text: str) -> str:
     return text
 
 
+def options() -> Iterator[str]:
+    """The options of `connect`."""
+    yield "| option | default | values | for |\n|---|---|---|---|"
+    for name, option in OPTIONS.items():
+        default = "" if option.default is None else f"`{option.default!r}`"
+        yield f"| `{name}` | {default} | {option.range} | {option.place} |"
+    yield ""
+    for name, option in OPTIONS.items():
+        yield f"- `{name}`: {option.text}"
+
+
+def generate_options(text: str) -> str:
+    """docs/options.md with a current table."""
+    begin, end = "<!-- begin options -->", "<!-- end options -->"
+    before, _, rest = text.partition(begin)
+    return "\n\n".join([before + begin, "\n".join(options()), end + rest.partition(end)[2]])
+
+
 def main() -> int:
     """Write, or check."""
     status = 0
@@ -301,6 +321,7 @@ def main() -> int:
         (PAGE, generate),
         (PERFORMANCE_PAGE, generate_performance),
         (PYSPARK_PAGE, generate_pyspark),
+        (OPTIONS_PAGE, generate_options),
     )
     for page, make in pages:
         text = page.read_text()

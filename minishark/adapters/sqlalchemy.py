@@ -30,21 +30,15 @@ from sqlalchemy.schema import Sequence
 from sqlalchemy.sql import compiler, text
 
 from minishark.adapters import dbapi
+from minishark.errors import OptionError
 from minishark.expressions import quote, quote_text
 from minishark.session.connect import connect
+from minishark.session.options import OPTIONS, Kind, Option
 from minishark.session.session import Session
 from minishark.tables.warehouse.catalog import MAIN
 from minishark.tables.warehouse.catalog import NAME as WAREHOUSE
 
-_INTEGERS = frozenset(
-    {
-        *("cpus_per_node", "executors_per_node", "max_nodes", "min_nodes", "nodes", "partitions"),
-        *("schedulers", "single_task_rows", "task_threads"),
-    }
-)
-_FLOATS = frozenset({"idle_s", "probe_ratio"})
-_SWITCHES = frozenset({"in_process"})
-_ON, _OFF = frozenset({"1", "on", "true", "yes"}), frozenset({"0", "off", "false", "no"})
+_OF_SERVERS = {"tls": Option(kind=Kind.SWITCH, sentence="encrypted", default=False)}
 
 _SIMPLE: dict[str, type[types.TypeEngine[Any]]] = {
     "BIGINT": types.BIGINT,
@@ -764,7 +758,7 @@ class FlightDialect(MinisharkDialect):
             ArgumentError: there is no such option, or no host.
         """
         query = {name: _text(name, value) for name, value in url.query.items()}
-        encrypted = _switch("tls", query.pop("tls", "no"))
+        encrypted = _option("tls", query.pop("tls", "no"), _OF_SERVERS)
         options: dict[str, str] = {}
         if url.username is not None:
             options |= {"username": url.username, "password": str(url.password or "")}
@@ -807,20 +801,11 @@ def _text(name: str, value: Any) -> str:
     raise exc.ArgumentError(f"The option {name} is given more than once.")
 
 
-def _switch(name: str, value: str) -> bool:
-    if value.lower() in _ON | _OFF:
-        return value.lower() in _ON
-    raise exc.ArgumentError(f"The option {name} is true or false, not {value!r}.")
-
-
-def _option(name: str, value: Any) -> Any:
+def _option(name: str, value: Any, options: Mapping[str, Option] = OPTIONS) -> Any:
     """A value of a URL as the type that `minishark.connect` takes."""
-    value = _text(name, value)
-    if name in _SWITCHES:
-        return _switch(name, value)
-    if name in _INTEGERS | _FLOATS:
-        try:
-            return int(value) if name in _INTEGERS else float(value)
-        except ValueError:
-            raise exc.ArgumentError(f"The option {name} is a number, not {value!r}.") from None
-    return value
+    if (option := options.get(name)) is None:
+        raise exc.ArgumentError(f"There is no option {name}; there are {', '.join(options)}.")
+    try:
+        return option.parsed(name, _text(name, value))
+    except OptionError as error:
+        raise exc.ArgumentError(str(error)) from error

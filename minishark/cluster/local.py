@@ -57,10 +57,6 @@ class ClusterOptions:
     recovery_timeout_s: float = RECOVERY_S
 
     def check(self) -> None:
-        for name in ("nodes", "executors_per_node", "schedulers"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name} must be a whole number, at least 1.")
         if self.scaling is not None:
             self.scaling.check()
             if self.in_process:

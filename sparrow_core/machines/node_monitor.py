@@ -425,7 +425,7 @@ class NodeMonitor:
         for task in msg.tasks:
             key = TaskKey(msg.job_id, task.task_id, task.attempt)
             if key not in self._running:
-                self._ready.setdefault(key, NodeTask(task, msg, now))
+                self._ready.setdefault(key, NodeTask(assignment=task, answer=msg, at=now))
         # The slots pass from the request to its tasks. Taking before releasing keeps the user's
         # share from being dropped in between.
         self._pool.take(msg.claim, len(self._ready) - before)

@@ -32,7 +32,7 @@ class Asked:
     at: float
 
 
-class NodeTask(Struct):
+class NodeTask(Struct, kw_only=True):
     """An attempt that is ready (`executor` is None) or runs, since `at`.
 
     `answer` is the message that brought it. `first_at`: since when it is the oldest of its

@@ -265,8 +265,11 @@ def test_an_engine_owns_its_session(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("minishark:///?nodes=two", "is a number"),
-        ("minishark:///?in_process=maybe", "true or false"),
+        ("minishark:///?nodes=two", "nodes must be a whole number"),
+        ("minishark:///?in_process=maybe", "in_process must be True or False"),
+        ("minishark:///?query_timeout_s=soon", "a number of seconds above 0"),
+        ("minishark:///?storage_options=x", "storage_options must be an object"),
+        ("minishark:///?node=2", "no option node"),
         ("minishark+flight://host/?tsl=true", "no option tsl"),
         ("minishark+flight://", "Name the server"),
     ],
