@@ -11,8 +11,7 @@ SCALE ?= 0.1
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := minishark sparrow_core canary_core tests benchmarks docs examples setup.py
 
-.PHONY: help tpch test test-all simulate style format types check nightly bench ratchet \
-	ratchet-quick wheel sbom lock clean
+.PHONY: help tpch test test-all simulate style format types check nightly bench ratchet ratchet-quick wheel sbom lock clean
 
 help:
 	@echo "make tpch      make TPC-H data, run the 22 queries, compare each answer with DuckDB's"

@@ -317,7 +317,8 @@ class ZmqDriver(LocalDriver):
         if self._waiting_until < math.inf and (
             self._stopping or self._waiting_until <= time.monotonic()
         ):
-            self._outbox.update(self._waiting)  # those that have a frame wait no more
+            for endpoint, messages in self._waiting.items():
+                self._outbox[endpoint] = messages + self._outbox.get(endpoint, [])
             self._waiting, self._waiting_until = {}, math.inf
         if not self._outbox:
             return
