@@ -377,14 +377,18 @@ def _translated() -> Iterator[None]:
 
 def _error_class(error: errors.MinisharkError) -> type[DatabaseError]:
     match error:
+        case errors.TransactionError():
+            return OperationalError
         case errors.QueryError() | errors.CatalogError() | errors.OptionError():
             return ProgrammingError
         case errors.UnsupportedError():
             return NotSupportedError
         case errors.DataError():
             return DataError
+        case errors.ConstraintError():
+            return IntegrityError
         case errors.TaskFailedError():
-            return IntegrityError if str(error).startswith("Constraint Error") else DataError
+            return DataError
         case errors.ExecutionError() | errors.ClusterError() | errors.QueryCancelledError():
             return OperationalError
         case _:

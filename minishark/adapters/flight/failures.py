@@ -50,6 +50,8 @@ _CODES: dict[type[errors.MinisharkError], type[Exception]] = {
     errors.ResourceError: fl.FlightUnavailableError,
     errors.TasksLostError: fl.FlightUnavailableError,
     errors.ClusterError: fl.FlightUnavailableError,
+    # "Try again"; Arrow knows no ABORTED, which would say that it is the whole transaction.
+    errors.ConflictError: fl.FlightUnavailableError,
     errors.MinisharkError: fl.FlightInternalError,
 }
 
