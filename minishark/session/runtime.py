@@ -34,7 +34,7 @@ from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
-from minishark.expressions import Schema
+from minishark.expressions import Schema, quote_text
 from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
@@ -77,6 +77,7 @@ class Runtime:
         self.planning, self.planner = self.engine.planning, self.engine.planner
         self.scratch = self.engine.scratch
         self.create_view = self.definitions.create_view
+        self.has_files = self.files.has_files
         self.register_function = self.definitions.register_function
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
@@ -196,6 +197,10 @@ class Runtime:
         with self.engine.transaction.statement():
             if self.warehouse is None or not self.warehouse.drop_table(name):
                 self.named.drop(name)
+
+    def setting(self, name: str) -> Any:
+        answer = self.planning.show(f"SELECT current_setting({quote_text(name)}) AS value")
+        return answer.column("value")[0].as_py()
 
     # Queries
 
