@@ -12,6 +12,8 @@
     ├── ExecutionError        the statement failed during execution
     │   ├── QueryTimeoutError     it took longer than query_timeout_s
     │   ├── TaskFailedError       a task raised; carries the task's message
+    │   │   ├── ConstraintError       a key, NOT NULL, CHECK or foreign key is violated
+    │   │   └── DataValueError        a conversion, overflow, division or other operation on a value
     │   ├── FunctionError         a user's function failed, or returned what its schema excludes
     │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
     │   ├── TasksLostError        nodes died, with running tasks or with their input
@@ -118,6 +120,14 @@ class ExecutionError(MinisharkError):
 
 class TaskFailedError(ExecutionError):
     """A task raised an error that a retry would not change."""
+
+
+class ConstraintError(TaskFailedError):
+    """Rows violate a constraint of their table: a key, NOT NULL, CHECK or a foreign key."""
+
+
+class DataValueError(TaskFailedError):
+    """An operation is not defined for a value: a conversion, an overflow, a division by zero."""
 
 
 class FunctionError(ExecutionError):

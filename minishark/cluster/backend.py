@@ -14,7 +14,9 @@ from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.wire import Reply, Request, Usage
 from minishark.errors import (
     ClusterError,
+    ConstraintError,
     DataError,
+    DataValueError,
     ExecutionError,
     FunctionError,
     MinisharkError,
@@ -245,6 +247,13 @@ class Cluster(Protocol):
         """Stop the session's own cluster, or disconnect; remove all files. Idempotent."""
 
 
+_FAILURES: Mapping[TaskProblem, type[TaskFailedError]] = {
+    TaskProblem.SQL: TaskFailedError,
+    TaskProblem.VALUE: DataValueError,
+    TaskProblem.CONSTRAINT: ConstraintError,
+}
+
+
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
     # DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`);
     # an excerpt of a generated fragment would not.
@@ -259,9 +268,10 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return ResourceError(detail.message)
         case TaskProblem.INTERRUPTED:
             return QueryCancelledError("The query was cancelled.")
-        case TaskProblem.SQL:
+        case TaskProblem.SQL | TaskProblem.VALUE | TaskProblem.CONSTRAINT:
             message = detail.message
-            return TaskFailedError(message if is_own_text else message.partition("\n\nLINE ")[0])
+            message = message if is_own_text else message.partition("\n\nLINE ")[0]
+            return _FAILURES[detail.problem](message)
         case TaskProblem.INPUT:
             return ExecutionError(f"Input data can't be read: {detail.message}")
         case TaskProblem.SOURCE:

@@ -20,6 +20,7 @@ from minishark.dataframe.partitioned import kept
 from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION
 from minishark.session.memory_writes import MemoryWrites
 from minishark.sources.contract import Source
 from minishark.tables.cached import CACHED_PREFIX
@@ -45,10 +46,7 @@ class NamedTables:
 
     def _refuse_in_transaction(self) -> None:
         if self.engine.memory_transaction is not None:
-            raise UnsupportedError(
-                "A transaction changes rows of tables in memory that have no indexes, and "
-                "nothing else: COMMIT or ROLLBACK it first."
-            )
+            raise UnsupportedError(NOT_IN_TRANSACTION)
 
     @property
     def names(self) -> list[str]:

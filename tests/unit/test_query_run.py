@@ -9,6 +9,8 @@ from minishark.compiler.physical.plan import PhysicalPlan, Single
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
 from minishark.errors import (
     ClusterError,
+    ConstraintError,
+    DataValueError,
     ExecutionError,
     QueryCancelledError,
     ResourceError,
@@ -153,6 +155,8 @@ def test_empty_pieces_are_left_out() -> None:
     [
         (TaskProblem.BIND, FragmentRejectedError, "the story"),
         (TaskProblem.SQL, TaskFailedError, "the story"),
+        (TaskProblem.VALUE, DataValueError, "the story"),
+        (TaskProblem.CONSTRAINT, ConstraintError, "the story"),
         (TaskProblem.RESOURCE, ResourceError, "the story"),
         (TaskProblem.INPUT, ExecutionError, "Input data can't be read: the story"),
         (TaskProblem.FOLDER, TasksLostError, "Can't store rows: the story"),
