@@ -99,49 +99,49 @@ class QueryPlan:
         return shown(self.physical, self.stages, self.tables)
 
 
-@dataclass(slots=True)
-class PythonFunctions:
-    """The Python functions that statements may call; sessions over one engine share them."""
-
-    by_name: Mapping[str, ScalarFunction] = field(default_factory=dict)
-
-
 @dataclass(slots=True, kw_only=True)
-class QueryPlanner:
-    """Plans the queries of a session; safe to use from several threads."""
+class SharedPlanner:
+    """What the planners of all sessions share."""
 
-    planning: PlanningDatabase  # binds and optimizes statements
-    catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
     sources: SourceTables  # the tables that stand for sources
     # How many cores tasks have now, as nodes come and go: the options may count others.
     cores: Callable[[], int]
-    python: PythonFunctions = field(default_factory=PythonFunctions)
-    _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # of Python, by name
+    # Physical plans are only reused for the same logical plan, so all sessions share them.
+    plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def slots_now(self) -> PlannerOptions:
+        """The options, with the slots that there are now; whoever counts none goes on so."""
+        options, slots = self.options, self.cores()
+        if options.slots in (slots, UNLIMITED) or not slots:
+            return options
+        return replace(options, slots=slots)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlanner:
+    """Plans queries as a session sees names; safe to use from several threads."""
+
+    shared: SharedPlanner
+    planning: PlanningDatabase  # binds and optimizes statements
+    catalog: Catalog  # the tables in the cluster
+
+    @property
+    def options(self) -> PlannerOptions:
+        """The options of physical planning."""
+        return self.shared.options
+
+    @property
+    def sources(self) -> SourceTables:
+        """The tables that stand for sources."""
+        return self.shared.sources
 
     @property
     def functions(self) -> Mapping[str, ScalarFunction]:
         """The Python functions, by name."""
-        return self.python.by_name
-
-    def over(self, planning: PlanningDatabase) -> QueryPlanner:
-        """The same, for a session with settings and temporary views of its own."""
-        # Physical plans are only reused for the same logical plan, so all sessions share them.
-        return QueryPlanner(
-            planning=planning,
-            catalog=self.catalog,
-            options=self.options,
-            sources=self.sources,
-            cores=self.cores,
-            python=self.python,
-            _plans=self._plans,
-            _lock=self._lock,
-        )
-
-    def seeing(self, catalog: Catalog) -> QueryPlanner:
-        """The same over another catalog, whose further tables the planning database knows."""
-        return replace(self, catalog=catalog, _plans=OrderedDict(), _lock=threading.Lock())
+        return self.shared.functions
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
@@ -156,9 +156,9 @@ class QueryPlanner:
             return self._physical(found, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
-        key = (sql, self.planning.version, sink.options(self._options()), on_hosts)
-        with self._lock:
-            known = self._plans.get(key)
+        key = (sql, self.planning.version, sink.options(self.shared.slots_now()), on_hosts)
+        with self.shared.lock:
+            known = self.shared.plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().
         if known is not None and found.same_as(known):
             if self._is_stored(known):
@@ -169,10 +169,10 @@ class QueryPlanner:
         plan_ = known or self._physical(found, sink, on_hosts=on_hosts)
         if plan_.opened:
             return plan_
-        with self._lock:
-            self._plans[key] = plan_
-            if len(self._plans) > _CACHED_PLANS_MAX:
-                self._plans.popitem(last=False)
+        with self.shared.lock:
+            self.shared.plans[key] = plan_
+            if len(self.shared.plans) > _CACHED_PLANS_MAX:
+                self.shared.plans.popitem(last=False)
         return plan_
 
     def describe(self, sql: str, *, on_hosts: bool) -> QueryPlan:
@@ -215,7 +215,7 @@ class QueryPlanner:
 
     def _over_files(self, sql: str, bound: BoundStatement) -> LogicalQuery | None:
         """The plan over ranges of rows of the files that a query names, if there is one."""
-        rewritten = self.sources.rewritten(sql)
+        rewritten = self.sources.rewritten(sql, self.planning)
         if rewritten is None:
             return None
         try:
@@ -245,7 +245,7 @@ class QueryPlanner:
         counts_all: bool = False,
     ) -> QueryPlan:
         bound = found.bound
-        options = self._options() if sink is None else sink.options(self._options())
+        options = self.shared.slots_now() if sink is None else sink.options(self.shared.slots_now())
         logical, read, sources = with_splits(
             found.plan, found.sources, options, counts_all=counts_all
         )
@@ -286,13 +286,6 @@ class QueryPlanner:
             source_tables=frozenset(sources),
             opened=_opened(sources.values(), found.sources.values()),
         )
-
-    def _options(self) -> PlannerOptions:
-        """The options, with the slots that there are now; whoever counts none goes on so."""
-        options, slots = self.options, self.cores()
-        if options.slots in (slots, UNLIMITED) or not slots:
-            return options
-        return replace(options, slots=slots)
 
     # Whether a plan still holds
 
