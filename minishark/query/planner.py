@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -112,6 +113,19 @@ class SharedPlanner:
     plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def set_functions(self, functions: Mapping[str, ScalarFunction]) -> None:
+        """The Python functions that statements may call from now on."""
+        self.functions = functions
+
+    @contextlib.contextmanager
+    def planned_with(self, options: PlannerOptions) -> Iterator[None]:
+        """A block in which queries are planned with other options."""
+        before, self.options = self.options, options
+        try:
+            yield
+        finally:
+            self.options = before
+
     def slots_now(self) -> PlannerOptions:
         """The options, with the slots that there are now; whoever counts none goes on so."""
         options, slots = self.options, self.cores()
@@ -142,6 +156,11 @@ class QueryPlanner:
     def functions(self) -> Mapping[str, ScalarFunction]:
         """The Python functions, by name."""
         return self.shared.functions
+
+    def seeing(self, catalog: Catalog) -> QueryPlanner:
+        """The same over other tables, for queries that run once: their plans are not kept."""
+        shared = replace(self.shared, plans=OrderedDict(), lock=threading.Lock())
+        return replace(self, shared=shared, catalog=catalog)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""

@@ -232,7 +232,7 @@ class SessionCatalog(CamelCase):
 
         Queries that need them read or compute them again.
         """
-        with self.runtime.engine.up_to_date():
+        with self.runtime.up_to_date():
             for table in self.runtime.engine.cached:
                 self.runtime.engine.cached.forget(table.name)
             if self.runtime.warehouse is not None:

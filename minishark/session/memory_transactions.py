@@ -18,6 +18,7 @@ import pyarrow as pa
 from minishark.catalog import CatalogView, Table
 from minishark.errors import ConflictError, QueryError
 from minishark.session.engine import Engine
+from minishark.session.scope import Scope
 from minishark.tables.changed_statistics import changed_statistics
 from minishark.tables.deltas import changed_files
 
@@ -46,6 +47,7 @@ class MemoryTransaction:
     """A transaction of one session; made by `begin`."""
 
     engine: Engine
+    scope: Scope  # of the session whose it is
     view: CatalogView  # what its statements read
     folder: str  # open as long as it is: files of the versions that it reads stay
     _changed: dict[str, _Changed] = field(default_factory=dict)
@@ -114,30 +116,27 @@ class MemoryTransaction:
         self.engine.tables.sweep()
 
     def _end(self) -> None:
-        engine = self.engine
-        engine.transaction = None
-        engine.planner.catalog = engine.tables.catalog
-        engine.cluster.remove_folder(self.folder)
+        self.scope.transaction = None
+        self.engine.cluster.remove_folder(self.folder)
 
 
-def begin(engine: Engine) -> None:
-    """Begin a transaction of the engine's session.
+def begin(engine: Engine, scope: Scope) -> None:
+    """Begin a transaction of a session.
 
     Raises:
         QueryError: there is one already.
     """
-    if engine.transaction is not None:
+    if scope.transaction is not None:
         raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
     folder = engine.cluster.folder(f"transactions/{next(_numbers)}")
-    with engine.up_to_date():
+    with engine.up_to_date(scope):
         engine.cluster.make_folder(folder)
         tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]
         view = CatalogView(engine.tables.catalog, tables)
-        engine.transaction = MemoryTransaction(engine, view, folder)
-        engine.planner.catalog = view
+        scope.transaction = MemoryTransaction(engine, scope, view, folder)
 
 
-def transact(engine: Engine, verb: str) -> None:
+def transact(engine: Engine, scope: Scope, verb: str) -> None:
     """BEGIN, COMMIT or ROLLBACK.
 
     Raises:
@@ -145,15 +144,15 @@ def transact(engine: Engine, verb: str) -> None:
         ConflictError: another session has changed the same tables; everything is undone.
     """
     if verb == "BEGIN":
-        begin(engine)
+        begin(engine, scope)
         return
-    if engine.transaction is None:
+    if scope.transaction is None:
         raise QueryError(f"There is no transaction to {verb.lower()}: BEGIN one.")
     with engine.writing:
         if verb == "COMMIT":
-            engine.transaction.commit()
+            scope.transaction.commit()
         else:
-            engine.transaction.roll_back()
+            scope.transaction.roll_back()
 
 
 def with_rows(engine: Engine, table: Table, added: AddedRows) -> Table:

@@ -51,13 +51,13 @@ class Statements:
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
         with self.runtime.engine.binding(text):
-            text = self.runtime.engine.sources.with_calls(text)
+            text = self.runtime.with_calls(text)
             statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
                 raise QueryError("Parameters go with one statement; run the others without them.")
             filled = fill_parameters(statements[0].sql, params)
-            filled = self.runtime.engine.sources.with_calls(filled)
+            filled = self.runtime.with_calls(filled)
             statements = self.runtime.planning.statements(filled)
         for statement in statements[:-1]:
             self._statement(statement)
@@ -74,7 +74,7 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if runtime.engine.transaction is not None and isinstance(statement, _DEFINES):
+        if runtime.scope.transaction is not None and isinstance(statement, _DEFINES):
             raise UnsupportedError(_NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
@@ -86,7 +86,7 @@ class Statements:
             case kinds.Show():
                 answer = self._show(statement)
             case kinds.FrontEndQuery():
-                answer = runtime.engine.query_in_front_end(sql)
+                answer = runtime.query_in_front_end(sql)
             case kinds.FrontEndCommand():
                 answer = runtime.named.run_in_scratch(sql)
             case kinds.Write():
@@ -94,7 +94,7 @@ class Statements:
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
             case kinds.Transaction(verb=verb):
-                transact(runtime.engine, verb)
+                transact(runtime.engine, runtime.scope, verb)
                 answer = counted(0)
             case kinds.Vacuum() | kinds.CacheTable():
                 raise UnsupportedError(_WAREHOUSE)
@@ -116,10 +116,8 @@ class Statements:
         sql, runtime = statement.sql, self.runtime
         match statement:
             case kinds.Definition(name=name, is_temporary=is_temporary, is_view=is_view):
-                engine = runtime.engine
-                own = is_temporary or (name != "" and engine.planning.has_own(name))
-                view = name if is_view else ""
-                runtime.definitions.define(sql, own=own and not engine.is_root, view=view)
+                own = is_temporary or (name != "" and runtime.planning.has_own(name))
+                runtime.definitions.define(sql, own=own, view=name if is_view else "")
             case kinds.Setting(is_reserved=True):
                 known = (option for word, option in _OPTIONS.items() if word in sql.lower())
                 option = next(known, "memory, nodes and more")
@@ -152,7 +150,7 @@ class Statements:
         self, sql: str, explain: str | None, parsed: duckdb.Statement | None = None
     ) -> DataFrame:
         runtime = self.runtime
-        with runtime.engine.up_to_date(), runtime.engine.binding(sql):
+        with runtime.up_to_date(), runtime.engine.binding(sql):
             if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(sql):
                 return self._query_in_scratch(sql, explain)
             try:
@@ -173,16 +171,16 @@ class Statements:
         """A query of what only the scratch database has."""
         runtime = self.runtime
         if explain is None:
-            return local_frame(runtime, runtime.engine.query_in_front_end(sql))
+            return local_frame(runtime, runtime.query_in_front_end(sql))
         plan = runtime.scratch.explain(sql, analyze=explain == "analyze")
         return local_frame(runtime, pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
 
     def _show(self, statement: kinds.Show) -> pa.Table:
         """Answer a statement about the catalog; the planning database's rows are made up."""
         sql, runtime = statement.sql, self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
-                return runtime.engine.query_in_front_end(sql)
+                return runtime.query_in_front_end(sql)
             return runtime.scratch.catalog(sql, HIDDEN)
 
     # Statements that write
@@ -190,16 +188,17 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
-        if runtime.engine.transaction is not None:
+        if runtime.scope.transaction is not None:
             if runtime.scratch.names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
                 raise UnsupportedError(_NOT_IN_TRANSACTION)
             return runtime.named.write(statement.sql, target)
-        if not runtime.engine.is_root:
+        if runtime.scope.is_apart:
             if statement.is_temporary and target is not None:
                 return self._create_temporary(statement, target.name)
             if self._is_temporary(statement):
-                with runtime.engine.up_to_date():
-                    runtime.engine.compute(runtime.planning.tables_in(statement.sql))
+                with runtime.up_to_date():
+                    named = runtime.planning.tables_in(statement.sql)
+                    runtime.engine.compute(named, runtime.scope)
                     return runtime.scratch.run_temporary(statement.sql)
         if target is not None and runtime.named.is_named(target):
             match statement:
@@ -222,7 +221,7 @@ class Statements:
     def _create_temporary(self, statement: kinds.Write, name: str) -> pa.Table:
         """A temporary table, whose rows are computed on the cluster where they can be."""
         runtime = self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if isinstance(statement, kinds.CreateTableAs):
                 rows = self._rows_to_keep(statement.query)
                 if rows is not None:
@@ -242,14 +241,14 @@ class Statements:
             return None
         if not survives_arrow(schema):
             return None
-        return runtime.engine.run(query, CollectRows(lossless=True))[0]
+        return runtime.engine.run(query, CollectRows(lossless=True), runtime.scope)[0]
 
     def _can_create(self, name: str, created: kinds.CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster."""
         # The scratch database runs the others: tables that exist already, and those with columns
         # that do not survive Arrow.
         runtime = self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(created.query):
                 return False
             own = runtime.scratch.own_tables

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -88,11 +87,6 @@ class Given(Source, Snapshot):
         size = max(1, -(-len(self._rows) // tasks))
         parts = [self._rows[i : i + size] for i in range(0, len(self._rows), size)]
         return [_Rows(part) for part in parts or [self._rows]]
-
-
-def _no_files(path: str | Path) -> Source:
-    message = f"nothing reads files such as {path}"
-    raise AssertionError(message)
 
 
 class _Planning:
@@ -240,7 +234,6 @@ class SimulatedSession:
             partitions=3,
             warn=lambda _: None,
             observed=self._observed,
-            files=_no_files,
             storage=Storage(),
             clock=self.clock,
             sizes=_SIZES,

@@ -191,7 +191,7 @@ class PlanningDatabase:
         self._remembered = self._shared.remembered
         self.settings: tuple[str, ...] = ()
         for setting in settings:
-            self.set(setting)
+            self.change_setting(setting)
 
     def close(self) -> None:
         with self._lock:
@@ -340,7 +340,7 @@ class PlanningDatabase:
             else:
                 self._outdate()
 
-    def set(self, sql: str) -> None:
+    def change_setting(self, sql: str) -> None:
         """Change a setting of this connection."""
         with self._lock, _query_errors():
             self._con.execute(sql).fetchall()
@@ -422,7 +422,9 @@ class PlanningDatabase:
                 for name in self._shared.names
                 if name in words or (name in quoted and not _WORD.fullmatch(name))
             }
-        return tuple(self._shared.names[name] for name in sorted(named) if name in self._shared.names)
+        return tuple(
+            self._shared.names[name] for name in sorted(named) if name in self._shared.names
+        )
 
     def _relations_in(self, sql: str) -> set[str] | None:
         """The relations that a statement names, in lower case; None if that is unknown."""
