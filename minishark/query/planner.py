@@ -142,21 +142,6 @@ class QueryPlanner:
     planning: PlanningDatabase  # binds and optimizes statements
     catalog: Catalog  # the tables in the cluster
 
-    @property
-    def options(self) -> PlannerOptions:
-        """The options of physical planning."""
-        return self.shared.options
-
-    @property
-    def sources(self) -> SourceTables:
-        """The tables that stand for sources."""
-        return self.shared.sources
-
-    @property
-    def functions(self) -> Mapping[str, ScalarFunction]:
-        """The Python functions, by name."""
-        return self.shared.functions
-
     def seeing(self, catalog: Catalog) -> QueryPlanner:
         """The same over other tables, for queries that run once: their plans are not kept."""
         shared = replace(self.shared, plans=OrderedDict(), lock=threading.Lock())
@@ -169,7 +154,7 @@ class QueryPlanner:
         self._check_computed(found)
         if whole:
             plan = self.planning.whole(found.bound, "DuckDB did not accept a fragment of it")
-            named = self.sources.mentioned(_read_by(found.bound, plan))
+            named = self.shared.sources.mentioned(_read_by(found.bound, plan))
             return self._physical(LogicalQuery(found.bound, plan, named), sink, on_hosts=on_hosts)
         if not sink.distributes_files:
             return self._physical(found, sink, on_hosts=on_hosts)
@@ -215,9 +200,9 @@ class QueryPlanner:
         try:
             return self.planning.bind(sql, parsed)
         except QueryError as error:
-            if self.sources.refreshed(sql):
+            if self.shared.sources.refreshed(sql):
                 return self.planning.bind(sql)
-            raise QueryError(self.sources.told(str(error))) from error
+            raise QueryError(self.shared.sources.told(str(error))) from error
 
     def _over_sources(self, sql: str) -> LogicalQuery:
         """The plan over the current versions of the sources that a query names."""
@@ -225,8 +210,8 @@ class QueryPlanner:
             bound = self.bind(sql)
             plan = self.planning.plan(bound)
             names = _read_by(bound, plan)
-            before = self.sources.known(names)
-            sources = self.sources.mentioned(names) if before else {}
+            before = self.shared.sources.known(names)
+            sources = self.shared.sources.mentioned(names) if before else {}
             if sources == before:
                 break
             # A source has changed, and perhaps its columns.
@@ -234,7 +219,7 @@ class QueryPlanner:
 
     def _over_files(self, sql: str, bound: BoundStatement) -> LogicalQuery | None:
         """The plan over ranges of rows of the files that a query names, if there is one."""
-        rewritten = self.sources.rewritten(sql, self.planning)
+        rewritten = self.shared.sources.rewritten(sql, self.planning)
         if rewritten is None:
             return None
         try:
@@ -245,7 +230,7 @@ class QueryPlanner:
         if other.schema != bound.schema or isinstance(plan.operator, Statement):
             return None
         files = {table.name.lower(): table for table in rewritten.tables}
-        return LogicalQuery(bound, plan, self.sources.known(_read_by(other, plan)) | files)
+        return LogicalQuery(bound, plan, self.shared.sources.known(_read_by(other, plan)) | files)
 
     def _check_computed(self, found: LogicalQuery) -> None:
         # The text names tables that the optimizer removes; the plan, those behind views.
@@ -264,7 +249,8 @@ class QueryPlanner:
         counts_all: bool = False,
     ) -> QueryPlan:
         bound = found.bound
-        options = self.shared.slots_now() if sink is None else sink.options(self.shared.slots_now())
+        options = self.shared.slots_now()
+        options = options if sink is None else sink.options(options)
         logical, read, sources = with_splits(
             found.plan, found.sources, options, counts_all=counts_all
         )
@@ -275,7 +261,7 @@ class QueryPlanner:
         for name in (*bound.tables, *logical.tables):
             if name not in tables and name.lower() not in found.sources:
                 tables.add(known.get(name))
-        python = self.functions.keys()
+        python = self.shared.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
         if unknown or on_hosts or calls_python:
@@ -310,7 +296,8 @@ class QueryPlanner:
 
     def is_current(self, plan: QueryPlan) -> bool:
         """Whether the tables and sources that a plan reads are still those that it was made for."""
-        return self._is_stored(plan) and all(map(self.sources.is_current, plan.sources.values()))
+        is_current = self.shared.sources.is_current
+        return self._is_stored(plan) and all(map(is_current, plan.sources.values()))
 
     def _is_stored(self, plan: QueryPlan) -> bool:
         return all(
@@ -337,7 +324,7 @@ class QueryPlanner:
         plan = self.describe(sql, on_hosts=on_hosts)
         if plan.sources or self.planning.tells_time(sql):
             return None
-        functions = tuple(self.functions.values())
+        functions = tuple(self.shared.functions.values())
         for stage in plan.stages:
             called = functions_called(stage, functions)
             if stage.varies or any(function.volatile for function in called):

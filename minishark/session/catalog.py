@@ -312,7 +312,7 @@ class SessionCatalog(CamelCase):
         found = self.session.sql(
             "SELECT DISTINCT lower(function_name) FROM duckdb_functions() ORDER BY ALL"
         )
-        names = {*(row[0] for row in found.collect()), *self.runtime.planner.functions}
+        names = {*(row[0] for row in found.collect()), *self.runtime.engine.planner.functions}
         return sorted(fnmatch.filter(names, pattern) if pattern else names)
 
     def function_exists(self, name: str) -> bool:

@@ -345,22 +345,18 @@ class Engine:
             keep: takes its events, besides the session's stream.
             told: the statement that events tell, if the query is a part of one.
         """
-        planner = scope.planner if catalog is None else scope.planner.seeing(catalog)
         with self.open_queries.counted(), self.observed(told or sql, scope, keep) as observer:
-            result, metrics = climb(
-                _Query(
-                    engine=self,
-                    scope=scope,
-                    planner=planner,
-                    sql=sql,
-                    sink=sink,
-                    explained=explained,
-                    handlers=handlers,
-                    observer=observer,
-                )
+            query = _Query(
+                engine=self,
+                scope=scope,
+                planner=scope.planner if catalog is None else scope.planner.seeing(catalog),
+                sql=sql,
+                sink=sink,
+                explained=explained,
+                handlers=handlers,
+                observer=observer,
             )
-            observer.ended(metrics)
-            return result, metrics
+            return query.run()
 
     @contextlib.contextmanager
     def observed(
@@ -486,9 +482,7 @@ class Engine:
                 handlers=handlers,
                 observer=observer,
             )
-            table, metrics = climb(query)
-            observer.ended(metrics)
-        return table
+            return query.run()[0]
 
     def _fingerprint(self, scope: Scope, plan: CachePlan) -> Fingerprint | None:
         """What a cached table's rows are computed from; None if that does not determine them."""
@@ -572,6 +566,11 @@ class _Query(Generic[Result]):
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the session's
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
+
+    def run(self) -> tuple[Result, QueryMetrics]:
+        result, metrics = climb(self)
+        self.observer.ended(metrics)
+        return result, metrics
 
     def plan(self, *, whole: bool) -> QueryPlan:
         on_hosts = self.engine.on_hosts

@@ -42,7 +42,7 @@ class _Changed:
     added: list[AddedRows] | None  # all that was done; None if rows were deleted, too
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class MemoryTransaction:
     """A transaction of one session; made by `begin`."""
 
@@ -133,7 +133,7 @@ def begin(engine: Engine, scope: Scope) -> None:
         engine.cluster.make_folder(folder)
         tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]
         view = CatalogView(engine.tables.catalog, tables)
-        scope.transaction = MemoryTransaction(engine, scope, view, folder)
+        scope.transaction = MemoryTransaction(engine=engine, scope=scope, view=view, folder=folder)
 
 
 def transact(engine: Engine, scope: Scope, verb: str) -> None:

@@ -37,7 +37,6 @@ from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
-from minishark.query.progress import ProgressHandler
 from minishark.query.report import explain_text, metrics_text
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import HeldSource
@@ -93,6 +92,8 @@ class Runtime:
         self.register_function = self.definitions.register_function
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
+        self.register_progress_handler = scope.register_progress_handler
+        self.remove_progress_handler = scope.remove_progress_handler
         self.warehouse = None if warehouse is None else self._warehouse(warehouse)
 
     def _warehouse(self, shared: SharedWarehouse) -> Warehouse:
@@ -138,12 +139,6 @@ class Runtime:
         self.check_open()
         statuses = self.cluster.status()
         return node_states(statuses, self.cluster.paths, self.cluster.usage(statuses))
-
-    def register_progress_handler(self, handler: ProgressHandler) -> None:
-        self.scope.add_progress_handler(handler)
-
-    def remove_progress_handler(self, handler: ProgressHandler) -> None:
-        self.scope.remove_progress_handler(handler)
 
     @property
     def is_stopped(self) -> bool:

@@ -140,7 +140,7 @@ class Scope:
 
     # What runs
 
-    def add_progress_handler(self, handler: ProgressHandler) -> None:
+    def register_progress_handler(self, handler: ProgressHandler) -> None:
         with self._lock:
             self.progress_handlers = (*self.progress_handlers, handler)
 

@@ -59,7 +59,7 @@ class Transaction:
         return not self.is_lazy or self.name is not None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SharedWarehouse:
     """What sessions share of a warehouse."""
 
@@ -74,8 +74,8 @@ class SharedWarehouse:
 
     @classmethod
     def of(cls, catalog: WarehouseCatalog, engine: Engine) -> SharedWarehouse:
-        syntax = engine.planning.syntax
-        return cls(catalog, lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax)))
+        known = lru_cache(_TEXTS_MAX)(partial(references, syntax=engine.planning.syntax))
+        return cls(catalog=catalog, references=known)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -198,8 +198,6 @@ class Tables:
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )
-        if self.planning.has_view(name):
-            raise CatalogError(f"There is a view called {name!r}; drop it first.")
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[str]:

@@ -104,9 +104,6 @@ class _Planning:
     def remove_table(self, name: str) -> None:
         del self.names[name]
 
-    def has_view(self, name: str) -> bool:
-        return False
-
 
 class _Tables(Tables):
     """The tables of a session, without statistics, which DuckDB measures and merges."""
