@@ -350,7 +350,7 @@ class PlanningDatabase:
     def _outdate(self) -> None:
         """Drop what was parsed, bound and planned: it may mean something else from now on."""
         self._remembered.clear()
-        self._shared.miniatures.version += 1
+        self._shared.miniatures.outdate()
 
     def show(self, sql: str) -> pa.Table:
         """The answer to a statement about settings, not tables."""
