@@ -2,7 +2,8 @@
 
     MinisharkError
     ├── QueryError            invalid statement; the message is DuckDB's
-    │   └── ColumnError           unknown or ambiguous column of a DataFrame
+    │   ├── ColumnError           unknown or ambiguous column of a DataFrame
+    │   └── TransactionError      BEGIN, COMMIT or a statement does not fit the transaction
     ├── CatalogError          unknown table, or invalid name
     │   └── AlreadyExistsError    a table, view or schema of that name exists
     ├── DataError             input data is missing, unreadable or unsuitable
@@ -81,6 +82,10 @@ class QueryError(MinisharkError):
 
 class ColumnError(QueryError):
     """A DataFrame has no column of that name, or several."""
+
+
+class TransactionError(QueryError):
+    """The transaction is aborted; or there is one already to BEGIN, or none to end."""
 
 
 class CatalogError(MinisharkError):

@@ -16,6 +16,7 @@ from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.runtime import Runtime
 from minishark.errors import OptionError, UnsupportedError
 from minishark.sources.contract import Source
+from minishark.sources.filesystems import is_remote, without_file_scheme
 
 _READERS = {
     "parquet": "read_parquet",
@@ -222,7 +223,8 @@ def _known(kind: str) -> str:
 
 def _absolute(path: str, kind: str) -> str:
     """A path that does not depend on the working folder; a folder as a glob of its files."""
-    if "://" in path:
+    path = without_file_scheme(path)
+    if is_remote(path):
         return path
     absolute = Path(path).absolute()
     return str(absolute / "**" / f"*.{kind}") if absolute.is_dir() else str(absolute)

@@ -378,8 +378,7 @@ class Settings(CamelCase):
             OptionError: there is no such setting.
         """
         _check_setting(name)
-        answer = self.runtime.planning.show(f"SELECT current_setting({literal(name)}) AS value")
-        value = answer.column("value")[0].as_py()
+        value = self.runtime.setting(name)
         return default if value is None else value
 
     def set(self, name: str, value: Any) -> None:

@@ -198,8 +198,6 @@ class Engine:
             stopped, self._stopped = self._stopped, True
         if stopped:
             return False
-        for scope in scopes:
-            scope.roll_back()
         with contextlib.ExitStack() as steps:  # each is taken, also after Ctrl-C in one before it
             steps.callback(self.prints.close)
             steps.callback(self.planning.close)

@@ -16,7 +16,7 @@ from minishark.expressions import Schema, quote_text
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine, RefusedError
 from minishark.session.scope import Scope
-from minishark.sources.filesystems import is_remote
+from minishark.sources.filesystems import exists, is_remote
 from minishark.tables.copy import (
     Copy,
     WriteFiles,
@@ -63,6 +63,17 @@ class FileWriter:
             self._check_local(target)
             rows, _ = self.engine.run(query, CollectRows(lossless=True), self.scope)
             return self.scope.scratch.copy(rows, target)
+
+    def has_files(self, target: str) -> bool:
+        """Whether there is a file at a local path or URI, or any below it.
+
+        Raises:
+            DataError: the store does not answer, or denies access.
+        """
+        if not is_remote(target):
+            path = Path(target)
+            return any(path.iterdir()) if path.is_dir() else path.exists()
+        return exists(target, self.engine.storage.access())
 
     def _check_local(self, target: str) -> None:
         """Raise UnsupportedError if the front end's DuckDB would have to write to a URI."""

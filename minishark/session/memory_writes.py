@@ -74,7 +74,7 @@ class MemoryWrites:
         def restore(lost: PartitionsLostError) -> None:
             engine.restore(lost, self.scope)
 
-        is_alone = self.scope.transaction is None
+        is_alone = self.scope.memory_transaction is None
         return attempted(lambda: self._table(target.name), change, restore, is_alone=is_alone)
 
     def _table(self, name: str) -> Table | None:
@@ -332,8 +332,9 @@ class MemoryWrites:
         """Let the next statements see a version; `added` if it only has more rows."""
         engine = self.engine
         new = measured(engine.tables.merged(new), new, None)
-        if self.scope.transaction is not None:
-            self.scope.transaction.change(old, new, added)
+        open_ = self.scope.memory_transaction
+        if open_ is not None:
+            open_.change(old, new, added)
         else:
             engine.tables.changed((old, new))
             engine.merger.look(old.name)

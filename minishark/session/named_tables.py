@@ -49,7 +49,7 @@ class NamedTables:
     scope: Scope  # what names mean, and what is changed but not committed
 
     def _refuse_in_transaction(self) -> None:
-        if self.scope.transaction is not None:
+        if self.scope.memory_transaction is not None:
             raise UnsupportedError(
                 "A transaction changes rows of tables in memory that have no indexes, and "
                 "nothing else: COMMIT or ROLLBACK it first."

@@ -13,7 +13,7 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
-from minishark.expressions import Schema
+from minishark.expressions import Schema, quote_text
 from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
@@ -88,7 +88,7 @@ class Runtime:
         self.definitions = Definitions(engine, scope, self.named)
         self.files = FileWriter(engine, scope)
         self.create_view = self.definitions.create_view
-        self.copy, self.write_checkpoint = self.files.copy, self.files.write_checkpoint
+        self.has_files = self.files.has_files
         self.register_function = self.definitions.register_function
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
@@ -146,9 +146,9 @@ class Runtime:
 
     def stop(self, *, with_engine: bool) -> bool:
         """Roll back what was not committed, and end, or all with it; whether this call did it."""
-        if self.warehouse is not None and not self.is_stopped:
+        if self.scope.transaction.is_active and not self.is_stopped:
             with contextlib.suppress(Exception):  # VACUUM removes files that are left
-                self.warehouse.roll_back()
+                self.scope.transaction.end("ROLLBACK")
         return self.engine.stop(self.scope) if with_engine else self.scope.close()
 
     # Tables, in memory or in the warehouse
@@ -163,27 +163,42 @@ class Runtime:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         warehouse = self.warehouse
-        if warehouse is None or not warehouse.has_place_for(name):
-            self.named.create(name, data, layout=layout, replace=replace, on_progress=on_progress)
-            return
-        rows = self.store_rows(data)
-        try:
-            warehouse.create_table(name, f"FROM {ident(rows.name)}", replace=replace)
-        finally:
-            self.release(rows)
+        with self.scope.transaction.statement():
+            if warehouse is None or not warehouse.has_place_for(name):
+                self.named.create(
+                    name, data, layout=layout, replace=replace, on_progress=on_progress
+                )
+                return
+            rows = self.store_rows(data)
+            try:
+                warehouse.create_table(name, f"FROM {ident(rows.name)}", replace=replace)
+            finally:
+                self.release(rows)
 
     def insert(self, name: str, query: str) -> None:
-        if self.warehouse is None or not self.warehouse.insert(name, query):
-            self.named.insert(name, query)
+        with self.scope.transaction.statement():
+            if self.warehouse is None or not self.warehouse.insert(name, query):
+                self.named.insert(name, query)
 
     def drop_table(self, name: str) -> None:
-        if self.warehouse is None or not self.warehouse.drop_table(name):
-            self.named.drop(name)
+        with self.scope.transaction.statement():
+            if self.warehouse is None or not self.warehouse.drop_table(name):
+                self.named.drop(name)
+
+    def setting(self, name: str) -> Any:
+        answer = self.planning.show(f"SELECT current_setting({quote_text(name)}) AS value")
+        return answer.column("value")[0].as_py()
 
     # Queries
 
     def _run(self, sql: str, sink: Sink[Result], **options: Any) -> tuple[Result, QueryMetrics]:
         return self.engine.run(sql, sink, self.scope, **options)
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """What a query relies on; one that fails aborts the transaction that it is part of."""
+        with self.scope.transaction.statement(), self.up_to_date():
+            yield
 
     def bind(self, sql: str) -> Schema:
         with self.up_to_date():
@@ -196,30 +211,38 @@ class Runtime:
     def run(
         self, sql: str, *, cancellation: Cancellation | None = None, lossless: bool = False
     ) -> Answer:
-        with self.up_to_date():
+        with self._asked():
             heard = () if cancellation is None else (cancellation.check,)
             with self._shown():
                 return Answer(*self._run(sql, CollectRows(lossless), handlers=heard))
 
     def profile(self, sql: str) -> Profile:
         events: list[AnyEvent] = []
-        with self.up_to_date():
+        with self._asked():
             _, metrics = self._run(sql, CollectRows(), explained=True, keep=events.append)
         return Profile(sql, metrics, QueryPage(tuple(events), own_versions()["minishark"]))
 
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         # No process holds all rows in its own memory: they are in shared memory or on disk, and
         # each task's are freed when they have been read.
-        with self.up_to_date(), self._shown():
+        with self._asked(), self._shown():
             return self._run(sql, StreamRows())
 
     def to_ray_dataset(self, sql: str) -> Any:
         sink = ray_dataset_sink(self.cluster)
-        with self.up_to_date():
+        with self._asked():
             return self._run(sql, sink)[0]
 
+    def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
+        with self.scope.transaction.statement():
+            return self.files.copy(query, target, kept=kept)
+
+    def write_checkpoint(self, sql: str, path: str, *, kept: bool = False) -> str:
+        with self.scope.transaction.statement():
+            return self.files.write_checkpoint(sql, path, kept=kept)
+
     def explain(self, sql: str, *, mode: str) -> str:
-        with self.up_to_date():
+        with self._asked():
             if mode == "analyze":
                 return metrics_text(self._run(sql, CollectRows(), explained=True)[1])
             plan = self.planner.describe(sql, on_hosts=self.engine.on_hosts)
@@ -270,7 +293,7 @@ class Runtime:
 
     def materialize(self, cached: CachedRows) -> None:
         self.check_open()
-        with self._shown():
+        with self.scope.transaction.statement(), self._shown():
             self.engine.compute((cached.name,), self.scope)
             while not self.engine.cached.settle(cached.name):
                 self.engine.compute((cached.name,), self.scope)
@@ -286,7 +309,7 @@ class Runtime:
     # Python functions
 
     def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
-        with self.up_to_date(), self._shown():
+        with self._asked(), self._shown():
             return self._run(sql, ApplyFunction(function))[0]
 
     def items(self, rows: Callable[[], pa.Table], integers: Sequence[str]) -> Items:

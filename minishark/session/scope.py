@@ -17,11 +17,12 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.query.planner import QueryPlanner
 from minishark.query.progress import ProgressHandler
 from minishark.session.interruption import stopped_by
+from minishark.session.memory_transactions import MemoryTransaction
 from minishark.session.scratch_database import ReadTable, ScratchDatabase
+from minishark.session.transaction import SessionTransaction
 
 if TYPE_CHECKING:
     from minishark.session.engine import Engine
-    from minishark.session.memory_transactions import MemoryTransaction
 
 _numbers = itertools.count()
 # By the numbers of scopes: of the queries that this thread, or asyncio task, runs. By these their
@@ -38,10 +39,11 @@ class Scope:
         planning: binds its statements; has its settings and temporary views.
         scratch: runs what the cluster can't; has its settings, temporary tables, current schema.
         definitions: of temporary views and macros, for executors.
-        transaction: the one that it has begun.
+        transaction: whether it is in one.
         before_statements: looks at what may have changed elsewhere.
         progress_handlers: hear of its queries.
         running: the tags of its running queries, by their numbers.
+        warnings: what its user should know, besides what all users should.
         is_stopped: whether it was closed.
     """
 
@@ -60,10 +62,11 @@ class Scope:
             engine.scratch, self._reading, settings=settings, is_apart=is_apart
         )
         self.definitions: tuple[str, ...] = ()
-        self.transaction: MemoryTransaction | None = None
+        self.transaction = SessionTransaction()
         self.before_statements: Callable[[], None] | None = None
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
         self.running: dict[int, frozenset[str]] = {}
+        self.warnings: tuple[str, ...] = ()
         self.is_stopped = False
         self._engine = engine
         self._number = next(_numbers)
@@ -75,23 +78,17 @@ class Scope:
         return cls(parent._engine, parent.settings, is_apart=True)
 
     def close(self) -> bool:
-        """Undo what was not committed, and end its connections; whether this call did it."""
+        """End its connections; whether this call did it."""
         if self._engine.is_fork:  # they are the parent's
             return False
         with self._lock:
             stopped, self.is_stopped = self.is_stopped, True
         if stopped:
             return False
-        self.roll_back()
         self.scratch.interrupt()
         self.planning.close()
         self.scratch.close()
         return True
-
-    def roll_back(self) -> None:
-        """Undo what its transaction has done, if there is one."""
-        if self.transaction is not None:
-            self.transaction.roll_back()
 
     # What statements mean
 
@@ -115,9 +112,15 @@ class Scope:
             self.definitions = (*self.definitions, sql)
 
     @property
+    def memory_transaction(self) -> MemoryTransaction | None:
+        """Its transaction, if it is over tables in memory."""
+        store = self.transaction.store
+        return store if isinstance(store, MemoryTransaction) else None
+
+    @property
     def catalog(self) -> Catalog:
         """The tables that its statements read: all, or those of its transaction."""
-        open_ = self.transaction
+        open_ = self.memory_transaction
         return self._engine.tables.catalog if open_ is None else open_.view
 
     @property
@@ -133,12 +136,15 @@ class Scope:
 
     def _rows(self, name: str) -> pa.Table:
         """All rows of a table in the cluster, as the session sees it."""
-        tables = self._engine.tables
-        if self.transaction is None:
-            return tables.read(name)
-        return tables.stored_rows(self.catalog.get(name))
+        tables, open_ = self._engine.tables, self.memory_transaction
+        return tables.read(name) if open_ is None else tables.stored_rows(open_.view.get(name))
 
     # What runs
+
+    def warn(self, sentence: str) -> None:
+        """Tell its user something, once."""
+        with self._lock:
+            self.warnings = tuple(dict.fromkeys((*self.warnings, sentence)))
 
     def register_progress_handler(self, handler: ProgressHandler) -> None:
         with self._lock:

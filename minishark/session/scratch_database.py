@@ -29,6 +29,7 @@ from minishark.dataframe.lazy_query import DUCKDB_TYPE, WIDE_INTEGERS
 from minishark.errors import (
     AlreadyExistsError,
     CatalogError,
+    MinisharkError,
     QueryCancelledError,
     QueryError,
     ResourceError,
@@ -230,12 +231,17 @@ class ScratchDatabase:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
         with self._lock, self._shared.lock, self._shows(sql) as names:
-            self._take((name,) if name is not None else _mentioned(sql, names))
+            taken = self._take((name,) if name is not None else _mentioned(sql, names))
             if _REFERENCES.search(sql):  # views have no keys; what is referenced stays here
-                self._take(_mentioned(sql, names))
+                taken += self._take(_mentioned(sql, names))
             before = self._tables()
-            with self._temporary_noted() if self.temporary else contextlib.nullcontext():
-                answer = self._answer(sql)
+            try:
+                with self._temporary_noted() if self.temporary else contextlib.nullcontext():
+                    answer = self._answer(sql)
+            except MinisharkError:
+                for each in taken:  # nothing has changed: the cluster's are theirs again
+                    self._drop(each)
+                raise
             after = self._tables()
             for table in after:
                 if name is None or table not in before or table == name.lower():
@@ -729,8 +735,9 @@ class ScratchDatabase:
         self._shared.numbered.update(name.lower() for name in names)
         self._take(names)
 
-    def _take(self, names: Iterable[str]) -> None:
-        """Copy tables of the cluster, as they are about to change."""
+    def _take(self, names: Iterable[str]) -> list[str]:
+        """Copy tables of the cluster, as they are about to change; which ones were not here."""
+        taken = []
         with self._shared.lock:
             for name in names:
                 for shown in self._shown((name,)):
@@ -745,6 +752,8 @@ class ScratchDatabase:
                             with self._at_home():
                                 self._con.execute(described)
                             self._con.execute(f"INSERT INTO {table} FROM {quote(ROWS)}")
+                    taken.append(name)
+        return taken
 
     @contextlib.contextmanager
     def _at_home(self) -> Iterator[None]:

@@ -201,12 +201,13 @@ class Session(Operations, CamelCase):
                 with a warehouse.
 
         Raises:
-            QueryError: there is one already.
+            TransactionError: there is one already.
             UnsupportedError: `lazily`, and the session has no warehouse.
         """
         self._runtime.check_open()
         if self._runtime.warehouse is not None:
-            self._runtime.warehouse.begin(is_lazy=lazily)
+            with self._runtime.scope.transaction.aborted_by_errors():
+                self._runtime.warehouse.begin(is_lazy=lazily)
         elif lazily:
             raise UnsupportedError(
                 "Without a warehouse (connect(warehouse=...)) transactions begin with BEGIN."
@@ -221,21 +222,22 @@ class Session(Operations, CamelCase):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction was begun that has not ended."""
-        runtime = self._runtime
-        if runtime.warehouse is not None and runtime.warehouse.in_transaction:
-            return True
-        return runtime.scope.transaction is not None
+        """Whether a transaction was begun that has not ended; an error may have aborted it."""
+        return self._runtime.scope.transaction.is_active
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
+
+        An error aborts the transaction, if there is one, as those of statements do.
 
         Raises:
             QueryError: it does not parse; with DuckDB's message.
             UnsupportedError: one is a statement that minishark does not run.
         """
         self._runtime.check_open()
-        return tuple(self._runtime.planning.statements(text))
+        scope = self._runtime.scope
+        with scope.transaction.aborted_by_errors():
+            return tuple(scope.planning.statements(text))
 
     # Tables and views
 
@@ -746,7 +748,7 @@ class Session(Operations, CamelCase):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know, such as shared memory that is too small."""
-        return self._runtime.engine.warnings
+        return (*self._runtime.engine.warnings, *self._runtime.scope.warnings)
 
     # What happens
 

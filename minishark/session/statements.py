@@ -16,7 +16,7 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
-from minishark.session.memory_transactions import transact
+from minishark.session.memory_transactions import begin
 from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
@@ -26,6 +26,7 @@ _NOT_IN_TRANSACTION = (
     "A transaction over tables in memory takes queries, and INSERT, DELETE, UPDATE and MERGE on "
     "tables without indexes: COMMIT or ROLLBACK before other statements."
 )
+_ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
 _WAREHOUSE = (
     "VACUUM and CACHE TABLE are for tables of a warehouse: see connect(warehouse=...). Others are "
     "in memory already."
@@ -50,6 +51,10 @@ class Statements:
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
+        with self.runtime.scope.transaction.aborted_by_errors():
+            return self._run(text, params)
+
+    def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
         with self.runtime.engine.binding(text):
             text = self.runtime.with_calls(text)
             statements = self.runtime.planning.statements(text)
@@ -68,13 +73,15 @@ class Statements:
 
     def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:
         runtime = self.runtime
+        if not isinstance(statement, kinds.Transaction):
+            runtime.scope.transaction.check()
         if runtime.warehouse is not None:
             answered = runtime.warehouse.run(statement)
             if isinstance(answered, pa.Table):
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if runtime.scope.transaction is not None and isinstance(statement, _DEFINES):
+        if runtime.scope.memory_transaction is not None and isinstance(statement, _DEFINES):
             raise UnsupportedError(_NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
@@ -94,7 +101,7 @@ class Statements:
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
             case kinds.Transaction(verb=verb):
-                transact(runtime.engine, runtime.scope, verb)
+                self._transact(verb)
                 answer = counted(0)
             case kinds.Vacuum() | kinds.CacheTable():
                 raise UnsupportedError(_WAREHOUSE)
@@ -102,6 +109,18 @@ class Statements:
                 self._define(statement)
                 answer = counted(0)
         return local_frame(runtime, answer)
+
+    def _transact(self, verb: str) -> None:
+        """BEGIN, COMMIT or ROLLBACK."""
+        engine, scope, warehouse = self.runtime.engine, self.runtime.scope, self.runtime.warehouse
+        if verb != "BEGIN":
+            commits = scope.transaction.end(verb)
+            if verb == "COMMIT" and not commits:
+                scope.warn(_ROLLED_BACK)
+        elif warehouse is not None:
+            warehouse.begin()
+        else:
+            scope.transaction.begin(lambda: begin(engine, scope))
 
     def _define(
         self,
@@ -188,7 +207,7 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
-        if runtime.scope.transaction is not None:
+        if runtime.scope.memory_transaction is not None:
             if runtime.scratch.names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
                 raise UnsupportedError(_NOT_IN_TRANSACTION)
             return runtime.named.write(statement.sql, target)

@@ -77,8 +77,6 @@ class Warehouse:
                 return self._definition(statement)
             case kinds.FrontEndCommand():
                 return self._command(statement)
-            case kinds.Transaction(verb=verb):
-                return self.writes.transact(verb)
             case kinds.Vacuum(path=path):
                 return self._vacuum(path)
             case kinds.CacheTable(path=path, caches=caches, missing_ok=missing_ok):
@@ -205,19 +203,9 @@ class Warehouse:
 
     # What Python calls
 
-    def begin(self, *, is_lazy: bool) -> None:
+    def begin(self, *, is_lazy: bool = False) -> None:
         """Begin a transaction; a lazy one lets pass what it can't hold until it has a change."""
         self.writes.begin(is_lazy=is_lazy)
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether one was begun, and has not ended."""
-        return self.tables.transaction is not None
-
-    def roll_back(self) -> None:
-        """End a transaction that nobody will commit, if there is one."""
-        if self.in_transaction:
-            self.writes.transact("ROLLBACK")
 
     @property
     def names(self) -> list[str]:

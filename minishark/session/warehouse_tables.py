@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -16,10 +17,12 @@ from pyiceberg.table import Table as IcebergTable
 from minishark.errors import CatalogError, QueryError
 from minishark.expressions import quote
 from minishark.query.sinks import Layout
+from minishark.query.sources import SourceTables
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.session.scope import Scope
 from minishark.tables.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
+from minishark.tables.warehouse.commits import committing
 from minishark.tables.warehouse.names import (
     NAMES,
     At,
@@ -42,21 +45,54 @@ _SUMMARIZE = re.compile(rf"(\bSUMMARIZE\s+)(?!SELECT\b|FROM\b|WITH\b)({NAMES})",
 _REGISTERED = re.compile(rf"{NAME}\.({NAMES})(?:@|\Z)")
 
 
-@dataclass(slots=True)
-class Transaction:
-    """A transaction that was begun, and what it has done so far."""
+@dataclass(slots=True, kw_only=True)
+class WarehouseTransaction:
+    """A transaction over a table of the warehouse, and what it has done so far."""
 
+    catalog: WarehouseCatalog
+    sources: SourceTables  # what queries read
     name: TableName | None = None  # the table of the warehouse that it changes
     iceberg: Any = None  # pyiceberg's transaction
     files: list[str] = field(default_factory=list)  # the data files that were written
     source: str = ""  # the planning database's name of the table as it is in the transaction
     # Whether, as long as it has changed nothing, what no transaction can hold is committed at once.
     is_lazy: bool = False
+    lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
 
     @property
     def refuses(self) -> bool:
         """Whether what no transaction can hold is refused now."""
         return not self.is_lazy or self.name is not None
+
+    def commit(self) -> None:
+        """Make its changes the table's next version.
+
+        Raises:
+            ConflictError: another writer has changed the table; nothing is committed.
+        """
+        with self._ended():
+            if self.name is not None:
+                with committing(self.name):
+                    self.iceberg.commit_transaction()
+
+    def roll_back(self) -> None:
+        """Remove the files that it has written."""
+        with self._ended():
+            if self.name is not None:
+                io = self.catalog.load(self.name).io
+                for path in self.files:
+                    with contextlib.suppress(Exception):
+                        io.delete(path)
+
+    @contextlib.contextmanager
+    def _ended(self) -> Iterator[None]:
+        if self.source:
+            self.sources.remove(self.source)
+        try:
+            yield
+        finally:
+            if self.name is not None:
+                self.catalog.forget(self.name)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +123,6 @@ class WarehouseTables:
     named: NamedTables  # tables in memory
     shared: SharedWarehouse
     schema: str | None = None  # the schema that USE has chosen; None for the tables in memory
-    transaction: Transaction | None = None  # the one that was begun
 
     @property
     def catalog(self) -> WarehouseCatalog:
@@ -97,6 +132,12 @@ class WarehouseTables:
     def cached(self) -> dict[TableName, Any]:
         """The tables in memory, with their metadata when they were loaded."""
         return self.shared.cached
+
+    @property
+    def transaction(self) -> WarehouseTransaction | None:
+        """The session's transaction, if it is over a table of the warehouse."""
+        store = self.scope.transaction.store
+        return store if isinstance(store, WarehouseTransaction) else None
 
     # Names
 
@@ -182,7 +223,7 @@ class WarehouseTables:
     def _source(self, name: TableName) -> WarehouseSource:
         return WarehouseSource(name=str(name), current=lambda: self.catalog.load(name))
 
-    def _staged(self, open_: Transaction, name: TableName) -> str:
+    def _staged(self, open_: WarehouseTransaction, name: TableName) -> str:
         """A name for the table as this session's transaction has left it, which others lack."""
         if not open_.source:
             source = WarehouseSource(name=str(name), current=lambda: self.current(name))

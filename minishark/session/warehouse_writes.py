@@ -24,7 +24,7 @@ from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.scope import Scope
-from minishark.session.warehouse_tables import Transaction, WarehouseTables
+from minishark.session.warehouse_tables import WarehouseTables, WarehouseTransaction
 from minishark.tables.store import table_schema
 from minishark.tables.warehouse import ddl, dml
 from minishark.tables.warehouse.catalog import TableName, WarehouseCatalog
@@ -358,38 +358,12 @@ class WarehouseWrites:
     # Transactions
 
     def begin(self, *, is_lazy: bool = False) -> None:
-        if self.tables.transaction is not None:
-            raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
-        self.tables.transaction = Transaction(is_lazy=is_lazy)
-
-    def transact(self, verb: str) -> pa.Table:
-        if verb == "BEGIN":
-            self.begin()
-            return counted(0)
-        open_ = self.tables.transaction
-        if open_ is None:
-            raise QueryError(f"There is no transaction to {verb.lower()}: BEGIN one.")
-        self.tables.transaction = None
-        if open_.source:
-            self.engine.sources.remove(open_.source)
-        if open_.name is None:
-            return counted(0)
-        try:
-            if verb == "COMMIT":
-                with committing(open_.name):
-                    open_.iceberg.commit_transaction()
-            else:
-                self._undo(open_)
-        finally:
-            self.catalog.forget(open_.name)
-        return counted(0)
-
-    def _undo(self, open_: Transaction) -> None:
-        assert open_.name is not None, "it has changed something"
-        io = self.catalog.load(open_.name).io
-        for path in open_.files:
-            with contextlib.suppress(Exception):
-                io.delete(path)
+        """Begin a transaction over a table of the warehouse."""
+        self.scope.transaction.begin(
+            lambda: WarehouseTransaction(
+                catalog=self.catalog, sources=self.engine.sources, is_lazy=is_lazy
+            )
+        )
 
     def refuse_in_transaction(self, what: str) -> None:
         open_ = self.tables.transaction

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from minishark.errors import OptionError
+from minishark.errors import OptionError, UnsupportedError
+from minishark.sources.filesystems import destination, is_remote
 from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.values import dump, load_small
 
@@ -374,8 +375,22 @@ def _exchanged(process: subprocess.Popen[bytes], chunks: Iterator[bytes]) -> Ite
                         process.stdin.close()
 
 
-def new_folder(path: str) -> None:
-    Path(path).mkdir(parents=True, exist_ok=False)
+def new_folder(path: str) -> str:
+    """Make a local folder; its absolute path.
+
+    Raises:
+        OSError: it exists.
+        UnsupportedError: the path is a URI.
+        DataError: it is one of an unknown scheme.
+    """
+    place = destination(path)
+    if is_remote(place):
+        raise UnsupportedError(
+            f"Items are written to local folders, not to {place}: make them a DataFrame with "
+            "to_df(), and use its write."
+        )
+    Path(place).mkdir(parents=True, exist_ok=False)
+    return place
 
 
 # Several

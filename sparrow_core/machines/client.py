@@ -545,7 +545,9 @@ class Client:
         job = self._jobs.get(job_of(msg.key.job_id))
         if job is None or msg.key.task_id not in job.missing:
             return []
-        event = TaskFailed(msg.key.task_id, msg.message, msg.detail, msg.node, msg.executor)
+        event = TaskFailed(
+            msg.key.task_id, msg.message, msg.detail, msg.node, msg.executor, msg.timed_out
+        )
         if job.start.options.independent:
             return self._settle(job, (msg.key.task_id,), event)
         text = f"task {msg.key.task_id} failed on {msg.executor}: {msg.message}"

@@ -44,7 +44,7 @@ from sparrow_core.protocol.types import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -460,6 +460,7 @@ class AssignTasks(Message, frozen=True, kw_only=True):
     """Answer to GetTasks: up to `count` tasks; `drained` if the job has no more for the node.
 
     `has_shared`: the tasks need the job's JobShared. `claim`: the current one, see Reserve.
+    `limit_s`: see JobOptions.
     """
 
     job_id: JobId
@@ -470,6 +471,7 @@ class AssignTasks(Message, frozen=True, kw_only=True):
     drained: bool
     has_shared: bool
     claim: Claim = Claim()
+    limit_s: Seconds | None = None
 
 
 class CancelReservations(Message, frozen=True):
@@ -531,6 +533,13 @@ class ExecutorLost(Message, frozen=True):
     reason: str
 
 
+class KillExecutor(Message, frozen=True):
+    """To the supervisor: kill and replace an executor, which the node has given up."""
+
+    executor: Address
+    reason: str
+
+
 class RunTasks(Message, frozen=True):
     """Run these tasks, with the job's JobShared if `has_shared`; results go to `client`.
 
@@ -580,13 +589,14 @@ class TaskResults(Message, frozen=True):
 
 
 class TaskError(Message, frozen=True):
-    """A permanent failure of a task, executor to client."""
+    """A permanent failure of a task, executor to client; or node to client, if it `timed_out`."""
 
     key: TaskKey
     node: NodeName
     executor: str
     message: str
     detail: bytes
+    timed_out: bool = False
 
 
 # --- executor and slot (same process) ----------------------------------------------------------

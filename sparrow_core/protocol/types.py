@@ -6,6 +6,7 @@ appended.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -49,6 +50,8 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
             ones are submitted a second time, once half of the tasks have finished.
         explain: Record the steps of placement in `JobFinished`; see `why.explain`.
         independent: Tasks fail alone: one that fails, or is lost too often, does not end the job.
+        limit_s: How long a task may run; None for no limit. The runner is to end it by then. If it
+            does not, or the executor is lost later than that, the node gives the task up for good.
     """
 
     framework: str = ""
@@ -58,6 +61,7 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     straggler_factor: Annotated[float, Meta(ge=0)] = 0.0
     explain: bool = False
     independent: bool = False
+    limit_s: Seconds | None = None
 
 
 class Claim(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -160,14 +164,22 @@ class SlotOutcome(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     returned: bool = False
 
 
+class Blame(IntEnum):
+    """How much a lost attempt tells against its task; see `SchedulerConfig.max_attempts`."""
+
+    NONE = 0  # a message was lost
+    DEATH = 1  # its executor or node died
+    SILENCE = 2  # its executor fell silent, which takes others long to notice
+
+
 class Loss(Struct, frozen=True, array_like=True, gc=False):
-    """An attempt that must be retried, and why; `on_the_way` if it was lost with a message."""
+    """An attempt that must be retried, and why."""
 
     task_id: TaskId
     attempt: Count
     executor: str
     reason: str
-    on_the_way: bool = False
+    blame: Blame = Blame.DEATH
 
 
 class JobReport(Struct, frozen=True, array_like=True, gc=False):

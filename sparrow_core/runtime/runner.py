@@ -86,13 +86,19 @@ class SlotThread(Machine[SlotIn]):
         make_runner: Callable[[], Runner],
         post: Callable[[Address, Message], None],
         on_broken: Callable[[str], None],
+        on_crash: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start the thread; it posts SlotReady, or calls `on_broken` with a traceback."""
+        """Start the thread; it posts SlotReady, or calls `on_broken` with a traceback.
+
+        `on_crash` is called if the thread breaks later, as where a task has changed what Python
+        itself stands on: no task of the slot would ever end.
+        """
         self.address = address
         self._executor = executor
         self._make_runner = make_runner
         self._post = post
         self._on_broken = on_broken
+        self._on_crash = on_crash
         self._tasks: queue.SimpleQueue[StartTasks | ForgetJob | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards the next four: only the running task is cancelled
         self._outcomes: list[SlotOutcome] = []  # not reported yet
@@ -151,6 +157,13 @@ class SlotThread(Machine[SlotIn]):
         self._guard(self._runner.cancel)
 
     def _loop(self) -> None:
+        try:
+            self._work()
+        except BaseException:
+            self._on_crash()
+            raise
+
+    def _work(self) -> None:
         try:
             self._runner = runner = self._make_runner()
         except Exception:  # noqa: BLE001 - whatever a runner raises is reported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -302,3 +303,12 @@ def test_rows_without_names_are_not_listed(toy_session: Session) -> None:
     assert [] == [name for name in shown if name.startswith("_kept")]
     assert toy_session.tables == [info.name for info in toy_session.catalog.list_tables()]
     assert 1 == frame.count()
+
+
+@pytest.mark.parametrize("text", ["1.9", "1e3", "0x1", "1_000", "true", ""])
+def test_text_that_is_no_whole_number_is_an_error(toy_session: Session, text: str) -> None:
+    """As in PySpark, where SQL's CAST rounds it, or takes it for another number."""
+    frame = toy_session.create_dataframe([(text,)], ["s"])
+    with pytest.raises(MinisharkError, match=f"{re.escape(text)} .no whole number.' to INT32"):
+        frame.select(frame["s"].cast("int")).collect()
+    assert [(None,)] == [tuple(row) for row in frame.select(frame["s"].try_cast("int")).collect()]

@@ -9,7 +9,13 @@ import pytest
 
 import minishark
 from minishark import dbapi
-from minishark.errors import ConflictError, QueryError, UnsupportedError
+from minishark.errors import (
+    ConflictError,
+    MinisharkError,
+    QueryCancelledError,
+    TransactionError,
+    UnsupportedError,
+)
 from minishark.session.session import Session
 
 
@@ -97,25 +103,72 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
     assert [5, 6, 7, 8, 9, 10, 20] == ask(other, "SELECT k FROM a")
 
 
-def test_what_a_transaction_does_not_take(pair: tuple[Session, Session]) -> None:
-    """Whatever could not be undone is refused, and the transaction goes on."""
-    one, _ = pair
-    one.sql("CREATE TABLE IF NOT EXISTS made (k INT, l INT AS (k + 1))")
-    with pytest.raises(QueryError, match="no transaction to commit"):
-        one.sql("COMMIT")
-    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
-    with pytest.raises(QueryError, match="already"):
-        one.sql("BEGIN")
-    for sql in (
+@pytest.mark.parametrize(
+    "sql",
+    [
         *("CREATE TABLE c (x INT)", "DROP TABLE a", "ALTER TABLE a ADD COLUMN c INT"),
         *("INSERT INTO made VALUES (1)", "CREATE VIEW w AS FROM a", "CREATE SEQUENCE s"),
-    ):
-        with pytest.raises(UnsupportedError, match="COMMIT or ROLLBACK"):
-            one.sql(sql)
+    ],
+)
+def test_what_a_transaction_does_not_take(pair: tuple[Session, Session], sql: str) -> None:
+    """Whatever could not be undone is refused, and aborts the transaction as any error does."""
+    one, _ = pair
+    one.sql("CREATE TABLE IF NOT EXISTS made (k INT, l INT AS (k + 1))")
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
     with pytest.raises(UnsupportedError, match="COMMIT or ROLLBACK"):
-        one.create_table("c", {"x": [1]})
-    one.sql("COMMIT")
-    assert [11] == ask(one, "SELECT count(*) FROM a")
+        one.sql(sql)
+    with pytest.raises(TransactionError, match="aborted"):
+        one.sql("FROM a")
+    one.sql("ROLLBACK")
+    assert [10] == ask(one, "SELECT count(*) FROM a")
+
+
+def test_python_calls_are_part_of_it(pair: tuple[Session, Session]) -> None:
+    """What DataFrames and methods do sees it, and errors of theirs abort it."""
+    one, _ = pair
+    frame = one.sql("FROM a")
+    for fails in (
+        lambda: one.create_table("c", {"x": [1]}),
+        lambda: one.sql("SELECT CAST('x' || k AS INT) FROM a").to_arrow(),
+        lambda: one.drop_table("a"),
+    ):
+        one.begin()
+        one.sql("INSERT INTO a VALUES (10, 1)")
+        assert 11 == frame.count()
+        with pytest.raises(MinisharkError):
+            fails()
+        with pytest.raises(TransactionError, match="aborted"):
+            frame.count()
+        with pytest.raises(TransactionError, match="aborted"):
+            one.create_table("d", {"x": [1]})
+        assert one.in_transaction
+        one.sql("COMMIT")
+        assert 10 == frame.count()
+    assert ["A COMMIT has rolled back its transaction, which an error had aborted."] == [
+        each for each in one.warnings if "COMMIT" in each
+    ]
+
+
+def test_what_is_cancelled_aborts_it(pair: tuple[Session, Session]) -> None:
+    """Neither a query's end by its user nor Ctrl-C lets the rest be committed."""
+    one, _ = pair
+
+    def cancelled(_: object) -> None:
+        raise QueryCancelledError("The query was cancelled.")
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    for handler in cancelled, interrupted:
+        one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+        one.register_progress_handler(handler)
+        with pytest.raises((QueryCancelledError, KeyboardInterrupt)):
+            one.sql("DELETE FROM a WHERE k % 2 = 0")
+        one.remove_progress_handler(handler)
+        with pytest.raises(TransactionError, match="aborted"):
+            one.sql("INSERT INTO a VALUES (11, 1)")
+        one.sql("COMMIT")
+        assert list(range(10)) == ask(one, "SELECT k FROM a")
 
 
 def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> None:
