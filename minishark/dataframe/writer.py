@@ -219,3 +219,21 @@ class TableWriter(CamelCase):
 
     def _writer(self, mode: str) -> DataFrameWriter:
         return self._frame.write.mode(mode).partition_by(*self._keys)
+
+
+def new_folder(path: str) -> str:
+    """Make a local folder for items of `parallelize`; its absolute path.
+
+    Raises:
+        OSError: it exists.
+        UnsupportedError: the path is a URI.
+        DataError: it is one of an unknown scheme.
+    """
+    place = destination(path)
+    if is_remote(place):
+        raise UnsupportedError(
+            f"Items are written to local folders, not to {place}: make them a DataFrame with "
+            "to_df(), and use its write."
+        )
+    Path(place).mkdir(parents=True, exist_ok=False)
+    return place

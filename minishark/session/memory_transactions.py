@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from minishark.session.engine import Engine
     from minishark.session.scope import Scope
 
+NOT_IN_TRANSACTION = (
+    "A transaction over tables in memory takes queries, and INSERT, UPDATE, DELETE, MERGE and "
+    "TRUNCATE that write only what changes (docs/sql.md): COMMIT or ROLLBACK before other "
+    "statements."
+)
 _numbers = itertools.count()
 
 

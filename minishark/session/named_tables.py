@@ -22,6 +22,7 @@ from minishark.dataframe.partitioned import kept
 from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION
 from minishark.session.memory_writes import MemoryWrites
 from minishark.session.scope import Scope
 from minishark.sources.contract import Source
@@ -50,10 +51,7 @@ class NamedTables:
 
     def _refuse_in_transaction(self) -> None:
         if self.scope.memory_transaction is not None:
-            raise UnsupportedError(
-                "A transaction changes rows of tables in memory that have no indexes, and "
-                "nothing else: COMMIT or ROLLBACK it first."
-            )
+            raise UnsupportedError(NOT_IN_TRANSACTION)
 
     @property
     def names(self) -> list[str]:

@@ -33,12 +33,13 @@ from minishark.compiler.logical.plan import (
 from minishark.compiler.logical.rewrite import rewrite
 from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.failures import VALUE_FAILURES
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.compiler.sql.tokens import find_calls, without_comments_around
-from minishark.errors import DataError, QueryError
+from minishark.errors import DataError, DataValueError, QueryError
 from minishark.expressions import Column, Schema
 
 DISABLED_OPTIMIZERS = {
@@ -369,7 +370,10 @@ class PlanningDatabase:
                 try:
                     schema = _schema(self._con.sql(parsed or sql))
                 except duckdb.Error as error:
-                    raise QueryError(self._located(sql, error)) from error
+                    # The made-up rows of tables have values that are none of the user's.
+                    is_value = isinstance(error, VALUE_FAILURES) and not self._tables_in(sql, None)
+                    kind = DataValueError if is_value else QueryError
+                    raise kind(self._located(sql, error)) from error
                 says_all = self._says_all(sql)
                 named = None if says_all else self._relations_in(sql)
                 bound = BoundStatement(sql, schema, self._tables_in(sql, named))
