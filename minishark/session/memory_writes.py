@@ -38,12 +38,13 @@ from minishark.catalog import (
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.dataframe.literals import literal
-from minishark.errors import DataError, QueryError, UnsupportedError
+from minishark.errors import DataError, PartitionsLostError, QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.memory_transactions import AddedRows, measured, with_rows
+from minishark.session.scope import Scope
 from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
 from minishark.tables.attempts import attempted
 from minishark.tables.changed_statistics import joined_statistics
@@ -70,6 +71,7 @@ class MemoryWrites:
     """Runs statements that change rows of tables in memory; the caller lets one write at a time."""
 
     engine: Engine
+    scope: Scope
 
     def run(self, sql: str, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
@@ -83,18 +85,19 @@ class MemoryWrites:
                     return self._changed(sql, table)
             return None
 
-        is_alone = engine.transaction is None
-        return attempted(
-            lambda: self._table(target.name), change, engine.restore, is_alone=is_alone
-        )
+        def restore(lost: PartitionsLostError) -> None:
+            engine.restore(lost, self.scope)
+
+        is_alone = self.scope.memory_transaction is None
+        return attempted(lambda: self._table(target.name), change, restore, is_alone=is_alone)
 
     def _table(self, name: str) -> Table | None:
         """The table that a statement changes; None if its rows are not in the cluster alone."""
         engine = self.engine
-        if engine.scratch.must_keep(name):
+        if self.scope.scratch.must_keep(name):
             return None
-        with engine.up_to_date():
-            table = engine.planner.catalog.find(name)
+        with engine.up_to_date(self.scope):
+            table = self.scope.catalog.find(name)
         return table if table is not None and table.is_computed else None
 
     # INSERT
@@ -103,7 +106,7 @@ class MemoryWrites:
         engine = self.engine
         insert, given = sql, None
         shell = _shell(table)
-        if not engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
+        if not self.scope.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
             try:
                 change = dml.parse_change(sql, returning=True, on_conflict=True)
                 assert isinstance(change, dml.Insert), "it begins like an INSERT"
@@ -119,12 +122,12 @@ class MemoryWrites:
                             return answer
                 if given is None:
                     query = f"{change.ctes}{change.query}"
-                    given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
+                    given, _ = engine.run(query, CollectRows(lossless=True), self.scope, told=sql)
             except (UnsupportedError, QueryError):
                 return None  # DuckDB says what is wrong, or knows what minishark does not
             insert = dml.of_rows(change, quote(ROWS))
         return self._published(
-            table, lambda stored: engine.scratch.insert(insert, shell, given, stored), None
+            table, lambda stored: self.scope.scratch.insert(insert, shell, given, stored), None
         )
 
     def _selected(
@@ -135,17 +138,17 @@ class MemoryWrites:
         None if its columns are to be filled otherwise than by a query.
         """
         engine = self.engine
-        defaults = engine.scratch.constraints(shell).defaults
-        if any(map(engine.planning.varies, defaults.values())):
+        defaults = self.scope.scratch.constraints(shell).defaults
+        if any(map(self.scope.planning.varies, defaults.values())):
             return None
-        bound = engine.planning.bind(f"{change.ctes}{change.query}").schema
+        bound = self.scope.planning.bind(f"{change.ctes}{change.query}").schema
         names = [column.name for column in bound]
         typed = f"{change.ctes}{change.query}"
         if change.by_name or change.columns or [c.type for c in bound] != [*shell.types]:
             target = dml.Target(table.name, table.schema)
             typed = dml.inserted(change, target, names, defaults)
         sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
-        return engine.run(typed, sink, told=sql)[0]
+        return engine.run(typed, sink, self.scope, told=sql)[0]
 
     def _joined(
         self, table: Table, shell: Shell, added: Table, change: dml.Insert
@@ -160,10 +163,10 @@ class MemoryWrites:
             wrong = self._wrong_rows(table, shell, added)
             if wrong is not None:
                 insert = dml.of_rows(dml.all_columns(change), quote(ROWS))
-                made = engine.scratch.insert(insert, shell, wrong)
+                made = self.scope.scratch.insert(insert, shell, wrong)
                 for keys in made.keys:
                     stored = self._holders(table, keys)
-                    engine.scratch.insert(insert, shell, wrong, stored)
+                    self.scope.scratch.insert(insert, shell, wrong, stored)
                 engine.tables.retire(files)
                 return None
         except BaseException:
@@ -189,7 +192,7 @@ class MemoryWrites:
     def _wrong_rows(self, table: Table, shell: Shell, added: Table) -> pa.Table | None:
         """Some rows that break a constraint, of those that tasks have stored to be added."""
         engine = self.engine
-        said = engine.scratch.constraints(shell)
+        said = self.scope.scratch.constraints(shell)
         new = replace(added, name=f"{NUMBERED}new_{table.folder}")
         rows = quote(new.name)
         wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in said.checks]
@@ -201,12 +204,14 @@ class MemoryWrites:
                 f"FROM {rows} SEMI JOIN (SELECT {names} {twice}) USING ({names}) LIMIT 2",
                 f"FROM {rows} SEMI JOIN {quote(table.name)} USING ({names}) LIMIT 1",
             ]
-        view = engine.seeing(CatalogView(engine.planner.catalog, [new]))
+        view = CatalogView(self.scope.catalog, [new])
         engine.planning.put_table(new)
         try:
             for each in wrong:
                 told = f"constraints of {table.name}"
-                found, _ = view.run(each, CollectRows(lossless=True), told=told)
+                found, _ = engine.run(
+                    each, CollectRows(lossless=True), self.scope, catalog=view, told=told
+                )
                 if found.num_rows:
                     return found
             return None
@@ -270,11 +275,12 @@ class MemoryWrites:
         told = f"keys of {table.name}"
         # Mostly there is none: other columns need not be read, nor rows be numbered.
         some = f"SELECT t.{quote(columns[0].name)} FROM {quote(table.name)} AS t {wanted} LIMIT 1"
-        if not self.engine.run(some, CollectRows(), told=told)[0].num_rows:
+        if not self.engine.run(some, CollectRows(), self.scope, told=told)[0].num_rows:
             return values.slice(0, 0)
         view, numbered = self._numbered(table, is_alone=True)  # or beside a few keys
         whole = f"SELECT t.* FROM {numbered} AS t {wanted}"
-        return view.run(whole, CollectRows(lossless=True), told=told)[0]
+        sink = CollectRows(lossless=True)
+        return self.engine.run(whole, sink, self.scope, catalog=view, told=told)[0]
 
     # DELETE, UPDATE, MERGE
 
@@ -284,7 +290,7 @@ class MemoryWrites:
         except UnsupportedError:
             return None
         assert not isinstance(change, dml.Insert), "it begins otherwise"
-        if dml.mentions(sql, table.name) > 1 or self.engine.planning.names_definition(sql):
+        if dml.mentions(sql, table.name) > 1 or self.scope.planning.names_definition(sql):
             return None  # it may read the table besides, of which not all rows would be there
         if isinstance(change, dml.Delete) and not (
             change.returning or change.condition or change.using
@@ -293,7 +299,7 @@ class MemoryWrites:
             return counted(table.rows)
         if isinstance(change, dml.Merge) and change.changes_alone:
             return None  # any row may change
-        if self.engine.planning.varies(dml.search_of(change)):
+        if self.scope.planning.varies(dml.search_of(change)):
             return None  # another search would find other rows
         try:
             patch = self._patch(sql, change, table)
@@ -315,7 +321,7 @@ class MemoryWrites:
 
     def _in_shell(self, sql: str, change: dml.Changed, table: Table, rows: pa.Table) -> MadeRows:
         is_alone = not dml.reads_others(change)
-        return self.engine.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
+        return self.scope.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
 
     def _patch(self, sql: str, change: dml.Changed, table: Table) -> pa.Table | Patched:
         """What a statement does to rows by their numbers, or what tasks have made of the table.
@@ -336,7 +342,7 @@ class MemoryWrites:
             query = dml.concerned(change, numbered, f"{number}, 0, {bucket}")
         sink = ApplyPatch(tables=engine.tables, table=table, columns=columns, many=many)
         try:
-            return view.run(query, sink, told=sql)[0]
+            return engine.run(query, sink, self.scope, catalog=view, told=sql)[0]
         except DataError as error:
             if isinstance(change, dml.Merge):  # several rows of its source may change one
                 raise QueryError(str(error)) from error
@@ -346,7 +352,7 @@ class MemoryWrites:
         """A statement that knows the columns of its source."""
         if not isinstance(change, dml.Merge):
             return change
-        source = self.engine.planning.bind(f"{change.ctes}SELECT * FROM {change.source}").schema
+        source = self.scope.planning.bind(f"{change.ctes}SELECT * FROM {change.source}").schema
         return replace(change, source_names=tuple(column.name for column in source))
 
     def _is_patch(self, change: dml.Changed, table: Table) -> bool:
@@ -357,7 +363,7 @@ class MemoryWrites:
         """
         if isinstance(change, dml.Delete):
             return not change.returning
-        said = self.engine.scratch.constraints(_shell(table))
+        said = self.scope.scratch.constraints(_shell(table))
         if isinstance(change, dml.Update):
             if change.returning:
                 return False
@@ -370,11 +376,10 @@ class MemoryWrites:
         names = {table.schema[i].name.lower() for i in columns}
         return names.isdisjoint(name.lower() for name in kept)
 
-    def _numbered(self, table: Table, *, is_alone: bool) -> tuple[Engine, str]:
-        """An engine whose queries may read a table's rows with their numbers, and from what."""
+    def _numbered(self, table: Table, *, is_alone: bool) -> tuple[CatalogView, str]:
+        """A catalog that also has a table's rows with their numbers, and under what name."""
         numbered = self.engine.tables.numbered(table, is_alone=is_alone)
-        view = CatalogView(self.engine.planner.catalog, [numbered])
-        return self.engine.seeing(view), quote(numbered.name)
+        return CatalogView(self.scope.catalog, [numbered]), quote(numbered.name)
 
     def _found(self, sql: str, change: dml.Changed, table: Table, patch: pa.Table) -> pa.Table:
         """The rows that a statement may change, with their numbers."""
@@ -383,7 +388,8 @@ class MemoryWrites:
             return self.engine.tables.rows_at(table, np.sort(patch.column(0).to_numpy()))
         view, numbered = self._numbered(table, is_alone=not dml.reads_others(change))
         search = dml.concerned(change, numbered, "*")
-        return view.run(search, CollectRows(lossless=True), told=sql)[0]
+        sink = CollectRows(lossless=True)
+        return self.engine.run(search, sink, self.scope, catalog=view, told=sql)[0]
 
     def _in_tasks(self, sql: str, change: dml.Changed, table: Table, patched: Patched) -> pa.Table:
         """Publish what tasks have made of a table, with the rows that a MERGE adds."""
@@ -413,13 +419,13 @@ class MemoryWrites:
         query = dml.merged_inserts(named, target, numbered)
         assert query is not None, "it adds rows"
         sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
-        found, _ = view.run(query, sink, told=sql)
+        found, _ = engine.run(query, sink, self.scope, catalog=view, told=sql)
         if isinstance(found, Table):
             return self._with_table(new, found), found.rows
         if not found.num_rows:
             return new, 0
         insert = f"INSERT INTO {quote(table.name)} FROM {quote(ROWS)}"
-        rows = _added(engine.scratch.insert(insert, _shell(table), found).rows)
+        rows = _added(self.scope.scratch.insert(insert, _shell(table), found).rows)
         return with_rows(engine, new, rows), found.num_rows
 
     # Versions
@@ -437,15 +443,16 @@ class MemoryWrites:
             new = with_rows(self.engine, new, rows)
         if new is not table:
             # Another transaction may add rows with the same keys: both can't be committed.
-            is_alone = len(deleted) > 0 or bool(self.engine.scratch.keys_of(table.name))
+            is_alone = len(deleted) > 0 or bool(self.scope.scratch.keys_of(table.name))
             self._next(table, new, None if is_alone else rows)
 
     def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
         """Let the next statements see a version; `added` if it only has more rows."""
         engine = self.engine
         new = measured(engine.tables.merged(new), new, None)
-        if engine.transaction is not None:
-            engine.transaction.change(old, new, added)
+        open_ = self.scope.memory_transaction
+        if open_ is not None:
+            open_.change(old, new, added)
         else:
             engine.tables.changed((old, new))
             engine.merger.look(old.name)
