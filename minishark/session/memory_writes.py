@@ -370,7 +370,9 @@ class MemoryWrites:
         elif change.adds and (said.checks or said.keys or said.defaults):
             return False
         target = dml.Target(table.name, table.schema)
-        columns = dml.set_columns(self._with_names(change), target)
+        named = self._with_names(change)
+        assert not isinstance(named, dml.Delete), "it is the same statement"
+        columns = dml.set_columns(named, target)
         kept = [name for names in (*said.keys, table.partition_by) for name in names]
         kept += [word for check in said.checks for word in dml.words(check)]
         names = {table.schema[i].name.lower() for i in columns}

@@ -16,8 +16,7 @@ from minishark.catalog import Table
 from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.query.inputs import lost_partitions, stage_slices
-from minishark.query.run import QueryRun
-from minishark.query.sinks import Output, Sink
+from minishark.query.sinks import CompleteRun, Output, Sink
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import OutputKind
 from minishark.worker.store import InputMissingError
@@ -49,7 +48,7 @@ class ApplyPatch(Sink[pa.Table | Patched]):
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         return Output(kind=OutputKind.BUCKETS, columns=columns, buckets=len(self.table.partitions))
 
-    def finish(self, run: QueryRun) -> pa.Table | Patched:
+    def finish(self, run: CompleteRun) -> pa.Table | Patched:
         while True:
             try:
                 return self._applied(run)
@@ -61,16 +60,16 @@ class ApplyPatch(Sink[pa.Table | Patched]):
                     raise gone from lost
                 run.run_again(lost)
 
-    def _applied(self, run: QueryRun) -> pa.Table | Patched:
+    def _applied(self, run: CompleteRun) -> pa.Table | Patched:
         outcomes, nodes = zip(*run.outcomes(), strict=True)
         rows = sum(outcome.rows for outcome in outcomes)
         if rows < self.many:
             return run.store.read(stage_slices(outcomes, nodes, None))
         patches = {}
-        for part in self.table.partitions:
-            own = range(part.index, part.index + 1)
-            if any(run.rows for outcome in outcomes for run in outcome.bucket_runs(own)):
-                patches[part.index] = stage_slices(outcomes, nodes, own)
+        for index in range(len(self.table.partitions)):
+            own = range(index, index + 1)
+            if any(part.rows for outcome in outcomes for part in outcome.bucket_runs(own)):
+                patches[index] = stage_slices(outcomes, nodes, own)
         return Patched(self.tables.patched(self.table, patches, self.columns), rows)
 
     def accept(self, rows: pa.Table) -> pa.Table | Patched:

@@ -359,7 +359,7 @@ class Tables:
         new = replace_fields(table, partitions=tuple(partitions), version=next(versions))
         if not columns:
             return new
-        measured = self.statistics_of(loaded, [table.schema[i] for i in columns])
+        measured = self.statistics_of(loaded, tuple(table.schema[i] for i in columns))
         known = with_columns(
             table.statistics, table.schema, columns, measured, rows=new.rows, size_bytes=new.bytes
         )
@@ -699,7 +699,7 @@ class Tables:
             replicas=replicas,
         )
 
-    def statistics_of(self, loaded: LoadedTable, schema: Sequence[Column]) -> TableStatistics:
+    def statistics_of(self, loaded: LoadedTable, schema: Schema) -> TableStatistics:
         columns = [(column.name, column.type) for column in schema]
         size = sum(partition.bytes for partition in loaded.partitions)
         with contextlib.closing(self.planning.connection()) as connection:
