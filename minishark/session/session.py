@@ -891,7 +891,7 @@ class Session(Operations, CamelCase):
             self._runtime.stop(with_engine=False)
             return
         if not self.is_stopped:
-            for other in set(self._group.sessions) - {self}:
+            for other in [each for each in self._group.sessions if each is not self]:
                 other.stop()
             self._group.stop()
         if self._runtime.stop(with_engine=True):
