@@ -1,14 +1,16 @@
 """The layers hold: imports run one way, and state machines do no input or output.
 
 Rules that old code does not keep yet are ratchets: `exceptions/` lists the places, a new one fails,
-and `pytest --rewrite` drops those that are mended.
+and `pytest --rewrite` drops those that are mended. The counts in CONTRIBUTING.md are ratchets, too;
+test_doors.py compares the rest of that page and ARCHITECTURE.md with what is there.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -91,15 +93,16 @@ TRANSPORT = frozenset(
 )
 # Runs other rooms in simulated time, and so imports all that it drives, the scheduler among them.
 SIMULATION = "minishark.bench.simulation"
-# Bounds on how much a reader has to hold in mind at once.
-ROOMS_MAX = 21
 SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
-"""Public paths of modules of rooms, which only import names: no rooms."""
+"""Public paths of modules of rooms, which only import names."""
 
-ARROWS_MAX = 120
+ENGINE_ATTRIBUTES_MAX = 28
+"""What sessions share; what each has of its own is in `minishark.session.scope`."""
+
 POSITIONAL_ARGUMENTS_MAX = 6
 POSITIONAL_FIELDS_MAX = 5
 EXCEPTIONS = Path(__file__).with_name("exceptions")
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 
 @cache
@@ -198,33 +201,94 @@ def _room(module: str) -> str:
 
 
 def _arrows() -> dict[tuple[str, str], str]:
-    """Which room imports which, at the top of a module or later, with one such module of each."""
+    """Which room imports which room or core, anywhere in a file, with one such module of each."""
     rooms = {_room(module) for module in _modules("minishark")}
     arrows: dict[tuple[str, str], str] = {}
     for module in _modules("minishark"):
-        if _is_in(module, SIMULATION):
-            continue
         for name in _imports(module):
-            target = _room(name) if _room(name) in rooms else "__init__"
-            if _is_in(name, "minishark") and target != _room(module):
+            package = name.split(".")[0]
+            if package == "minishark":
+                target = _room(name) if _room(name) in rooms else "__init__"
+            else:
+                target = package
+            if package in PACKAGES and target != _room(module):
                 arrows.setdefault((_room(module), target), module)
     return arrows
 
 
-def test_minishark_has_few_rooms() -> None:
-    """There are at most two dozen files and folders at the first level of the package."""
-    rooms = sorted({_room(module) for module in _modules("minishark")} - SHIMS)
+def _owner(name: str, modules: Mapping[str, object]) -> str | None:
+    """The file of ours that an imported name is in, or is."""
+    while name:
+        for module in (name, f"{name}.__init__"):
+            if module in modules:
+                return module
+        name = name.rpartition(".")[0]
+    return None
+
+
+def _circles() -> list[list[str]]:
+    """Files that reach each other by imports, late ones and those for types too; above two."""
+    graph: dict[str, list[str]] = {module: [] for module in _all_modules()}
+    for module, imported in graph.items():
+        owners = (_owner(name, graph) for name in _imports(module))
+        imported += [owner for owner in owners if owner is not None]
+    reached = {module: _reached(module, graph) for module in graph}
+    circles = {
+        tuple(other for other in graph if other in reached[module] and module in reached[other])
+        for module in graph
+    }
+    return [list(circle) for circle in sorted(circles) if len(circle) > 2]
+
+
+def _reached(module: str, graph: Mapping[str, list[str]]) -> set[str]:
+    waiting, found = [module], set[str]()
+    while waiting:
+        for imported in graph[waiting.pop()]:
+            if imported not in found:
+                found.add(imported)
+                waiting.append(imported)
+    return found
+
+
+def _counts() -> dict[str, tuple[int, list[str]]]:
+    """The names of CONTRIBUTING's table: how many there are, and which."""
+    rooms = sorted({_room(module) for module in _modules("minishark")})
+    arrows = _arrows()
+    naming = sorted({room for room, target in arrows if target in PACKAGES})
+    circles = _circles()
+    inside = [module for circle in circles for module in circle]
+    by_arrow = [f"{a} -> {b} (by {module})" for (a, b), module in sorted(arrows.items())]
+    return {
+        "rooms": (len(rooms), rooms),
+        "arrows": (len(arrows), by_arrow),
+        "rooms that name a core": (len(naming), naming),
+        "circles": (len(circles), [" ".join(circle) for circle in circles]),
+        "files in circles": (len(inside), inside),
+    }
+
+
+def test_the_structure_gets_no_worse(pytestconfig: pytest.Config) -> None:
+    """Each count is that of CONTRIBUTING's table: a higher one fails, a lower one is written."""
+    text = CONTRIBUTING.read_text()
+    row = re.compile(r"^(\| ([\w ]+) \| )([\d,]+)(?= \|)", re.MULTILINE)
+    allowed = {found[2]: int(found[3].replace(",", "")) for found in row.finditer(text)}
+    counts = _counts()
+    assert counts.keys() == allowed.keys()
+    for name, (count, which) in counts.items():
+        listed = "\n".join(which)
+        assert count <= allowed[name], f"{name}: {count}, and at most {allowed[name]}:\n{listed}"
+    if pytestconfig.getoption("rewrite"):
+        CONTRIBUTING.write_text(row.sub(lambda found: f"{found[1]}{counts[found[2]][0]:,}", text))
+        return
+    lower = {name: count for name, (count, _) in counts.items() if count < allowed[name]}
+    assert {} == lower, "fewer than CONTRIBUTING.md says: lower its numbers with --rewrite"
+
+
+def test_shims_only_import_names() -> None:
+    """The public paths of other rooms' modules have no code of their own."""
     for shim in SHIMS:
         body = _tree(f"minishark.{shim}").body
         assert not [each for each in body[1:] if not isinstance(each, ast.ImportFrom)], shim
-    assert len(rooms) <= ROOMS_MAX, f"{len(rooms)} rooms: {' '.join(rooms)}"
-
-
-def test_few_imports_join_the_rooms() -> None:
-    """Pairs of rooms of which one imports the other are bounded; the message lists all of them."""
-    arrows = _arrows()
-    listed = "\n".join(f"{a} -> {b} (by {module})" for (a, b), module in sorted(arrows.items()))
-    assert len(arrows) <= ARROWS_MAX, f"{len(arrows)} arrows:\n{listed}"
 
 
 def _loaded_with(module: str, modules: list[str]) -> set[str]:
@@ -498,6 +562,74 @@ def test_no_call_has_a_row_of_positional_arguments(pytestconfig: pytest.Config) 
         if isinstance(node, ast.Call) and len(node.args) > POSITIONAL_ARGUMENTS_MAX
     )
     _check_exceptions("positional_arguments", found, pytestconfig)
+
+
+UNCOPIED = ("minishark.session", "minishark.query", "minishark.compiler")
+
+
+def _uncopied_modules() -> list[str]:
+    return [m for m in _modules("minishark") if any(_is_in(m, room) for room in UNCOPIED)]
+
+
+def test_what_sessions_share_is_never_copied() -> None:
+    """No object is copied whole and mended afterwards: constructors take what is shared."""
+    found = []
+    for module in _uncopied_modules():
+        found += [f"{module} imports {name}" for name in _imports(module) if _is_in(name, "copy")]
+        for node in _nodes(module):
+            match node:
+                case (
+                    ast.Attribute(attr="__dict__")
+                    | ast.Call(func=ast.Name(id="vars"), args=[ast.Name("self")])
+                ):
+                    found.append(f"{module}: {ast.unparse(node)}")
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="object"), attr="__new__")):
+                    found.append(f"{module}: {ast.unparse(node)}")
+    assert [] == found
+
+
+def _assigned(node: ast.AST) -> list[ast.expr]:
+    """What a statement assigns to."""
+    match node:
+        case ast.Assign(targets=targets):
+            found = targets
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            found = [target]
+        case _:
+            return []
+    parts = (each.elts if isinstance(each, ast.Tuple) else [each] for each in found)
+    return [item for each in parts for item in each]
+
+
+def test_attributes_are_assigned_where_they_belong(pytestconfig: pytest.Config) -> None:
+    """Not through another object, as in `self.planner.options = ...`; a place is `file:function`.
+
+    `self._shared` and the like is a part of the object itself.
+    """
+    found: Counter[str] = Counter()
+    for module in _uncopied_modules():
+        for place, node in _places(_tree(module)):
+            for target in _assigned(node):
+                match target:
+                    case ast.Attribute(value=ast.Attribute(attr=owner)):
+                        found[f"{_file(module)}:{place}"] += not owner.startswith("_")
+    _check_exceptions("reached_assignments", +found, pytestconfig)
+
+
+def test_the_engine_has_few_attributes() -> None:
+    """What one session has of its own is in its scope."""
+    engine = next(
+        node
+        for node in _nodes("minishark.session.engine")
+        if isinstance(node, ast.ClassDef) and node.name == "Engine"
+    )
+    names = {
+        target.attr
+        for node in ast.walk(engine)
+        for target in _assigned(node)
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+    }
+    assert len(names) <= ENGINE_ATTRIBUTES_MAX, sorted(names)
 
 
 def _keywords(node: ast.ClassDef, structs: set[str]) -> list[ast.keyword] | None:

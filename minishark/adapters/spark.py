@@ -23,6 +23,7 @@ from sqlframe.base.session import _BaseSession
 from sqlframe.base.table import _BaseTable
 from sqlframe.duckdb.dataframe import DuckDBDataFrame
 from sqlframe.duckdb.session import DuckDBSession
+from sqlglot import exp
 
 from minishark.adapters import dbapi
 from minishark.errors import UnsupportedError
@@ -141,6 +142,11 @@ class SparkSession(DuckDBSession):
             columns = dict(self.minishark.table(name).dtypes)
             self.catalog.add_table(name, columns)
 
+    def _to_sql(self, sql: Any, **kwargs: Any) -> str:
+        if isinstance(sql, exp.Expression):
+            sql = sql.copy().transform(_with_escape)
+        return super()._to_sql(sql, **kwargs)
+
     def _execute(self, sql: str) -> None:
         self._last_result = self._cur.execute(sql)
 
@@ -149,6 +155,15 @@ class SparkSession(DuckDBSession):
         for expression in wanted:
             self._execute(self._to_sql(expression, quote_identifiers=quote_identifiers))
         return self._cur.fetchdf()
+
+
+def _with_escape(node: exp.Expression) -> exp.Expression:
+    r"""A LIKE in which a backslash escapes, as in Spark, where DuckDB has no escape by default."""
+    pattern = node.expression if isinstance(node, exp.Like | exp.ILike) else None
+    is_plain = isinstance(pattern, exp.Literal) and "\\" not in pattern.this
+    if pattern is None or is_plain or isinstance(node.parent, exp.Escape):
+        return node
+    return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
 
 
 def connect(session: Session | None = None, **options: Any) -> SparkSession:

@@ -22,6 +22,7 @@ from typing import IO
 import psutil
 
 from minishark.errors import ResourceError
+from sparrow_core.runtime.transport import orphans
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of mode 0700 with a random name is made in it
 SHARED_MEMORY_MIN_BYTES = 64 << 20
@@ -56,8 +57,8 @@ class ClusterFolders:
 
     def remove(self) -> None:
         self.release()
-        _remove(self.memory)
-        _remove(self.disk)
+        remove_folder(self.memory)
+        remove_folder(self.disk)
 
 
 _owned: weakref.WeakSet[ClusterFolders] = weakref.WeakSet()
@@ -116,38 +117,24 @@ def _locked_folder(parent: Path, undo: contextlib.ExitStack) -> tuple[Path, IO[s
     draft = Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=parent))
     folder = parent / draft.name.replace(_DRAFT_PREFIX, _PREFIX, 1)
     with contextlib.ExitStack() as undo_draft:
-        undo_draft.callback(shutil.rmtree, draft, ignore_errors=True)
+        undo_draft.callback(remove_folder, draft)
         lock = undo_draft.enter_context((draft / _LOCK).open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
-        undo.callback(_remove, folder)
+        undo.callback(remove_folder, folder)
         undo.enter_context(lock)
         draft.rename(folder)
         undo_draft.pop_all()
     return folder, lock
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder, its lock last: what a killed process leaves is recognised as orphaned."""
-    with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name != _LOCK:
-                path.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+def remove_folder(folder: Path) -> None:
+    """Remove a session's or node's folder, if it is this user's; nothing if it is gone."""
+    orphans.remove(folder, _LOCK)
 
 
 def remove_if_orphaned(folder: Path) -> bool:
     """Remove a session's or node's folder if its owner is dead; whether it did."""
-    if not folder.name.startswith(_PREFIX) or folder.is_symlink():
-        return False
-    try:
-        with (folder / _LOCK).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(folder)
-            return True
-    except OSError:
-        return False
+    return folder.name.startswith(_PREFIX) and orphans.remove_if_orphaned(folder, _LOCK)
 
 
 def make_spill_folder(node: Path) -> None:
@@ -167,29 +154,38 @@ def make_spill_folder(node: Path) -> None:
 def abandoned_folders(parent: Path) -> list[Path]:
     """Folders of this user's sessions and nodes in `parent` whose owner is dead."""
     found = []
-    for folder in _folders(parent):
-        with contextlib.suppress(OSError), (folder / _LOCK).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    for folder in _candidates(parent):
+        with (
+            contextlib.suppress(OSError),
+            orphans.opened(folder) as opened,
+            orphans.locked(opened, _LOCK, shared=True),
+        ):
             found.append(folder)
     return found
 
 
 def unlocked_folders(parent: Path) -> list[Path]:
     """Folders of this user in `parent` that look like a session's but have no lock: a bug."""
-    return [folder for folder in _folders(parent) if not (folder / _LOCK).exists()]
-
-
-def _folders(parent: Path) -> list[Path]:
     found = []
-    with contextlib.suppress(OSError):
-        for path in parent.glob(f"{_PREFIX}*"):
-            with contextlib.suppress(OSError):  # removed concurrently
-                if path.is_dir() and path.stat().st_uid == os.getuid():
-                    found.append(path)
+    for folder in _candidates(parent):
+        with (
+            contextlib.suppress(OSError),
+            orphans.opened(folder) as opened,
+            os.scandir(opened) as entries,
+        ):
+            if all(each.name != _LOCK for each in entries):
+                found.append(folder)
     return found
+
+
+def _candidates(parent: Path) -> list[Path]:
+    """What may be sessions' and nodes' folders, by name; none if there is no such parent."""
+    with contextlib.suppress(OSError):
+        return list(parent.glob(f"{_PREFIX}*"))
+    return []
 
 
 def reap(parent: Path) -> None:
     """Remove the folders in `parent` that dead sessions and nodes of this user left."""
-    for folder in _folders(parent):
+    for folder in _candidates(parent):
         remove_if_orphaned(folder)

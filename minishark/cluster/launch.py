@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import msgspec
 import psutil
 
 from minishark.cluster.connections import ALLOWED_KEYS, OWN_KEY, Connections, load_keys
-from minishark.cluster.folders import ClusterFolders, make_folders, remove_if_orphaned
+from minishark.cluster.folders import ClusterFolders, make_folders, remove_folder
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import live_process, node_memory
 from minishark.cluster.node import NodeOptions, service_address
@@ -345,8 +344,7 @@ def _end(nodes: Sequence[NodeProcess]) -> None:
     psutil.wait_procs(family, timeout=_STOP_S)
     for node in nodes:
         for folder in map(Path, node.folders):
-            if not remove_if_orphaned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
         Path(node.log).unlink(missing_ok=True)
 
 

@@ -222,6 +222,13 @@ def compare(left: Any, operator: str, right: Any) -> Column:
     return condition(value(left), f" {operator} ", value(right))
 
 
+def _like(text: Column, operator: str, pattern: Any) -> Column:
+    # DuckDB's optimizer knows more of patterns without ESCAPE.
+    is_plain = isinstance(pattern, str) and "\\" not in pattern
+    escape = "" if is_plain else r" ESCAPE '\'"
+    return condition(text, f" {operator} ", value(pattern), escape)
+
+
 def _logical(left: Any, operator: Level, right: Any) -> Column:
     """AND or OR; a chain of one of them needs no parentheses."""
     parts: list[Any] = []
@@ -377,7 +384,8 @@ class Column(CamelCase):
     def cast(self, type_: Any) -> Column:
         """The value in another type; a value that does not fit is an error.
 
-        To whole numbers, fractions are cut off, as in PySpark; SQL's CAST rounds.
+        To whole numbers, fractions are cut off, and text with a fraction is an error, as in
+        PySpark; SQL's CAST rounds.
 
         Args:
             type_: a name of DuckDB's or PySpark's ("bigint", "string", "decimal(10,2)"), a Python
@@ -388,14 +396,14 @@ class Column(CamelCase):
     astype = cast
 
     def try_cast(self, type_: Any) -> Column:
-        """The value in another type; NULL where it does not fit."""
+        """The value in another type, as `cast`; NULL where it does not fit."""
         return self._cast("TRY_CAST", type_)
 
     def _cast(self, function: str, type_: Any) -> Column:
         wanted = sql_type(type_)
         made = combine(f"{function}(", self, f" AS {wanted})", bare=True)
-        if wanted.strip().lower() in _WHOLE_TYPES:
-            made = ByType(argument=self, make=_Whole(function, wanted)).column()
+        if _SPARKS_OWN.match(wanted):
+            made = ByType(argument=self, make=_Cast(function, wanted)).column()
         # As in PySpark, a column keeps its name through a cast.
         reference = only_reference(self)
         name = reference.name if reference else self.name
@@ -458,12 +466,12 @@ class Column(CamelCase):
     is_in = isin
 
     def like(self, pattern: Any) -> Column:
-        """Whether it matches a SQL pattern, with % and _."""
-        return compare(self, "LIKE", pattern)
+        r"""Whether it matches a SQL pattern, with % and _; `\%`, `\_` and `\\` mean themselves."""
+        return _like(self, "LIKE", pattern)
 
     def ilike(self, pattern: Any) -> Column:
-        """Whether it matches a SQL pattern, ignoring case."""
-        return compare(self, "ILIKE", pattern)
+        """Whether it matches a SQL pattern as of `like`, ignoring case."""
+        return _like(self, "ILIKE", pattern)
 
     def rlike(self, pattern: Any) -> Column:
         """Whether a regular expression (RE2) matches a part of it."""
@@ -850,21 +858,14 @@ def case(condition: Column, result: Any) -> CaseColumn:
     return CaseColumn(made.pieces, level=Level.ATOM, kind=made.kind)
 
 
-_WHOLE_TYPES = frozenset(
-    [
-        "tinyint",
-        "smallint",
-        "integer",
-        "int",
-        "bigint",
-        "hugeint",
-        "int1",
-        "int2",
-        "int4",
-        "int8",
-        "long",
-        "short",
-    ]
+_WHOLE = re.compile(
+    r"\s*(tinyint|smallint|integer|int|bigint|hugeint|int[1248]|long|short)\s*$", re.IGNORECASE
+)
+_FRACTION = re.compile(r"\s*(double|float|real|decimal|numeric)\b", re.IGNORECASE)
+_BOOLEAN = re.compile(r"\s*(boolean|bool)\s*$", re.IGNORECASE)
+# The types to which PySpark casts otherwise than SQL does here.
+_SPARKS_OWN = re.compile(
+    "|".join(each.pattern for each in (_WHOLE, _FRACTION, _BOOLEAN)), re.IGNORECASE
 )
 
 
@@ -889,21 +890,49 @@ class _Without:
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """A cast to a whole number: of times seconds since 1970, of fractions what is before them."""
+class _Cast:
+    """A cast to a number or a BOOLEAN, as PySpark's.
+
+    To whole numbers, fractions are cut off; of times they are seconds since 1970. Text has to be a
+    number as it is written in decimals; DuckDB takes `1_000`, and rounds the text of a fraction.
+    """
 
     function: str  # CAST or TRY_CAST
     type: str
 
     def __call__(self, item: Column, type_: str) -> Column:
-        if type_ in ("DOUBLE", "FLOAT"):
-            item = call("trunc", item)
-        elif type_.startswith("DECIMAL("):
-            # trunc() of a DECIMAL rounds above 15 digits, as it computes with DOUBLEs.
-            item = call("split_part", combine("CAST(", item, " AS VARCHAR)", bare=True), ".", 1)
-        elif type_.startswith("TIMESTAMP"):
-            item = call("floor", call("epoch", item))
+        if type_ == "VARCHAR":
+            item = self._text(item)
+        elif type_.startswith("TIMESTAMP") and not _BOOLEAN.match(self.type):
+            seconds = call("epoch", item)
+            item = call("floor", seconds) if _WHOLE.match(self.type) else seconds
+        elif _WHOLE.match(self.type):
+            item = _cut_off(item, type_)
         return combine(f"{self.function}(", item, f" AS {self.type})", bare=True)
+
+    def _text(self, item: Column) -> Column:
+        """The text, or NULL, or for CAST a text that is an error, if it is none for PySpark."""
+        if _BOOLEAN.match(self.type):
+            return call("trim", item)
+        if _WHOLE.match(self.type):
+            fits, reason = call("regexp_full_match", item, r"\s*[+-]?[0-9]+\s*"), "no whole number"
+        else:
+            fits, reason = ~call("contains", item, "_"), "no number"
+        chosen = case(fits, item)
+        return (
+            chosen
+            if self.function == "TRY_CAST"
+            else chosen.otherwise(infix(item, "||", f" ({reason})"))
+        )
+
+
+def _cut_off(item: Column, type_: str) -> Column:
+    if type_ in ("DOUBLE", "FLOAT"):
+        return call("trunc", item)
+    if type_.startswith("DECIMAL("):
+        # trunc() of a DECIMAL rounds above 15 digits, as it computes with DOUBLEs.
+        return call("split_part", combine("CAST(", item, " AS VARCHAR)", bare=True), ".", 1)
+    return item
 
 
 _ROW_NUMBER = Call(function="row_number", arguments=Column(("",)), window=Column(("",)))

@@ -193,7 +193,8 @@ def sorted_within(query: LazyQuery, columns: Sequence[Any], ascending: Any) -> L
         raise OptionError("sort_within_partitions() takes columns, and `ascending` for each.")
     orders = [key.order or ("ASC" if up else "DESC") for key, up in zip(keys, ups, strict=True)]
     schema = ", ".join(f"{ident(name)} {type_}" for name, type_ in query.dtypes())
-    function = SortRows(tuple(zip(_positions(query, keys), orders, strict=True)))
+    positions = tuple(zip(_positions(query, keys), orders, strict=True))
+    function = SortRows(positions, query.runtime.setting("default_null_order"))
     return _applied(query, "sort_within_partitions", function, schema)
 
 

@@ -71,6 +71,9 @@ class Runtime(Protocol):
     def session(self) -> Any:
         """The session that it belongs to; None when that is gone."""
 
+    def setting(self, name: str) -> Any:
+        """The value of a setting of DuckDB's."""
+
     # Queries
 
     def bind(self, sql: str) -> Schema:
@@ -102,6 +105,9 @@ class Runtime(Protocol):
     def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
         """COPY query TO target; `target` is the text after TO. Returns the number of rows."""
         # `kept`: few rows, too, are written in the partitions that the query has.
+
+    def has_files(self, target: str) -> bool:
+        """Whether there is a file at a local path or URI, or any below it."""
 
     def insert(self, name: str, query: str) -> None:
         """Append the rows of a query to a table."""

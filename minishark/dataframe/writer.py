@@ -12,11 +12,16 @@ from minishark.dataframe.names import CamelCase, changed, ident, nearest
 from minishark.dataframe.select import parenthesized
 from minishark.errors import CatalogError, DataError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
+from minishark.sources.filesystems import destination, is_remote
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
 
 _FORMATS = ("parquet", "csv", "json")
+_WRITTEN_ELSEWHERE = {
+    "delta": " Use deltalake.write_deltalake(path, df.to_arrow()).",
+    "iceberg": " Use connect(warehouse=...), and save_as_table().",
+}
 _MODES = ("error", "errorifexists", "overwrite", "append", "ignore")
 
 
@@ -56,7 +61,8 @@ class DataFrameWriter(CamelCase):
     def format(self, kind: str) -> DataFrameWriter:
         """The format of the files: "parquet", "csv" or "json"."""
         if kind.lower() not in _FORMATS:
-            raise UnsupportedError(f"minishark writes {', '.join(_FORMATS)}, not {kind!r}.")
+            others = _WRITTEN_ELSEWHERE.get(kind.lower(), "")
+            raise UnsupportedError(f"minishark writes {', '.join(_FORMATS)}, not {kind!r}.{others}")
         return changed(self, _kind=kind.lower())
 
     def option(self, name: str, value: Any) -> DataFrameWriter:
@@ -109,28 +115,28 @@ class DataFrameWriter(CamelCase):
     def save(self, path: str | Path) -> None:
         """Write files of the chosen format.
 
+        Args:
+            path: a local path, or the URI of an object store: `s3://bucket/folder`.
+
         Raises:
-            DataError: the path exists, and the mode is "error".
+            DataError: the path exists, and the mode is "error", or it can't be written.
             OptionError: DuckDB's COPY has no such option, or the mode needs a folder.
         """
-        target = Path(path).absolute()
-        one_file = target.suffix.lower() == f".{self._kind}"
+        target = destination(path)
+        name = Path(target).name
+        one_file = name.lower().endswith(f".{self._kind}")
         if one_file and (self._keys or self._mode == "append"):
-            raise OptionError(f"{target.name} is one file: partitions and appending need a folder.")
-        if target.exists() and (one_file or any(target.iterdir())):
+            raise OptionError(f"{name} is one file: partitions and appending need a folder.")
+        changes_nothing = self._mode == "ignore" or self._mode.startswith("error")
+        if changes_nothing and query_of(self._frame).runtime.has_files(target):
             if self._mode == "ignore":
                 return
-            if self._mode.startswith("error"):
-                raise DataError(f"{target} exists already; mode('overwrite') replaces it.")
-        if one_file and target.is_dir():
-            raise DataError(f"{target} is a folder; a path that ends so is one file.")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"Can't write to {target}: {error.strerror}.") from error
+            raise DataError(f"{target} exists already; mode('overwrite') replaces it.")
+        if not is_remote(target):
+            _make_parents(Path(target))
         self._copy(target, one_file)
 
-    def _copy(self, target: Path, one_file: bool) -> None:
+    def _copy(self, target: str, one_file: bool) -> None:
         settings = [f"FORMAT {self._kind}"]
         if self._keys:
             settings.append(f"PARTITION_BY ({', '.join(map(ident, self._keys))})")
@@ -143,7 +149,7 @@ class DataFrameWriter(CamelCase):
         for name, value in self._options.items():
             settings.append(f"{ident(name)} {literal(value)}")
         query = query_of(self._frame)
-        into = f"{literal(str(target))} ({', '.join(settings)})"
+        into = f"{literal(target)} ({', '.join(settings)})"
         kept = query.repartitioned and not self._keys
         query.runtime.copy(parenthesized(query.sql()), into, kept=kept)
 
@@ -166,6 +172,13 @@ class DataFrameWriter(CamelCase):
     def insert_into(self, name: str) -> None:
         """Add the rows to a table; columns are matched by position."""
         query_of(self._frame).runtime.insert(name, self._frame.sql())
+
+
+def _make_parents(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"Can't write to {target}: {error.strerror}.") from error
 
 
 class TableWriter(CamelCase):
@@ -211,3 +224,21 @@ class TableWriter(CamelCase):
 
     def _writer(self, mode: str) -> DataFrameWriter:
         return self._frame.write.mode(mode).partition_by(*self._keys)
+
+
+def new_folder(path: str) -> str:
+    """Make a local folder for items of `parallelize`; its absolute path.
+
+    Raises:
+        OSError: it exists.
+        UnsupportedError: the path is a URI.
+        DataError: it is one of an unknown scheme.
+    """
+    place = destination(path)
+    if is_remote(place):
+        raise UnsupportedError(
+            f"Items are written to local folders, not to {place}: make them a DataFrame with "
+            "to_df(), and use its write."
+        )
+    Path(place).mkdir(parents=True, exist_ok=False)
+    return place

@@ -11,16 +11,26 @@ Tables that were created since it began are read as they are, as are rows that `
 from __future__ import annotations
 
 import itertools
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from minishark.catalog import CatalogView, Table
-from minishark.errors import ConflictError, QueryError
-from minishark.session.engine import Engine
+from minishark.errors import ConflictError
 from minishark.tables.changed_statistics import changed_statistics
 from minishark.tables.deltas import changed_files
 
+if TYPE_CHECKING:
+    from minishark.session.engine import Engine
+    from minishark.session.scope import Scope
+
+NOT_IN_TRANSACTION = (
+    "A transaction over tables in memory takes queries, and INSERT, UPDATE, DELETE, MERGE and "
+    "TRUNCATE that write only what changes (docs/sql.md): COMMIT or ROLLBACK before other "
+    "statements."
+)
 _numbers = itertools.count()
 
 
@@ -50,6 +60,11 @@ class MemoryTransaction:
     folder: str  # open as long as it is: files of the versions that it reads stay
     _changed: dict[str, _Changed] = field(default_factory=dict)
     _written: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held while a statement changes tables in memory, and while the transaction ends."""
+        return self.engine.writing
 
     def change(self, old: Table, new: Table, added: AddedRows | None) -> None:
         """A statement has made a new version of a table, `added` being all that it did."""
@@ -109,51 +124,29 @@ class MemoryTransaction:
         return new
 
     def roll_back(self) -> None:
+        """Undo all changes."""
         self._end()
         self.engine.tables.retire(self._written)
         self.engine.tables.sweep()
 
     def _end(self) -> None:
-        engine = self.engine
-        engine.transaction = None
-        engine.planner.catalog = engine.tables.catalog
-        engine.cluster.remove_folder(self.folder)
+        self.engine.cluster.remove_folder(self.folder)
 
 
-def begin(engine: Engine) -> None:
-    """Begin a transaction of the engine's session.
+def in_memory(scope: Scope) -> MemoryTransaction | None:
+    """A session's transaction, if it is over tables in memory."""
+    store = scope.transaction.store
+    return store if isinstance(store, MemoryTransaction) else None
 
-    Raises:
-        QueryError: there is one already.
-    """
-    if engine.transaction is not None:
-        raise QueryError("There is a transaction already: COMMIT or ROLLBACK it.")
+
+def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
+    """A transaction of a session, whose queries read what there is now."""
     folder = engine.cluster.folder(f"transactions/{next(_numbers)}")
-    with engine.up_to_date():
+    with engine.up_to_date(scope):
         engine.cluster.make_folder(folder)
         tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]
         view = CatalogView(engine.tables.catalog, tables)
-        engine.transaction = MemoryTransaction(engine, view, folder)
-        engine.planner.catalog = view
-
-
-def transact(engine: Engine, verb: str) -> None:
-    """BEGIN, COMMIT or ROLLBACK.
-
-    Raises:
-        QueryError: there is no transaction to end, or one already.
-        ConflictError: another session has changed the same tables; everything is undone.
-    """
-    if verb == "BEGIN":
-        begin(engine)
-        return
-    if engine.transaction is None:
-        raise QueryError(f"There is no transaction to {verb.lower()}: BEGIN one.")
-    with engine.writing:
-        if verb == "COMMIT":
-            engine.transaction.commit()
-        else:
-            engine.transaction.roll_back()
+        return MemoryTransaction(engine, view, folder)
 
 
 def with_rows(engine: Engine, table: Table, added: AddedRows) -> Table:

@@ -44,6 +44,9 @@ OBJECT_STORES = {
 Result = TypeVar("Result")
 
 _WILD = re.compile(r"[*?\[]")
+_LOCAL_URI = re.compile(r"file:(?://)?/(?!/)", re.IGNORECASE)  # `file:/a` is Java's
+# Also of a URI that was made a Path: `s3:/bucket`.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _TOKEN = re.compile(r"\*|\?|\[!?[^\]]+\]|[^*?\[]+|\[")
 _NOT_HIDDEN = r"(?!\.|_(?!/*[^/]*=))"
 _RETRIES = {
@@ -132,13 +135,40 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def destination(path: str | Path) -> str:
+    """Where files are to be written: an absolute local path, or a URI without a slash at its end.
+
+    `file:` URIs are local paths.
+
+    Raises:
+        DataError: it begins with a scheme, but is no URI of a known object store.
+    """
+    text = without_file_scheme(str(path))
+    found = _SCHEME.match(text)
+    if found is None:
+        return str(Path(text).absolute())
+    rest = text[found.end() :]
+    if found[1].lower() not in OBJECT_STORES or not rest.strip("/") or not rest.startswith("/"):
+        raise DataError(
+            f"Can't write to {text}: files are local, or begin with s3://, gs:// or az:// and the "
+            "name of a bucket or container. Pass a URI as text: pathlib.Path drops a slash."
+        )
+    return text.rstrip("/")
+
+
+def without_file_scheme(path: str) -> str:
+    """The local path of a `file:` URI; anything else as it is."""
+    found = _LOCAL_URI.match(path)
+    return path[found.end() - 1 :] if found else path
+
+
 def list_files(pattern: str | Path, access: StoreAccess = FROM_ENVIRONMENT) -> list[StoredFile]:
     """The files that match a pattern, or are below a folder, in the order of their paths.
 
     Raises:
         DataError: there is none, or the store does not answer, or denies access.
     """
-    text = str(pattern)
+    text = without_file_scheme(str(pattern))
     if is_remote(text):
         (found,) = at_once([partial(_list_remote, text, access)])
     else:
@@ -238,6 +268,20 @@ def list_below(folder: str, access: StoreAccess = FROM_ENVIRONMENT) -> list[Stor
     store = ObjectStore.at(folder, access)
     with store.errors(folder):
         return [store.stored(meta) for meta in store.listed(store.key(folder))]
+
+
+def exists(uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> bool:
+    """Whether an object store has a file of that name, or any below it.
+
+    Raises:
+        DataError: the store does not answer, or denies access.
+    """
+    store = ObjectStore.at(uri, access)
+    if store.key(uri):
+        with store.errors(uri), contextlib.suppress(FileNotFoundError):
+            store.head(uri)
+            return True
+    return bool(list_below(uri, access))
 
 
 def write_file(path: Path, uri: str, access: StoreAccess = FROM_ENVIRONMENT) -> None:

@@ -26,9 +26,13 @@ from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
 from minishark.errors import DataError, ResourceError
 from minishark.expressions import Schema, numbered, quote, quote_text
-from minishark.query.run import QueryRun
-from minishark.query.sinks import Output, Sink
-from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, is_remote
+from minishark.query.sinks import CompleteRun, Output, Sink
+from minishark.sources.filesystems import (
+    FROM_ENVIRONMENT,
+    StoreAccess,
+    destination,
+    is_remote,
+)
 from minishark.worker.protocol import CopyTarget, OutputKind
 
 _FOLDER_OPTIONS = ("per_thread_output", "partition_by", "file_size_bytes", "row_groups_per_file")
@@ -91,7 +95,11 @@ def _string(text: str) -> str | None:
 
 
 def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | None:
-    """The parsed text after TO; None for what the front end's DuckDB must write itself."""
+    """The parsed text after TO; None for what the front end's DuckDB must write itself.
+
+    Raises:
+        DataError: the target's scheme is unknown.
+    """
     # These are devices, options without parentheses, RETURN_FILES and
     # RETURN_STATS, and a FILENAME_PATTERN that is not a plain string.
     found = _TARGET.fullmatch(target)
@@ -106,10 +114,11 @@ def parsed_copy(target: str, split: Callable[[str], Sequence[str]]) -> Copy | No
         if option is None:
             return None
         options[option[1].lower()] = option[2] or "true"
-    if is_remote(path):
-        copy = Copy(Path("/", path.partition("://")[2]), options, path.rstrip("/"))
+    place = destination(os.path.expanduser(path))  # noqa: PTH111 - as DuckDB
+    if is_remote(place):
+        copy = Copy(Path("/", place.partition("://")[2]), options, place)
     else:
-        copy = Copy(Path(os.path.expanduser(path)).absolute(), options)  # noqa: PTH111 - as DuckDB
+        copy = Copy(Path(place), options)
     asks_more = any(copy.has(option) for option in _FRONT_END_OPTIONS)
     is_named = bool(copy.pattern) and "/" not in copy.pattern
     is_error = copy.has("append") and copy.is_numbered  # DuckDB says so
@@ -144,7 +153,7 @@ class WriteFiles(Sink[tuple[Written, ...]]):
         target = CopyTarget(str(self.staging), self.copy.text, suffix, self.access)
         return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)
 
-    def finish(self, run: QueryRun) -> tuple[Written, ...]:
+    def finish(self, run: CompleteRun) -> tuple[Written, ...]:
         return tuple(Written(outcome.file or "", outcome.rows) for outcome, _ in run.outcomes())
 
 

@@ -374,10 +374,6 @@ def _exchanged(process: subprocess.Popen[bytes], chunks: Iterator[bytes]) -> Ite
                         process.stdin.close()
 
 
-def new_folder(path: str) -> None:
-    Path(path).mkdir(parents=True, exist_ok=False)
-
-
 # Several
 
 

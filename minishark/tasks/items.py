@@ -22,6 +22,7 @@ from typing import Any
 
 from minishark.dataframe.applied import check_callable
 from minishark.dataframe.names import CamelCase
+from minishark.dataframe.writer import new_folder
 from minishark.errors import OptionError, UnsupportedError
 from minishark.tasks import algebra
 from minishark.tasks.accumulators import counted, counting
@@ -397,9 +398,10 @@ class Items(Pairs, Figures, CamelCase):
 
         Raises:
             OSError: the folder exists.
+            UnsupportedError: the path is the URI of an object store.
         """
-        algebra.new_folder(path)
-        written = self.map_partitions_with_index(algebra.TextFile(path))
+        folder = new_folder(path)
+        written = self.map_partitions_with_index(algebra.TextFile(folder))
         written.chained("save_as_text_file", list)
 
     def save_as_pickle_file(self, path: str, batch_size: int = 10) -> None:
@@ -409,10 +411,11 @@ class Items(Pairs, Figures, CamelCase):
 
         Raises:
             OSError: the folder exists.
+            UnsupportedError: the path is the URI of an object store.
         """
         del batch_size
-        algebra.new_folder(path)
-        written = self.map_partitions_with_index(algebra.PickleFile(path))
+        folder = new_folder(path)
+        written = self.map_partitions_with_index(algebra.PickleFile(folder))
         written.chained("save_as_pickle_file", list)
 
     def pipe(self, command: str, env: Any = None, check_code: bool = False) -> Items:

@@ -190,14 +190,16 @@ class SortRows:
     """The rows of a task in an order."""
 
     keys: tuple[tuple[int, str], ...]  # positions of columns, each with what follows in ORDER BY
+    null_order: str  # where NULLs are, unless that says it: a value of DuckDB's setting
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         table = rows.read_all()
         listed = ", ".join(f"#{position + 1} {order}" for position, order in self.keys)
         with duckdb.connect() as connection:
             connection.execute("SET arrow_lossless_conversion = true")
+            connection.execute(f"SET default_null_order = '{self.null_order}'")
             connection.register("t", table)
-            yield connection.execute(f"FROM t ORDER BY {listed}").to_arrow_table()
+            yield connection.sql(f"FROM t ORDER BY {listed}").to_arrow_table()
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class Job:
         heard_at: When its client was last heard.
         served_at: When there last was an executor for it.
         stories: Of each task, a line per lost attempt.
-        on_the_way: Of each task, how many of these were lost with a message.
+        blame: Of each task, how much these tell against it.
         unwanted: Running tasks that were withdrawn: if they are lost, that is all right.
         abandoned: Those of the finished tasks that were lost too often, and how at last.
         reserved: What each node should hold.
@@ -133,7 +133,7 @@ class Job:
     running_on: dict[NodeName, dict[TaskId, None]] = field(default_factory=dict)
     finished: dict[TaskId, None] = field(default_factory=dict)
     stories: dict[TaskId, list[str]] = field(default_factory=dict)
-    on_the_way: Counter[TaskId] = field(default_factory=Counter)
+    blame: Counter[TaskId] = field(default_factory=Counter)
     unwanted: dict[TaskId, None] = field(default_factory=dict)
     abandoned: dict[TaskId, str] = field(default_factory=dict)
     reserved: dict[NodeName, Held] = field(default_factory=dict)

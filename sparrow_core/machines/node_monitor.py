@@ -49,6 +49,7 @@ from msgspec import Struct, structs
 from sparrow_core.machines.slots import (
     Asked,
     MemoryBudget,
+    NodeExecutor,
     NodeJob,
     NodeTask,
     SlotPool,
@@ -73,6 +74,7 @@ from sparrow_core.protocol.messages import (
     GetShared,
     GetTasks,
     JobShared,
+    KillExecutor,
     NodeLeft,
     NodeLoad,
     NodeMonitorIn,
@@ -89,11 +91,13 @@ from sparrow_core.protocol.messages import (
     StopTask,
     TakenOver,
     TakeOver,
+    TaskError,
     TasksEnded,
     TasksWithdrawn,
     Tick,
 )
 from sparrow_core.protocol.types import (
+    Blame,
     ExecutorInfo,
     HeldJob,
     KeptJob,
@@ -106,6 +110,7 @@ from sparrow_core.protocol.types import (
 _GONE_MAX = 1024
 _MOVED_MAX = 65_536
 _DONE_MAX = 4096
+_UNHEARD_BEATS = 6  # an executor that was not heard for so many heartbeats does not react
 _LONGEST_MAX = 50  # of how many running tasks heartbeats tell
 
 
@@ -119,8 +124,11 @@ class NodeMonitorConfig(Struct, frozen=True, kw_only=True):
         heartbeat_s: Interval of heartbeats to schedulers.
         ask_timeout_s: How long a slot is kept for a scheduler's answer.
         grace_s: How long a task may be on its way to an executor that does not know of it.
-        executor_timeout_s: An executor that is silent for this long is dead, until it is heard
-            again.
+        executor_timeout_s: An executor that is silent for this long is taken for dead until it is
+            heard again, and its tasks are lost.
+        kill_wait_s: How long after that it is killed, and replaced, where the node can do that; and
+            how long a task may go on after its limit, or after it was stopped, before its executor
+            is. Tasks that were lost before stay with a silent executor until then.
         memory_bytes: Limit on the sum of what running tasks declare in `TaskSpec.memory_bytes`; a
             task that declares more runs when no other does that declares any. None for no limit.
         release: What must be equal in a cluster beside the protocol, see `SchedulerConfig`.
@@ -133,6 +141,7 @@ class NodeMonitorConfig(Struct, frozen=True, kw_only=True):
     ask_timeout_s: float = 0.5
     grace_s: float = 1.0
     executor_timeout_s: float = 5.0
+    kill_wait_s: float = 10.0
     memory_bytes: int | None = None
     release: str = ""
 
@@ -152,7 +161,10 @@ class NodeMonitor:
         attributes: Sequence[str] = (),
         config: NodeMonitorConfig | None = None,
     ) -> None:
-        """Make a node monitor without executors; `supervisor` is told of NodeRefused and Drained.
+        """Make a node monitor without executors.
+
+        `supervisor` is told of NodeRefused and Drained, and kills executors; without one, none is
+        killed.
 
         Raises:
             SparrowError: There is no such policy.
@@ -214,14 +226,14 @@ class NodeMonitor:
             case TakeOver():
                 return self._on_take_over(msg)
             case EndJob():
-                return self._end_jobs((msg.job_id,))
+                return self._end_jobs((msg.job_id,), now)
             case EndJobs():
-                return self._end_jobs(msg.job_ids)
+                return self._end_jobs(msg.job_ids, now)
             case ProbeLoad():
                 load = self._queued or -max(0, self._pool.total_room())
                 return [Envelope(msg.scheduler, NodeLoad(msg.job_id, self.name, load))]
             case StopTask() | ReturnTask():
-                return self._on_withdrawn(msg)
+                return self._on_withdrawn(msg, now)
             case ExecutorStatus():
                 return self._on_executor_status(msg, now)
             case ExecutorLost():
@@ -355,24 +367,16 @@ class NodeMonitor:
         ahead = self._pool.ahead
         if not self._discipline.unbounded and self._pool.total_room(ahead) <= 0:
             return
-        earlier = iter(self._queue)
-        for job_id in self._lanes.heads():
-            # Fairness: no job fetches ahead before an older one has had its first slot.
-            if ahead and not self._served_up_to(job_id, earlier):
-                ahead = 0
+        heads = self._lanes.heads()
+        # Fairness: nobody fetches ahead while a job that may be next waits for its first slot. It
+        # would find none free, as the others' tasks would always be more than the slots.
+        if ahead and not all(job_id in self._jobs for job_id in heads):
+            ahead = 0
+        for job_id in heads:
             queued = self._queue[job_id]
             queued.ahead = ahead
             if self._unclaimed(queued) > 0:
                 yield job_id, queued
-
-    def _served_up_to(self, job_id: JobId, queue: Iterator[JobId]) -> bool:
-        """Whether each job from here on to this one has had a slot; advances the iterator."""
-        for other in queue:
-            if other not in self._jobs:
-                return False
-            if other == job_id:
-                break
-        return True
 
     def _unclaimed(self, queued: Queued) -> int:
         """How many tasks of the job may be asked for now."""
@@ -421,7 +425,7 @@ class NodeMonitor:
         for task in msg.tasks:
             key = TaskKey(msg.job_id, task.task_id, task.attempt)
             if key not in self._running:
-                self._ready.setdefault(key, NodeTask(task, msg, now))
+                self._ready.setdefault(key, NodeTask(assignment=task, answer=msg, at=now))
         # The slots pass from the request to its tasks. Taking before releasing keeps the user's
         # share from being dropped in between.
         self._pool.take(msg.claim, len(self._ready) - before)
@@ -537,8 +541,7 @@ class NodeMonitor:
         key: TaskKey,
         lost: str | None,
         ran_s: float | None = None,
-        *,
-        on_the_way: bool = False,
+        blame: Blame = Blame.DEATH,
     ) -> None:
         """A running task has ended, or is given up: free its slot and report it."""
         task = self._running.pop(key)
@@ -549,18 +552,20 @@ class NodeMonitor:
         self._pool.release(task.answer.claim, ran_s)
         self._memory.give_back(task.assignment.memory_bytes)
         to, executor_name = task.answer.scheduler, name_of(task.executor)
-        self._unreported.add(to, key, executor_name, lost, on_the_way=on_the_way)
+        self._unreported.add(to, key, executor_name, lost, blame)
         if lost is None:
             self._done.append((key.job_id, key.task_id))
         if task.answer.claim.levels:
             self._idle_to = task.answer.scheduler
 
-    def _on_withdrawn(self, msg: StopTask | ReturnTask) -> list[Envelope]:
+    def _on_withdrawn(self, msg: StopTask | ReturnTask, now: float) -> list[Envelope]:
         """A client has withdrawn a task: drop it, or have its executor do so."""
         if isinstance(msg, ReturnTask) and msg.job_id in self._moved:
             return []  # asked of the old scheduler; the client heeds answers of the new one
         running = self._running.get(msg.key)
         if running is not None and running.executor is not None:
+            if isinstance(msg, StopTask):
+                running.unwanted_at = now
             return [Envelope(running.executor, msg)]
         ready = self._ready.pop(msg.key, None)
         if ready is None:
@@ -628,7 +633,7 @@ class NodeMonitor:
         for job_id in here:
             self._jobs[job_id].scheduler = scheduler
 
-    def _end_jobs(self, job_ids: tuple[JobId, ...]) -> list[Envelope]:
+    def _end_jobs(self, job_ids: tuple[JobId, ...], now: float) -> list[Envelope]:
         """Forget jobs, and have executors forget them that may have something of them."""
         over: dict[JobId, None] = {}
         for job_id in job_ids:
@@ -647,6 +652,9 @@ class NodeMonitor:
         if not known:
             return self._wake() if answered or self._draining else []
         # Running tasks keep their slots until the executor says that it has stopped them.
+        for key, task in self._running.items():
+            if key.job_id in known and task.unwanted_at is None:
+                task.unwanted_at = now
         msg = EndJobs(tuple(known))
         return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
 
@@ -674,7 +682,7 @@ class NodeMonitor:
         known = dict.fromkeys(msg.running)
         for key in tuple(executor.running):
             if key not in known and self._running[key].at <= now - self._config.grace_s:
-                self._end_task(key, "the executor does not know of it", on_the_way=True)
+                self._end_task(key, "the executor does not know of it", blame=Blame.NONE)
         over = tuple(job_id for job_id in msg.jobs if job_id not in self._jobs)
         if over:
             out.append(Envelope(address, EndJobs(over)))
@@ -682,13 +690,19 @@ class NodeMonitor:
 
     def _on_executor_lost(self, msg: ExecutorLost, now: float) -> list[Envelope]:
         if msg.executor in self._gone:
-            return []  # a duplicate
-        self._gone[msg.executor] = None
+            return []  # a duplicate, or it was killed on request
+        return self._bury(msg.executor, msg.reason, now)
+
+    def _bury(
+        self, address: Address, reason: str, now: float, blame: Blame = Blame.DEATH
+    ) -> list[Envelope]:
+        """An executor is dead, or about to be: nothing more is taken from it."""
+        self._gone[address] = None
         if len(self._gone) > _GONE_MAX:
             del self._gone[next(iter(self._gone))]
         self._deaths += 1
-        self._last_death = f"{name_of(msg.executor)}: {msg.reason}{self._at_work(msg.executor)}"
-        return self._lose_executor(msg.executor, msg.reason, now)
+        self._last_death = f"{name_of(address)}: {reason}{self._at_work(address)}"
+        return self._lose(address, self._pool.remove(address), reason, now, blame)
 
     def _at_work(self, address: Address) -> str:
         """What an executor has been running, for the message about its death."""
@@ -696,16 +710,91 @@ class NodeMonitor:
         tasks = [str(key.task_id) for key in executor.running] if executor is not None else []
         return f", while it had task {', '.join(tasks)}" if tasks else ""
 
-    def _lose_executor(self, address: Address, reason: str, now: float) -> list[Envelope]:
-        executor = self._pool.remove(address)
+    def _lose(
+        self,
+        address: Address,
+        executor: NodeExecutor | None,
+        reason: str,
+        now: float,
+        blame: Blame,
+    ) -> list[Envelope]:
         if executor is None:
             return []  # died before it registered, or was silent for long before
+        out: list[Envelope] = []
         for key in executor.running:
-            self._end_task(key, f"executor lost ({reason})")
+            task = self._running[key]
+            if task.unwanted_at is None and task.overtime_s(now) > 0:
+                out.append(self._timed_out(key, task))
+                self._end_task(key, None)
+            else:
+                self._end_task(key, f"executor lost ({reason})", blame=blame)
         for job in self._jobs.values():
             job.shared_with.pop(address, None)
         # Schedulers learn at once that there are fewer slots, or none.
-        return [*self._register(now), *self._wake()]
+        return [*out, *self._register(now), *self._wake()]
+
+    def _timed_out(self, key: TaskKey, task: NodeTask) -> Envelope:
+        """Tell the client what the executor did not: trying again would take as long."""
+        assert task.executor is not None, "a running task has one"
+        text = f"it ran longer than {task.answer.limit_s:g} s, and did not end"
+        executor = name_of(task.executor)
+        error = TaskError(key, self.name, executor, text, b"", timed_out=True)
+        return Envelope(task.answer.client, error)
+
+    def _look_at_executors(self, now: float) -> list[Envelope]:
+        """Give silent executors up; kill those that stay silent, or do not end a task in time."""
+        out: list[Envelope] = []
+        timeout_s = self._config.executor_timeout_s
+        for at, executor in (*self._pool.executors.items(), *self._pool.silent.items()):
+            silent_s = now - executor.heard_at
+            task = self._oldest(executor, now) if at in self._pool.executors else None
+            reason = self._why_kill(silent_s, task, now)
+            # A task is not to blame if its executor was silent before.
+            heard = task is not None and task.at <= executor.heard_at + 2 * self._config.heartbeat_s
+            blame = Blame.SILENCE if heard and silent_s > timeout_s else Blame.DEATH
+            if reason is not None:
+                killed = f"{reason}, and killed"
+                out += self._bury(at, killed, now, blame)
+                assert self._supervisor is not None, "there is one to kill it"
+                out.append(Envelope(self._supervisor, KillExecutor(at, reason)))
+            elif silent_s > timeout_s and at in self._pool.executors and not self._keeps(task):
+                given_up = self._pool.give_up(at)
+                out += self._lose(at, given_up, f"silent for {timeout_s:g} s", now, blame)
+        return out
+
+    def _oldest(self, executor: NodeExecutor, now: float) -> NodeTask | None:
+        """The task that an executor has surely begun: others may wait behind it."""
+        key = next(iter(executor.running), None)
+        if key is None:
+            return None
+        task = self._running[key]
+        if task.first_at is None:
+            task.first_at = now
+        return task
+
+    def _why_kill(self, silent_s: float, task: NodeTask | None, now: float) -> str | None:
+        """Why an executor with this oldest task is to be killed; None if it is not."""
+        config = self._config
+        if self._supervisor is None:
+            return None
+        if silent_s > config.executor_timeout_s + config.kill_wait_s:
+            return f"silent for {silent_s:.0f} s"
+        overtime_s = 0.0 if task is None else task.overtime_s(now)
+        # Where an executor is heard, inputs may be on their way, or a result is being stored.
+        if overtime_s > config.kill_wait_s or self._is_unheard(min(overtime_s, silent_s)):
+            return f"did not end a task {overtime_s:.0f} s after it should have"
+        return None
+
+    def _is_unheard(self, silent_s: float) -> bool:
+        return silent_s > _UNHEARD_BEATS * self._config.heartbeat_s
+
+    def _keeps(self, task: NodeTask | None) -> bool:
+        """Whether a silent executor keeps its task until it is killed.
+
+        A second one may be silent because of what silenced the first: others are not to follow.
+        """
+        again = task is not None and task.assignment.attempt > 1
+        return again and self._supervisor is not None
 
     # --- the node ------------------------------------------------------------------------------
 
@@ -747,10 +836,8 @@ class NodeMonitor:
         # Under a name, a new process tells higher stamps than the one before it.
         self._levels = max(self._levels, int(1e6 * now))
         out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
-        timeout_s = self._config.executor_timeout_s
-        for executor in self._pool.silent(now, timeout_s, self._config.heartbeat_s):
-            out += self._lose_executor(executor, f"silent for {timeout_s:g} s", now)
-        return [*out, *self._register(now), *self._wake()]
+        self._pool.look_at_clock(now, self._config.heartbeat_s)
+        return [*out, *self._look_at_executors(now), *self._register(now), *self._wake()]
 
     def _register(self, now: float) -> list[Envelope]:
         """Heartbeats: to each scheduler, what the node has of its jobs."""
@@ -840,7 +927,7 @@ class NodeMonitor:
         assert not self._earlier.keys() & self._moved.keys()
         earlier = {job_id for ids in self._earlier.values() for job_id in ids}
         assert earlier == self._jobs.keys() & self._moved.keys()
-        taken = Counter(task.answer.claim.framework for _, task in self._tasks())
+        taken = Counter(task.answer.claim for _, task in self._tasks())
         for ask in self._asking.values():
-            taken[ask.claim.framework] += ask.count
+            taken[ask.claim] += ask.count
         self._pool.check(taken)

@@ -120,6 +120,7 @@ from sparrow_core.protocol.messages import (
     WithdrawTasks,
 )
 from sparrow_core.protocol.types import (
+    Blame,
     JobOptions,
     JobReport,
     KeptJob,
@@ -139,9 +140,9 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True):
     """Limits of a scheduler.
 
     Attributes:
-        max_attempts: Attempts at a task before its job fails; those that were lost with a message
-            do not count.
-        max_tries: The same, with those.
+        max_attempts: Lost attempts at a task after which its job fails. One whose executor fell
+            silent counts twice; those that were lost with a message do not count.
+        max_tries: The same, but all count once.
         accept_wait_s: How long a job may be open before its client is told that it has come:
             short jobs are over by then.
         tick_s: Interval at which silent nodes and clients are looked for.
@@ -850,6 +851,7 @@ class Scheduler:
             drained=drained,
             has_shared=has_shared,
             claim=job.claim,
+            limit_s=job.submit.options.limit_s,
         )
         out.append(Envelope(node.address, answer))
         if job.trail is not None:
@@ -906,7 +908,7 @@ class Scheduler:
                 if run is None or (run.job_id, run.attempt) != (report.job_id, loss.attempt):
                     continue  # a duplicate, or about an attempt that was given up before
                 at, reason = f"/{loss.executor}", loss.reason
-                out += self._lose(job, loss.task_id, at, reason, now, on_the_way=loss.on_the_way)
+                out += self._lose(job, loss.task_id, at, reason, now, loss.blame)
         return out
 
     def _note_reports(self, report: JobReport) -> None:
@@ -948,8 +950,7 @@ class Scheduler:
         executor: str,
         reason: str,
         now: float,
-        *,
-        on_the_way: bool = False,
+        blame: Blame = Blame.DEATH,
     ) -> list[Envelope]:
         """An attempt is lost, on "/executor" of its node if that is known, or with a message."""
         assert task_id in job.running, "only a running task can be lost"
@@ -958,22 +959,27 @@ class Scheduler:
         if task_id in job.unwanted:
             job.finished[task_id] = None
             return []
-        job.on_the_way[task_id] += on_the_way
         # Another node is preferred for the next attempt: this one may be the cause.
-        return self._try_again(job, task_id, f"{node}{executor}: {reason}", (node,), now)
+        return self._try_again(job, task_id, f"{node}{executor}: {reason}", (node,), now, blame)
 
     def _try_again(
-        self, job: Job, task_id: TaskId, reason: str, avoid: tuple[NodeName, ...], now: float
+        self,
+        job: Job,
+        task_id: TaskId,
+        reason: str,
+        avoid: tuple[NodeName, ...],
+        now: float,
+        blame: Blame,
     ) -> list[Envelope]:
         assert task_id not in job.running
         assert task_id not in job.finished
         story = job.stories.setdefault(task_id, [])
         story.append(f"task {task_id} attempt {len(story) + 1}: {reason}")
-        # What kills executors must not go on for ever. A lost message is no fault of the task.
-        attempts = len(story) - job.on_the_way[task_id]
+        # What kills or silences executors must not go on for ever.
+        job.blame[task_id] += blame
         config = self._config
         assert len(story) <= config.max_tries, "the job should have failed before"
-        if attempts >= config.max_attempts or len(story) >= config.max_tries:
+        if job.blame[task_id] >= config.max_attempts or len(story) >= config.max_tries:
             # Whether the job fails is up to the client: it may have the task's result, if only the
             # report of its end was lost.
             job.finished[task_id] = None
@@ -1021,8 +1027,8 @@ class Scheduler:
                 out.append(self._abandoned(job, task_id))  # the message was lost
                 continue
             del job.finished[task_id]
-            job.on_the_way[task_id] += 1
-            out += self._try_again(job, task_id, "its result never reached the client", (), now)
+            text = "its result never reached the client"
+            out += self._try_again(job, task_id, text, (), now, Blame.NONE)
         return out
 
     # --- nodes ---------------------------------------------------------------------------------
@@ -1106,7 +1112,7 @@ class Scheduler:
             if TaskKey(run.job_id, task_id, run.attempt) not in running:
                 # The answer with the task was lost, or the report of its end.
                 text = "the node does not know of it"
-                out += self._lose(job, task_id, "", text, now, on_the_way=True)
+                out += self._lose(job, task_id, "", text, now, Blame.NONE)
         return out
 
     def _reconcile_held(

@@ -6,6 +6,7 @@ frameworks share slots, of which their executors may have more in sum.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,16 +32,29 @@ class Asked:
     at: float
 
 
-class NodeTask(Struct):
+class NodeTask(Struct, kw_only=True):
     """An attempt that is ready (`executor` is None) or runs, since `at`.
 
-    `answer` is the message that brought it. A Struct, because there is one per task.
+    `answer` is the message that brought it. `first_at`: since when it is the oldest of its
+    executor, which has begun it; `unwanted_at`: since when its end is asked for. A Struct, because
+    there is one per task.
     """
 
     assignment: Assignment
     answer: AssignTasks
     at: float
     executor: Address | None = None
+    first_at: float | None = None
+    unwanted_at: float | None = None
+
+    def overtime_s(self, now: float) -> float:
+        """For how long it goes on that should have ended; negative or 0 if it may."""
+        if self.first_at is None:
+            return 0.0
+        due = math.inf if self.answer.limit_s is None else self.first_at + self.answer.limit_s
+        if self.unwanted_at is not None:
+            due = min(due, max(self.first_at, self.unwanted_at))
+        return now - due
 
 
 @dataclass(slots=True)
@@ -150,6 +164,8 @@ class SlotPool:
     """All executors of a node.
 
     Attributes:
+        executors: Those that may have tasks.
+        silent: Those that were given up because they were silent, and have not died.
         ahead: Tasks that an executor may have beyond one per slot.
 
     Args:
@@ -159,6 +175,7 @@ class SlotPool:
 
     def __init__(self, discipline: Discipline, cap: int | None) -> None:
         self.executors: dict[Address, NodeExecutor] = {}
+        self.silent: dict[Address, NodeExecutor] = {}
         self.ahead = 0
         self._discipline = discipline
         self._cap = cap
@@ -168,14 +185,23 @@ class SlotPool:
         self._looked_at: float | None = None
 
     def add(self, info: ExecutorInfo, now: float) -> None:
+        self.silent.pop(info.address, None)
         self.executors[info.address] = NodeExecutor(info=info, heard_at=now)
         self._slots[info.framework] += info.slots
 
     def remove(self, address: Address) -> NodeExecutor | None:
         """An executor is gone; the slots of its attempts are still to be released."""
+        self.silent.pop(address, None)
         executor = self.executors.pop(address, None)
         if executor is not None:
             self._slots[executor.info.framework] -= executor.info.slots
+        return executor
+
+    def give_up(self, address: Address) -> NodeExecutor | None:
+        """The same, but it may be heard again."""
+        executor = self.remove(address)
+        if executor is not None:
+            self.silent[address] = executor
         return executor
 
     def room(self, framework: str, ahead: int) -> int:
@@ -230,23 +256,23 @@ class SlotPool:
             yield Figure("executor_lost_total", labels, executor.lost, "counter")
             yield Figure("executor_run_seconds_total", labels, executor.run_s, "counter")
 
-    def silent(self, now: float, timeout_s: float, interval_s: float) -> list[Address]:
-        """The executors that have been silent for too long; called every `interval_s`.
-
-        Time in which this process did not run is not counted as silence.
-        """
+    def look_at_clock(self, now: float, interval_s: float) -> None:
+        """Called every `interval_s`: time in which this process did not run is no silence."""
         # Without this, a stopped node would declare its executors dead when it is resumed.
         stall_s = 0.0 if self._looked_at is None else now - self._looked_at - interval_s
         self._looked_at = now
         if stall_s > interval_s:
-            for executor in self.executors.values():
+            for executor in (*self.executors.values(), *self.silent.values()):
                 executor.heard_at = min(now, executor.heard_at + stall_s)
-        limit = now - timeout_s
-        return [at for at, executor in self.executors.items() if executor.heard_at < limit]
 
-    def check(self, taken: Counter[str]) -> None:
+    def check(self, taken: Counter[Claim]) -> None:
         """Assert that exactly these slots are taken, and that no executor is overloaded."""
-        assert +self._taken == +taken
+        by_framework: Counter[str] = Counter()
+        for claim, count in taken.items():
+            by_framework[claim.framework] += count
+        assert +self._taken == +by_framework
+        self._discipline.check(taken)
+        assert not self.executors.keys() & self.silent.keys()
         assert all(count >= 0 for count in self._taken.values())
         slots: Counter[str] = Counter()
         for executor in self.executors.values():

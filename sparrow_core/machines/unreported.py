@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from sparrow_core.protocol.ids import Address, JobId, TaskId
-from sparrow_core.protocol.types import JobReport, Loss, TaskKey
+from sparrow_core.protocol.types import Blame, JobReport, Loss, TaskKey
 
 
 @dataclass(slots=True)
@@ -30,8 +30,7 @@ class Unreported:
         key: TaskKey,
         executor: str,
         lost: str | None,
-        *,
-        on_the_way: bool = False,
+        blame: Blame = Blame.DEATH,
     ) -> None:
         """An attempt has ended; `lost` is why it must be tried again, if so."""
         jobs = self._jobs.setdefault(scheduler, {})
@@ -41,7 +40,7 @@ class Unreported:
         if lost is None:
             ends.done.append(key.task_id)
         else:
-            ends.lost.append(Loss(key.task_id, key.attempt, executor, lost, on_the_way))
+            ends.lost.append(Loss(key.task_id, key.attempt, executor, lost, blame))
             # A success frees nothing at the scheduler, but a lost task is waiting to be placed.
             self._urgent[scheduler] = None
 

@@ -30,13 +30,17 @@ class TaskCompleted(Struct, frozen=True, tag=True, gc=False, kw_only=True):
 
 
 class TaskFailed(Struct, frozen=True, tag=True, gc=False):
-    """A task failed permanently; `JobFailed` follows, unless the job's tasks are independent."""
+    """A task failed permanently; `JobFailed` follows, unless the job's tasks are independent.
+
+    `timed_out`: it exceeded `JobOptions.limit_s`, and its executor did not end it.
+    """
 
     task_id: int
     message: str
     detail: bytes
     node: str
     executor: str
+    timed_out: bool = False
 
 
 class TaskLost(Struct, frozen=True, tag=True, gc=False):

@@ -44,11 +44,16 @@ from sparrow_core.protocol.types import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 11
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Base of all messages."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may wait a little for another message to the same process."""
+        return False
 
 
 # --- timers (a machine's messages to itself) ---------------------------------------------------
@@ -301,6 +306,10 @@ class EndJob(Message, frozen=True):
     finished: bool = False
     moved: bool = False
 
+    @property
+    def may_wait(self) -> bool:
+        return self.finished
+
 
 class EndJobs(Message, frozen=True):
     """These jobs are over; the answer to a heartbeat that names them."""
@@ -460,6 +469,7 @@ class AssignTasks(Message, frozen=True, kw_only=True):
     """Answer to GetTasks: up to `count` tasks; `drained` if the job has no more for the node.
 
     `has_shared`: the tasks need the job's JobShared. `claim`: the current one, see Reserve.
+    `limit_s`: see JobOptions.
     """
 
     job_id: JobId
@@ -470,6 +480,7 @@ class AssignTasks(Message, frozen=True, kw_only=True):
     drained: bool
     has_shared: bool
     claim: Claim = Claim()
+    limit_s: Seconds | None = None
 
 
 class CancelReservations(Message, frozen=True):
@@ -531,6 +542,13 @@ class ExecutorLost(Message, frozen=True):
     reason: str
 
 
+class KillExecutor(Message, frozen=True):
+    """To the supervisor: kill and replace an executor, which the node has given up."""
+
+    executor: Address
+    reason: str
+
+
 class RunTasks(Message, frozen=True):
     """Run these tasks, with the job's JobShared if `has_shared`; results go to `client`.
 
@@ -580,13 +598,14 @@ class TaskResults(Message, frozen=True):
 
 
 class TaskError(Message, frozen=True):
-    """A permanent failure of a task, executor to client."""
+    """A permanent failure of a task, executor to client; or node to client, if it `timed_out`."""
 
     key: TaskKey
     node: NodeName
     executor: str
     message: str
     detail: bytes
+    timed_out: bool = False
 
 
 # --- executor and slot (same process) ----------------------------------------------------------

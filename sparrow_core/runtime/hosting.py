@@ -31,9 +31,10 @@ def host_executor(
     group: ExecutorGroup,
     on_broken: Callable[[str], None],
     *,
+    on_crash: Callable[[], object] = lambda: None,
     slot_prefix: str = "",
 ) -> list[SlotThread]:
-    """Host an executor and its slots, whose threads start; `on_broken` as in `SlotThread`.
+    """Host an executor and its slots, whose threads start; for callbacks see `SlotThread`.
 
     Raises:
         RunnerError: The runner's factory could not be loaded.
@@ -49,7 +50,7 @@ def host_executor(
     threads = []
     for number, (slot, address) in enumerate(zip(slots, addresses, strict=True)):
         make = partial(factory, {**group.runner_config, "executor": name}, number)
-        threads.append(SlotThread(address, at, make, driver.post, on_broken))
+        threads.append(SlotThread(address, at, make, driver.post, on_broken, on_crash))
         driver.host(slot, threads[-1])
     return threads
 

@@ -86,19 +86,26 @@ class SlotThread(Machine[SlotIn]):
         make_runner: Callable[[], Runner],
         post: Callable[[Address, Message], None],
         on_broken: Callable[[str], None],
+        on_crash: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start the thread; it posts SlotReady, or calls `on_broken` with a traceback."""
+        """Start the thread; it posts SlotReady, or calls `on_broken` with a traceback.
+
+        `on_crash` is called if the thread breaks later, as where a task has changed what Python
+        itself stands on: no task of the slot would ever end.
+        """
         self.address = address
         self._executor = executor
         self._make_runner = make_runner
         self._post = post
         self._on_broken = on_broken
+        self._on_crash = on_crash
         self._tasks: queue.SimpleQueue[StartTasks | ForgetJob | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # guards the next four: only the running task is cancelled
         self._outcomes: list[SlotOutcome] = []  # not reported yet
         self._dropped: dict[TaskKey, bool] = {}  # queued tasks, and whether they were interrupted
         self._runner: Runner | None = None
         self._current: TaskKey | None = None
+        self._reported_at = 0.0  # when outcomes were last reported while others waited
         self._thread = threading.Thread(target=self._loop, name=address, daemon=True)
         self._thread.start()
 
@@ -152,6 +159,13 @@ class SlotThread(Machine[SlotIn]):
 
     def _loop(self) -> None:
         try:
+            self._work()
+        except BaseException:
+            self._on_crash()
+            raise
+
+    def _work(self) -> None:
+        try:
             self._runner = runner = self._make_runner()
         except Exception:  # noqa: BLE001 - whatever a runner raises is reported
             self._on_broken(traceback.format_exc())
@@ -160,20 +174,23 @@ class SlotThread(Machine[SlotIn]):
         while (msg := self._tasks.get()) is not None:
             if isinstance(msg, ForgetJob):
                 self._guard(partial(runner.forget, msg.job_id))
-                continue
-            self._run_all(runner, msg)
+            else:
+                self._run_all(runner, msg)
+            if self._tasks.empty():
+                self._report()
         self._guard(runner.close)
 
     def _run_all(self, runner: Runner, msg: StartTasks) -> None:
-        """Run tasks one after the other; report outcomes every `BATCH_S` or so, and at the end."""
-        reported_at = time.perf_counter()
+        """Run tasks one after the other; report outcomes now and then, and when none is left.
+
+        Those that wait behind others are all very short.
+        """
         for task in msg.tasks:
             self._run(runner, msg.job_id, msg.shared, task)
             now = time.perf_counter()
-            if now > reported_at + policy.BATCH_S:
+            if now > self._reported_at + policy.REPORT_S:
                 self._report()
-                reported_at = now
-        self._report()
+                self._reported_at = now
 
     def _report(self) -> None:
         with self._lock:

@@ -19,10 +19,13 @@ from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoin
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import (
     Drain,
+    Drained,
     ExecutorLost,
     ForgetJob,
     InterruptTask,
+    KillExecutor,
     KnownNodes,
+    NodeRefused,
     Notify,
     ReturnTask,
     SchedulerSilent,
@@ -168,6 +171,20 @@ class Recorder:
         assert all(count == 1 for tasks in self.completed.values() for count in tasks.values())
 
 
+class _Supervisor(Machine[NodeRefused | Drained | KillExecutor]):
+    """Replaces the executors that a node monitor wants to be killed."""
+
+    inputs: ClassVar[Any] = NodeRefused | Drained | KillExecutor
+
+    def __init__(self, replace: Callable[[Address], None]) -> None:
+        self._replace = replace
+
+    def on_message(self, msg: NodeRefused | Drained | KillExecutor, now: float) -> list[Envelope]:
+        if isinstance(msg, KillExecutor):
+            self._replace(msg.executor)
+        return []
+
+
 class SimulatedCluster:
     """Schedulers, each a process of its own, nodes (n0, n1 ...) and one client in a world."""
 
@@ -208,7 +225,7 @@ class SimulatedCluster:
             scheduler or SchedulerConfig(), node_timeout_s=6 * heartbeat_s
         )
         self._incarnations = itertools.count()
-        self._executors: dict[NodeName, list[Address]] = {}
+        self._executors: dict[NodeName, dict[Address, str]] = {}  # with their frameworks
         self.nodes = [NodeName(f"n{number}") for number in range(nodes)]
         for at in self.schedulers:
             self.start_scheduler(at)
@@ -225,12 +242,14 @@ class SimulatedCluster:
     def start_node(self, name: NodeName) -> None:
         """Start a node, or a dead one again."""
         at = self.monitor_of(name)
+        supervisor = address(name, "supervisor")
+        self.world.host(supervisor, _Supervisor(functools.partial(self._replace, name)))
         monitor = NodeMonitor(
-            name, at, self.schedulers,
+            name, at, self.schedulers, supervisor=supervisor,
             attributes=self._attributes(name), config=self._monitor_config,
         )  # fmt: skip
         self.world.host(at, monitor)
-        self._executors[name] = []
+        self._executors[name] = {}
         for framework in self._frameworks:
             self._start_executor(name, framework)
 
@@ -241,12 +260,17 @@ class SimulatedCluster:
 
     def kill_executor(self, name: NodeName) -> None:
         """Kill a node's executors; the supervisor notices at once and restarts them."""
-        executors, self._executors[name] = self._executors[name], []
-        for executor, framework in zip(executors, self._frameworks, strict=False):
-            self.world.kill(endpoint_of(executor))
-            self.world.post(self.monitor_of(name), ExecutorLost(executor, "killed"))
-            respawn = functools.partial(self._respawn, name, framework)
-            self.world.call(self.world.now + _RESPAWN_S, respawn)
+        for executor in tuple(self._executors[name]):
+            self._replace(name, executor)
+
+    def _replace(self, name: NodeName, executor: Address) -> None:
+        framework = self._executors[name].pop(executor, None)
+        if framework is None:
+            return  # it has died
+        self.world.kill(endpoint_of(executor))
+        self.world.post(self.monitor_of(name), ExecutorLost(executor, "killed"))
+        respawn = functools.partial(self._respawn, name, framework)
+        self.world.call(self.world.now + _RESPAWN_S, respawn)
 
     def drain_node(self, name: NodeName) -> None:
         """Drain a node; its processes end when it has left, as a supervisor would have it."""
@@ -276,7 +300,7 @@ class SimulatedCluster:
     def _start_executor(self, name: NodeName, framework: str) -> None:
         endpoint = f"{name}-e{next(self._incarnations)}"
         at = address(endpoint, endpoint)
-        self._executors[name].append(at)
+        self._executors[name][at] = framework
         slots = [address(endpoint, f"slot-{slot}") for slot in range(self._slots)]
         executor = Executor(
             at, name, self.monitor_of(name), slots,

@@ -94,3 +94,18 @@ def test_what_would_do_nothing_is_refused(
     assert "Stage 0" in capsys.readouterr().out
     batches = frame.toArrow(batch_size=10)
     assert [10, 10, 5] == [batch.num_rows for batch in batches]
+
+
+def test_a_backslash_escapes_in_like(spark: SparkSession) -> None:
+    """In columns and in Spark's SQL, as in Spark, with literals and with columns as patterns."""
+    frame = spark.createDataFrame([("50%", "50\\%"), ("50x", "50_"), ("a_b", "x")], ["a", "p"])
+    columns = frame.a.like(r"50\%"), frame.a.ilike(r"A\_B"), frame.a.like("50%")
+    found = frame.select(*(each.alias(f"m{i}") for i, each in enumerate(columns)))
+    assert [(True, False, True), (False, False, True), (False, True, False)] == _tuples(found)
+    literals = r"SELECT '50%' LIKE '50\\%' AS a, '50x' LIKE '50\\%' AS b"
+    assert [(True, False)] == _tuples(spark.sql(literals))
+    assert [(True,)] == _tuples(spark.sql("SELECT 'ab' NOT LIKE 'a!%' ESCAPE '!' AS c"))
+
+
+def _tuples(frame: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in frame.collect()]

@@ -97,7 +97,34 @@ TABLES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
             ("c", None, None, None), (None, 3, 3.0, "z"),
         ],
     ),
+    "w": (
+        "id int, s string",
+        list(enumerate([
+            "1.9", "-1.9", "1e3", "0x1", "0b1", " 12 ", "+5", "-0", "007", "", "  ", "12abc", "1.",
+            ".5", "1_000", "1_0.5", "-", "128", "2147483648", "99999999999999999999", "1L", "1 2",
+            "true", " TRUE ", "t", "yes", "n", "on", "0", "1", "2", "50%", "50x", "a\\b", "A_B",
+            "9223372036854775807.9", "Infinity", None,
+        ])),
+    ),
 }  # fmt: skip
+
+WORDS = r"""
+F.col("s").try_cast("tinyint")
+F.col("s").try_cast("int")
+F.col("s").try_cast("bigint")
+F.col("s").try_cast("double")
+F.col("s").try_cast("decimal(10,2)")
+F.col("s").try_cast("boolean")
+F.col("s").substr(1, 1).try_cast("int")
+F.col("s").like("50\\%")
+F.col("s").like("50%")
+F.col("s").like("a\\_b")
+F.col("s").ilike("a\\_b")
+F.col("s").like("%\\\\%")
+F.col("s").like(F.lit("50\\%"))
+F.col("s").like("s")
+F.col("s").like("%\\%%") | ~F.col("s").ilike("%\\_%")
+"""
 
 NUMBERS = """
 F.col("y").try_cast("int")
@@ -699,6 +726,8 @@ F.pmod(F.floor(F.rand(5) * 2), F.lit(2)).isin(0, 1)
 """
 
 AGGREGATES = """
+F.percentile_approx("v", 0.25)
+F.percentile_approx("v", [0.0, 0.1, 0.75, 1.0], 1000)
 F.try_sum("x")
 F.sum(F.col("v") * 2) + 1
 F.sum("v").cast("string")
@@ -813,6 +842,7 @@ F.sum("v").over(Window.orderBy(F.asc_nulls_first("v")).rangeBetween(-1, 1))
 GROUPS = {
     "numbers": ("n", NUMBERS),
     "text": ("t", TEXT),
+    "words": ("w", WORDS),
     "times": ("d", TIMES),
     "nested": ("c", NESTED),
     "json": ("j", JSON),

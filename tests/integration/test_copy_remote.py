@@ -264,3 +264,81 @@ def _kill_an_executor(session: Session, choices: random.Random) -> None:
     if executors:
         with contextlib.suppress(ProcessLookupError):
             os.kill(choices.choice(executors), signal.SIGKILL)
+
+
+def count(server: S3Server, uri: str, folder: Path, kind: str = "parquet") -> int:
+    folder.mkdir(exist_ok=True)
+    server.download(uri, folder)
+    files = [str(file) for file in folder.rglob("*") if file.is_file()]
+    return duckdb.sql(f"SELECT count(*) FROM read_{kind}({files})").fetchall()[0][0]
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, in which nothing may appear."""
+    folder = tmp_path / "working"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_data_frames_are_written_to_a_store(
+    session: Session, server: S3Server, bucket: str, tmp_path: Path, empty_folder: Path, kind: str
+) -> None:
+    """By each format's method, as a folder of files; nothing is written here."""
+    getattr(session.table("t").write, kind)(f"{bucket}/out")
+    assert ROWS == count(server, bucket, tmp_path / "got", kind)
+    assert {"out"} == {key.partition("/")[0] for key in server.keys(bucket)}
+    assert [] == list(empty_folder.iterdir())
+
+
+def test_modes_and_partitions_of_writers_hold_in_a_store(
+    session: Session, server: S3Server, bucket: str, tmp_path: Path, empty_folder: Path
+) -> None:
+    """As in a local folder: error, ignore, append, overwrite, and a file for itself."""
+    write, target = session.range(6).write, f"{bucket}/a b/out"
+    write.parquet(target)
+    with pytest.raises(DataError, match=f"{target} exists already; mode\\('overwrite'\\)"):
+        write.parquet(target)
+    write.mode("ignore").parquet(target)
+    assert 6 == count(server, bucket, tmp_path / "0")
+    write.mode("append").parquet(target)
+    assert 12 == count(server, bucket, tmp_path / "1")
+    keyed = session.sql("SELECT i, i % 2 AS k FROM range(4) r(i)").write.partition_by("k")
+    keyed.mode("overwrite").parquet(target)
+    assert {"k=0", "k=1"} == {key.split("/")[2] for key in server.keys(bucket)}
+    assert [4] == [session.read.parquet(target).count()]
+    one = f"{bucket}/one.parquet"
+    write.parquet(one)
+    with pytest.raises(DataError, match=r"one\.parquet exists already"):
+        write.parquet(one)
+    session.range(2).write.mode("overwrite").parquet(one)
+    assert 2 == session.read.parquet(one).count()
+    assert [] == list(empty_folder.iterdir())
+
+
+def test_no_scheme_becomes_a_local_folder(session: Session, empty_folder: Path) -> None:
+    """Neither one that is unknown, nor that of a URI that was made a Path, nor for items."""
+    for target in ("hdfs://host/out", "s3:/lake/out", Path("gs://lake/out"), "s3://", "file://h/x"):
+        with pytest.raises(DataError, match=r"Can't write to .*files are local, or begin with s3"):
+            session.range(3).write.parquet(target)
+        with pytest.raises(DataError, match=r"Can't write to .*files are local, or begin with s3"):
+            session.sql(f"COPY t TO '{target}' (FORMAT parquet, PER_THREAD_OUTPUT)")
+        with pytest.raises(DataError, match="files are local, or begin with s3"):
+            session.parallelize([1]).save_as_text_file(str(target))
+    with pytest.raises(UnsupportedError, match=r"make them a DataFrame with to_df\(\)"):
+        session.parallelize([1]).save_as_text_file("s3://lake/out")
+    assert [] == list(empty_folder.iterdir())
+
+
+@pytest.mark.parametrize("scheme", ["file://", "file:"])
+def test_a_uri_of_a_file_is_a_local_path(session: Session, tmp_path: Path, scheme: str) -> None:
+    """As in Spark."""
+    session.range(3).write.parquet(f"{scheme}{tmp_path}/out")
+    assert 3 == session.read.parquet(f"{tmp_path}/out").count()
+    assert 3 == session.read.parquet(f"{scheme}{tmp_path}/out").count()
+    session.sql(f"COPY t TO '{scheme}{tmp_path}/t.parquet'")
+    assert ROWS == session.read.parquet(f"{tmp_path}/t.parquet").count()
+    session.parallelize([1, 2], 1).save_as_text_file(f"{scheme}{tmp_path}/items")
+    assert "1\n2\n" == (tmp_path / "items" / "part-00000").read_text()

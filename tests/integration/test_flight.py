@@ -849,10 +849,6 @@ def test_transactions(durable: Server) -> None:
         assert [(5, 15)] == _rows(first, "SELECT count(*), sum(a)::INTEGER FROM lab.t")
         for reader in (second, durable.connections._session):
             assert [(1,)] == _seen(reader, "FROM lab.t")
-        with pytest.raises(Exception, match="can't be part of this one"):
-            first.execute("INSERT INTO lab.u VALUES (2)")
-        with pytest.raises(Exception, match="can't be part of a transaction"):
-            first.execute("CREATE TABLE lab.v AS SELECT 1 AS a")
         one.commit()
         assert [(5,)] == _rows(second, "SELECT count(*) FROM lab.t")
         first.execute("DELETE FROM lab.t")
@@ -865,6 +861,33 @@ def test_transactions(durable: Server) -> None:
         one.rollback()
         assert [(7,)] == _rows(second, "FROM in_memory")
         assert [] == _rows(second, "FROM lab.w")
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("INSERT INTO lab.u VALUES (2)", "can't be part of this one"),
+        ("CREATE TABLE lab.v AS SELECT 1 AS a", "can't be part of a transaction"),
+        ("INSERT INTO lab.t VALUES ('x')", "Could not convert"),
+        ("SELECT error('told') FROM lab.t", "told"),
+        ("SELEC 1", "syntax error"),
+    ],
+)
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_aborted_transactions(durable: Server, sql: str, said: str, ends: str) -> None:
+    """An error aborts the transaction of its connection: COMMIT ends it as ROLLBACK does."""
+    with dbapi.connect(durable.address) as one, one.cursor() as first:
+        first.execute("INSERT INTO lab.t VALUES (2)")
+        with pytest.raises(Exception, match=said):
+            _rows(first, sql)
+        for refused in ("INSERT INTO lab.t VALUES (3)", "FROM lab.t"):
+            with pytest.raises(Exception, match="transaction is aborted"):
+                _rows(first, refused)
+        getattr(one, ends)()
+        assert [(1,)] == _rows(first, "FROM lab.t")
+        first.execute("INSERT INTO lab.t VALUES (4)")
+        one.commit()
+        assert [(1,), (4,)] == _rows(first, "FROM lab.t ORDER BY a")
 
 
 _LAB = {"catalog_name": "warehouse", "db_schema_name": "lab"}
@@ -904,7 +927,7 @@ def test_transactions_that_conflict(durable: Server) -> None:
         second.execute("UPDATE lab.t SET a = 20")
         assert [(20,)] == _rows(second, "FROM lab.t")
         one.commit()
-        with pytest.raises(Exception, match="changed"):
+        with pytest.raises(dbapi.OperationalError, match="changed"):
             other.commit()
         assert [(10,)] == _rows(second, "FROM lab.t")
 
@@ -942,6 +965,10 @@ def test_transactions_by_messages(durable: Server) -> None:
         handle = begun(client)
         with pytest.raises(pa.ArrowInvalid, match="transaction already"):
             begun(client)
+        with pytest.raises(pa.ArrowInvalid, match="aborted"):
+            asked(client, "FROM lab.t", transaction_id=handle)
+        ended(client, handle, 2)
+        handle = begun(client)
         asked(client, "INSERT INTO lab.t VALUES (2)", transaction_id=handle)
         asked(client, "INSERT INTO lab.t VALUES (3)")  # drivers send no id with some statements
         assert 1 == _fetched(other, "FROM lab.t").num_rows

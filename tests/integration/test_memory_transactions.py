@@ -9,7 +9,15 @@ import pytest
 
 import minishark
 from minishark import dbapi
-from minishark.errors import ConflictError, QueryError, UnsupportedError
+from minishark.errors import (
+    ConflictError,
+    MinisharkError,
+    QueryCancelledError,
+    QueryTimeoutError,
+    TasksLostError,
+    TransactionError,
+    UnsupportedError,
+)
 from minishark.session.session import Session
 
 
@@ -97,25 +105,89 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
     assert [5, 6, 7, 8, 9, 10, 20] == ask(other, "SELECT k FROM a")
 
 
-def test_what_a_transaction_does_not_take(pair: tuple[Session, Session]) -> None:
-    """Whatever could not be undone is refused, and the transaction goes on."""
-    one, _ = pair
-    one.sql("CREATE TABLE IF NOT EXISTS made (k INT, l INT AS (k + 1))")
-    with pytest.raises(QueryError, match="no transaction to commit"):
-        one.sql("COMMIT")
-    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
-    with pytest.raises(QueryError, match="already"):
-        one.sql("BEGIN")
-    for sql in (
+@pytest.mark.parametrize(
+    "sql",
+    [
         *("CREATE TABLE c (x INT)", "DROP TABLE a", "ALTER TABLE a ADD COLUMN c INT"),
         *("INSERT INTO made VALUES (1)", "CREATE VIEW w AS FROM a", "CREATE SEQUENCE s"),
-    ):
-        with pytest.raises(UnsupportedError, match="COMMIT or ROLLBACK"):
-            one.sql(sql)
+    ],
+)
+def test_what_a_transaction_does_not_take(pair: tuple[Session, Session], sql: str) -> None:
+    """Whatever could not be undone is refused, and aborts the transaction as any error does."""
+    one, _ = pair
+    one.sql("CREATE TABLE IF NOT EXISTS made (k INT, l INT AS (k + 1))")
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
     with pytest.raises(UnsupportedError, match="COMMIT or ROLLBACK"):
-        one.create_table("c", {"x": [1]})
-    one.sql("COMMIT")
-    assert [11] == ask(one, "SELECT count(*) FROM a")
+        one.sql(sql)
+    with pytest.raises(TransactionError, match="aborted"):
+        one.sql("FROM a")
+    one.sql("ROLLBACK")
+    assert [10] == ask(one, "SELECT count(*) FROM a")
+
+
+def test_python_calls_are_part_of_it(pair: tuple[Session, Session]) -> None:
+    """What DataFrames and methods do sees it, and errors of theirs abort it."""
+    one, _ = pair
+    frame = one.sql("FROM a")
+    for fails in (
+        lambda: one.create_table("c", {"x": [1]}),
+        lambda: one.sql("SELECT CAST('x' || k AS INT) FROM a").to_arrow(),
+        lambda: one.drop_table("a"),
+    ):
+        one.begin()
+        one.sql("INSERT INTO a VALUES (10, 1)")
+        assert 11 == frame.count()
+        with pytest.raises(MinisharkError):
+            fails()
+        with pytest.raises(TransactionError, match="aborted"):
+            frame.count()
+        with pytest.raises(TransactionError, match="aborted"):
+            one.create_table("d", {"x": [1]})
+        assert one.in_transaction
+        one.sql("COMMIT")
+        assert 10 == frame.count()
+    assert ["A COMMIT has rolled back its transaction, which an error had aborted."] == [
+        each for each in one.warnings if "COMMIT" in each
+    ]
+
+
+def test_what_is_cancelled_aborts_it(pair: tuple[Session, Session]) -> None:
+    """Whoever or whatever ends a statement, the rest is not committed."""
+    one, _ = pair
+    for ended in (
+        QueryCancelledError("The query was cancelled."),
+        QueryTimeoutError("It took too long."),
+        TasksLostError("The nodes died."),
+        KeyboardInterrupt(),
+    ):
+
+        def handler(_: object, ended: BaseException = ended) -> None:
+            raise ended
+
+        one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+        one.register_progress_handler(handler)
+        with pytest.raises(type(ended)):
+            one.sql("DELETE FROM a WHERE k % 2 = 0")
+        one.remove_progress_handler(handler)
+        with pytest.raises(TransactionError, match="aborted"):
+            one.sql("INSERT INTO a VALUES (11, 1)")
+        one.sql("COMMIT")
+        assert list(range(10)) == ask(one, "SELECT k FROM a")
+
+
+def test_a_session_that_is_aborted_lets_others_go_on(pair: tuple[Session, Session]) -> None:
+    """Its state is its own, and one that stops leaves no files."""
+    one, other = pair
+    before = files(other)
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+    with pytest.raises(MinisharkError):
+        one.sql("SELECT none FROM a")
+    other.sql("INSERT INTO b VALUES (11, 1)")
+    with one.new_session() as third:
+        assert [10] == ask(third, "SELECT count(*) FROM a")
+    one.stop()
+    other.sql("DELETE FROM b WHERE k = 11")
+    assert before[0] == files(other)[0]
 
 
 def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> None:
@@ -131,4 +203,16 @@ def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> Non
     assert [10] == ask(other, "SELECT count(*) FROM a")
     connection.commit()
     assert [11] == ask(other, "SELECT count(*) FROM a")
+    assert not one.in_transaction
+    connection.execute("BEGIN").execute("INSERT INTO a VALUES (11, 1)")
+    with pytest.raises(dbapi.ProgrammingError):
+        connection.execute("SELEC")
+    with pytest.raises(dbapi.OperationalError, match="aborted"):
+        connection.execute("FROM a")
+    connection.commit()
+    assert [11] == ask(other, "SELECT count(*) FROM a")
+    connection.execute("BEGIN").execute("UPDATE a SET v = 2")
+    other.sql("UPDATE a SET v = 3")
+    with pytest.raises(dbapi.OperationalError, match="Run the transaction again"):
+        connection.commit()
     assert not one.in_transaction

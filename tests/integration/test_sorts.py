@@ -12,6 +12,7 @@ from oracle import divergences
 from toy_tables import TOY_TABLES, quoted, toy_database
 
 import minishark
+from minishark import functions as F
 from minishark.session.session import Session
 
 _WAYS = (
@@ -105,3 +106,41 @@ def test_sorts_of_tables_in_source_order_are_stable(
     found = tied_session.sql(f"SELECT k, i FROM ties WHERE i >= 0 ORDER BY k DESC {tail}")
     columns = found.to_arrow().to_pydict().values()
     assert list(itertools.islice(pairs, *kept.indices(4_000))) == list(zip(*columns, strict=True))
+
+
+_WITH_NULLS = """
+SELECT i AS id, CASE WHEN i % 7 = 0 THEN NULL ELSE i * 7919 % 100 END AS v, i % 5 AS g,
+    CASE WHEN i % 3 = 0 THEN NULL ELSE 'x' || i * 31 % 50 END AS s FROM range(3000) r(i)
+"""
+_SORTED = [
+    "SELECT id, v FROM n ORDER BY v, id",
+    "SELECT id, v FROM n ORDER BY v DESC, id DESC",
+    "SELECT id, v FROM n ORDER BY s DESC, v, id LIMIT 20 OFFSET 5",
+    "SELECT id, v FROM n ORDER BY v ASC NULLS LAST, id LIMIT 20",
+    "SELECT id, row_number() OVER (ORDER BY v, id) AS r FROM n ORDER BY id",
+    "SELECT id, lag(id) OVER (PARTITION BY s ORDER BY v DESC, id) AS l FROM n ORDER BY id",
+    "SELECT id FROM n QUALIFY row_number() OVER (PARTITION BY g ORDER BY v, id) < 4 ORDER BY id",
+    "SELECT g, list(v ORDER BY v) AS l FROM n GROUP BY g ORDER BY g",
+    "SELECT s, count(*) AS c FROM n GROUP BY s ORDER BY s DESC LIMIT 3",
+]
+
+
+@pytest.mark.parametrize("tasks", [{}, {"single_task_rows": 0, "partitions": 3}], ids=str)
+def test_the_place_of_nulls_can_be_spark_s(tasks: dict[str, int]) -> None:
+    """In sorts, windows, first rows and lists, in one task and in stages, as the setting says."""
+    setting = "SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'"
+    with minishark.connect(in_process=True, **tasks) as session, duckdb.connect() as plain:
+        for run in (session.sql, plain.execute):
+            run(f"CREATE TABLE n AS {_WITH_NULLS}")
+            run(setting)
+        for query in _SORTED:
+            expected = plain.execute(query).fetchall()
+            assert expected == [tuple(row) for row in session.sql(query).collect()], query
+        frame = session.table("n").coalesce(1)
+        up, down = (
+            [row.id for row in frame.sort_within_partitions(key, "id").collect()]
+            for key in ("v", F.desc("v"))
+        )
+        assert [id_ for (id_,) in plain.execute("SELECT id FROM n ORDER BY v, id").fetchall()] == up
+        expected = plain.execute("SELECT id FROM n ORDER BY v DESC, id").fetchall()
+        assert [id_ for (id_,) in expected] == down

@@ -36,6 +36,7 @@ from sparrow_core.protocol.messages import (
     JobShared,
     JobStatus,
     JobTimer,
+    KillExecutor,
     KnownNodes,
     Message,
     MetricsText,
@@ -116,13 +117,13 @@ WIRE: list[tuple[Message, str]] = [
     (Flush(), '["Flush"]'),
     (JobTimer(JOB, 1), '["JobTimer","j",1]'),
     (StartJob(job_id=JOB, user="u", tasks=SPECS, shared=b"s"),
-     '["StartJob","j","u",[[1,"cA==",["n"],null,0]],"cw==","sparrow",2.0,["",0,[],1.0,0.0,false,false]]'),
+     '["StartJob","j","u",[[1,"cA==",["n"],null,0]],"cw==","sparrow",2.0,["",0,[],1.0,0.0,false,false,"",null]]'),
     (CancelJob(JOB), '["CancelJob","j"]'),
     (SchedulerLost(AT), '["SchedulerLost","e#a",false,""]'),
     (AllNodesLost(), '["AllNodesLost",""]'),
     (Notify(JOB, (JobFinished(),)), '["Notify","j",[{"type":"JobFinished","placement":[]}]]'),
     (SubmitJob(version=1, job_id=JOB, client=AT, user="u", tasks=SPECS, shared=b"s"),
-     '["SubmitJob",1,"j","e#a","u",[[1,"cA==",["n"],null,0]],"cw==","sparrow",2.0,["",0,[],1.0,0.0,false,false],[],""]'),
+     '["SubmitJob",1,"j","e#a","u",[[1,"cA==",["n"],null,0]],"cw==","sparrow",2.0,["",0,[],1.0,0.0,false,false,"",null],[],""]'),
     (JobAccepted(JOB), '["JobAccepted","j"]'),
     (JobAborted(JOB, "k", "m", ("s",)), '["JobAborted","j","k","m",["s"]]'),
     (JobPlaced(JOB, (PlacementStep(0.5, NODE, "asked", 2, (1,)),)),
@@ -144,26 +145,27 @@ WIRE: list[tuple[Message, str]] = [
     (NodeRefused("m"), '["NodeRefused","m","",false]'),
     (NodeLost(NODE, "r"), '["NodeLost","n","r"]'),
     (PeerGone("e"), '["PeerGone","e"]'),
-    (Reserve(JOB, AT, 2), '["Reserve","j","e#a",2,["","",0,1.0,1,false]]'),
+    (Reserve(JOB, AT, 2), '["Reserve","j","e#a",2,["","",0,1.0,1,false,""]]'),
     (GetTasks(job_id=JOB, node=NODE, request=1, count=2, reports=REPORTS, level=NodeLevel(-1, 4)),
-     '["GetTasks","j","n",1,2,[["j",[3],[[1,2,"n-e0","lost",false]]]],[-1,4]]'),
-    (ReportTasks(REPORTS), '["ReportTasks",[["j",[3],[[1,2,"n-e0","lost",false]]]],"",null]'),
+     '["GetTasks","j","n",1,2,[["j",[3],[[1,2,"n-e0","lost",1]]]],[-1,4]]'),
+    (ReportTasks(REPORTS), '["ReportTasks",[["j",[3],[[1,2,"n-e0","lost",1]]]],"",null]'),
     (Notes("p", b"s"), '["Notes","p","cw=="]'),
     (AssignTasks(job_id=JOB, scheduler=AT, client=AT, request=1,
                  tasks=(Assignment(1, 2, b"p"),), drained=True, has_shared=False),
-     '["AssignTasks","j","e#a","e#a",1,[[1,2,"cA==",0]],true,false,["","",0,1.0,1,false]]'),
+     '["AssignTasks","j","e#a","e#a",1,[[1,2,"cA==",0]],true,false,["","",0,1.0,1,false,""],null]'),
     (CancelReservations(JOB), '["CancelReservations","j"]'),
     (JobShared(JOB, AT, b"s"), '["JobShared","j","e#a","cw=="]'),
     (GetShared(JOB, AT), '["GetShared","j","e#a"]'),
     (ExecutorStatus(INFO, (JOB,), (KEY,)),
      '["ExecutorStatus",["e#a",42,2,""],["j"],[["j",1,2]]]'),
     (ExecutorLost(AT, "r"), '["ExecutorLost","e#a","r"]'),
+    (KillExecutor(AT, "r"), '["KillExecutor","e#a","r"]'),
     (RunTasks(JOB, AT, True, ASSIGNED), '["RunTasks","j","e#a",true,[[1,2,"cA==",0]],1.0]'),
     (TasksEnded(JOB, AT, (AttemptEnd(1, 2, None, "lost"),)),
      '["TasksEnded","j","e#a",[[1,2,null,"lost"]]]'),
     (TaskResults(JOB, NODE, "e", (Result(1, 2, 0.5, b"r"),)),
      '["TaskResults","j","n","e",[[1,2,0.5,"cg=="]]]'),
-    (TaskError(KEY, NODE, "e", "m", b"d"), '["TaskError",["j",1,2],"n","e","m","ZA=="]'),
+    (TaskError(KEY, NODE, "e", "m", b"d"), '["TaskError",["j",1,2],"n","e","m","ZA==",false]'),
     (SlotReady(AT), '["SlotReady","e#a"]'),
     (StartTasks(JOB, b"s", ASSIGNED), '["StartTasks","j","cw==",[[1,2,"cA==",0]]]'),
     (TellOutcomes(), '["TellOutcomes"]'),
@@ -228,7 +230,8 @@ def test_every_message_is_covered_and_has_a_receiver() -> None:
     ]
     assert sorted(map(str, defined)) == sorted(str(type(message)) for message, _ in WIRE)
     received = {each for union in UNIONS for each in get_args(union)}
-    assert {Notify, SchedulerSilent, Drained, GetMetrics, MetricsText} == set(defined) - received
+    actors = {Notify, SchedulerSilent, Drained, KillExecutor, GetMetrics, MetricsText}
+    assert actors == set(defined) - received
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from sparrow_core.protocol.messages import (
     GetShared,
     GetTasks,
     JobShared,
+    KillExecutor,
     NodeLeft,
     NodeLoad,
     NodeMonitorIn,
@@ -38,6 +40,7 @@ from sparrow_core.protocol.messages import (
     StopTask,
     TakenOver,
     TakeOver,
+    TaskError,
     TasksEnded,
     TasksWithdrawn,
     Tick,
@@ -45,6 +48,7 @@ from sparrow_core.protocol.messages import (
 from sparrow_core.protocol.types import (
     Assignment,
     AttemptEnd,
+    Blame,
     Claim,
     ExecutorInfo,
     HeldJob,
@@ -60,6 +64,7 @@ from sparrow_core.protocol.types import (
 N, M, S, C = NodeName("n"), Address("n#monitor"), Address("s#scheduler"), Address("c#client")
 E0, E1 = Address("e0#n-e0"), Address("e1#n-e1")
 JOB, OTHER = JobId("job"), JobId("other")
+SUPERVISOR = Address("n#supervisor")
 
 
 def key(task_id: int, attempt: int = 1, job: JobId = JOB) -> TaskKey:
@@ -90,9 +95,9 @@ def ended(task_id: int, lost: str | None = None, run_s: float | None = None) -> 
     return TasksEnded(JOB, E0, (AttemptEnd(task_id, 1, run_s, lost),))
 
 
-def loss(task_id: int, reason: str) -> JobReport:
+def loss(task_id: int, reason: str, blame: Blame = Blame.DEATH, *, attempt: int = 1) -> JobReport:
     """The report of a lost attempt."""
-    return JobReport(JOB, (), (Loss(task_id, 1, "n-e0", reason),))
+    return JobReport(JOB, (), (Loss(task_id, attempt, "n-e0", reason, blame),))
 
 
 def assign(request: int, *ids: int, drained: bool = False, shared: bool = False) -> AssignTasks:
@@ -111,11 +116,20 @@ def assign(request: int, *ids: int, drained: bool = False, shared: bool = False)
 class Driven:
     """A node monitor that is checked after each message, and flushed as a driver would."""
 
-    def __init__(self, **slots: int) -> None:
-        supervisor = Address("n#supervisor")
+    def __init__(self, supervisor: Address | None = SUPERVISOR, **slots: int) -> None:
         self.machine = NodeMonitor(N, M, (S,), supervisor=supervisor)
+        self.generations = itertools.count()
+        self.ticked_at = 0.0
         for name, count in slots.items():
             self(ExecutorStatus(info(name, count), (), ()))
+
+    def ticks(self, until_s: float, step_s: float = 0.5) -> list[Envelope]:
+        """Let time pass up to then; what is sent meanwhile."""
+        out: list[Envelope] = []
+        while self.ticked_at + step_s <= until_s:
+            self.ticked_at += step_s
+            out += self(Tick(next(self.generations)), now=self.ticked_at)
+        return out
 
     def step(self, msg: NodeMonitorIn, now: float = 0.0) -> list[Envelope]:
         """Deliver one message."""
@@ -252,7 +266,7 @@ def test_tasks_that_an_executor_does_not_know_are_lost() -> None:
     node(assign(1, 0, drained=True))
     status = ExecutorStatus(info("e0", 1), (), ())
     assert [] == node(status, now=0.5)
-    lost = Loss(0, 1, "n-e0", "the executor does not know of it", on_the_way=True)
+    lost = Loss(0, 1, "n-e0", "the executor does not know of it", Blame.NONE)
     expected = [Envelope(S, ReportTasks((JobReport(JOB, (), (lost,)),)))]
     assert expected == node(status, now=1.0)
 
@@ -373,6 +387,24 @@ def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
     (ask,) = node(ended(11, run_s=0.0001))
     assert isinstance(ask.msg, GetTasks)
     assert (OTHER, 1) == (ask.msg.job_id, ask.msg.count)
+
+
+def test_nobody_waits_behind_tasks_that_are_fetched_ahead() -> None:
+    """While a job of another group waits, no more are fetched, and it gets the next free slot."""
+    node = with_policy("fair")
+    crowd, query = Claim(group="crowd"), Claim(group="query")
+    node(executor("e0", 1))
+    node(Reserve(JOB, S, 40, crowd))
+    node(structs.replace(assign(1, 0), claim=crowd))
+    (ask,) = node(ended(0, run_s=0.0001))
+    assert isinstance(ask.msg, GetTasks)
+    ahead = ask.msg.count
+    assert ahead > 1
+    node(structs.replace(assign(2, *range(1, 1 + ahead)), claim=crowd))
+    assert [] == node(Reserve(OTHER, S, 1, query))
+    for number in range(1, ahead):
+        assert [] == asked(node(ended(number, run_s=0.0001), now=0.0001 * number))
+    assert (OTHER, 1) == asked(node(ended(ahead, run_s=0.0001), now=0.0001 * ahead))[0]
 
 
 def test_long_tasks_are_never_asked_for_ahead() -> None:
@@ -531,11 +563,148 @@ def test_a_silent_executor_is_lost_until_it_is_heard_again() -> None:
     for generation in range(11):
         out = node(Tick(generation), now=0.5 * (generation + 1))
     lost = [each for e in out if isinstance(e.msg, RegisterNode) for each in e.msg.reports]
-    assert [loss(0, "executor lost (silent for 5 s)")] == lost
+    assert [loss(0, "executor lost (silent for 5 s)", Blame.SILENCE)] == lost
     back = ExecutorStatus(info("e0", 1), (JOB,), (key(0),))
     out = node(back, now=6.0)
     assert Envelope(E0, StopTask(key(0))) == out[0]
     assert [(JOB, 1)] == asked(out)
+
+
+HEARD = ExecutorStatus(info("e0", 1), (JOB,), (key(0),))
+
+
+def kills(out: list[Envelope]) -> list[str]:
+    """Why executors are killed."""
+    assert all(e.to == SUPERVISOR for e in out if isinstance(e.msg, KillExecutor))
+    return [e.msg.reason for e in out if isinstance(e.msg, KillExecutor)]
+
+
+def reports(out: list[Envelope]) -> list[JobReport]:
+    """What a scheduler hears of attempts."""
+    told = [e.msg for e in out if isinstance(e.msg, RegisterNode | ReportTasks | GetTasks)]
+    return [report for msg in told for report in msg.reports]
+
+
+def with_task(
+    attempt: int = 1, limit_s: float | None = None, supervisor: Address | None = SUPERVISOR
+) -> Driven:
+    """A node whose executor has a task since second 0."""
+    node = Driven(supervisor, e0=1)
+    node(Reserve(JOB, S, 1))
+    tasks = (Assignment(0, attempt, b"p"),)
+    node(structs.replace(assign(1, 0, drained=True), tasks=tasks, limit_s=limit_s))
+    return node
+
+
+def test_an_executor_that_stays_silent_is_killed() -> None:
+    """Once; its tasks are lost long before, and what it sent before its death is not heard."""
+    node = with_task()
+    assert [] == kills(node.ticks(15.0))
+    out = node.ticks(16.0)
+    assert ["silent for 16 s"] == kills(out)
+    beat = next(e.msg for e in out if isinstance(e.msg, RegisterNode))
+    assert (1, "n-e0: silent for 16 s, and killed") == (beat.deaths, beat.last_death)
+    assert [] == node(HEARD, now=16.1)
+    assert [] == node(ExecutorLost(E0, "killed by SIGKILL"), now=16.1)
+    assert [] == kills(node.ticks(40.0))
+
+
+def test_a_task_is_not_blamed_for_a_silence_that_is_older() -> None:
+    """It was given to an executor that had been suspended, say."""
+    node = Driven(e0=1)
+    node.ticks(2.0)
+    node(Reserve(JOB, S, 1), now=2.0)
+    node(assign(1, 0, drained=True), now=2.0)
+    assert [loss(0, "executor lost (silent for 5 s)")] == reports(node.ticks(5.5))
+
+
+def test_a_silent_executor_that_is_heard_in_time_lives() -> None:
+    """As after a suspension; from then on it has as long again."""
+    node = with_task()
+    node.ticks(14.0)
+    node(HEARD, now=14.0)
+    assert [] == kills(node.ticks(28.0))
+    assert 1 == len(kills(node.ticks(30.0)))
+
+
+def test_a_silent_executor_keeps_what_was_lost_before_until_it_is_killed() -> None:
+    """That may be what silences executors: no other is to have it meanwhile."""
+    node = with_task(attempt=2)
+    assert [] == reports(node.ticks(15.0))
+    out = node.ticks(15.5)
+    assert ["silent for 16 s"] == kills(out)
+    text = "executor lost (silent for 16 s, and killed)"
+    assert [loss(0, text, Blame.SILENCE, attempt=2)] == reports(out)
+
+
+def test_without_a_supervisor_no_executor_is_killed() -> None:
+    """Threads can't be; their tasks are lost after some seconds, whichever attempt it is."""
+    node = with_task(attempt=2, supervisor=None)
+    assert 1 == len(reports(node.ticks(6.0)))
+    assert [] == kills(node.ticks(60.0))
+
+
+def test_a_silent_executor_is_killed_soon_after_its_tasks_limit() -> None:
+    """The client is told at once that the task took too long; it is not tried again."""
+    node = with_task(limit_s=1.0)
+    assert [] == kills(node.ticks(4.5))
+    out = node.ticks(5.0)
+    assert ["did not end a task 4 s after it should have"] == kills(out)
+    text = "it ran longer than 1 s, and did not end"
+    error = TaskError(key(0), N, "n-e0", text, b"", timed_out=True)
+    assert [Envelope(C, error)] == [e for e in out if isinstance(e.msg, TaskError)]
+    assert [JobReport(JOB, (0,))] == reports(out)
+
+
+def test_an_executor_that_is_heard_has_longer_for_a_task_beyond_its_limit() -> None:
+    """It may be fetching inputs, or storing a result; in the end it is killed all the same."""
+    node = with_task(limit_s=1.0)
+    for second in range(1, 12):
+        node(HEARD, now=second)
+        assert [] == kills(node.ticks(second))
+    node(HEARD, now=12.0)
+    assert ["did not end a task 10 s after it should have"] == kills(node.ticks(12.0))
+
+
+def test_a_task_whose_executor_dies_after_its_limit_has_timed_out() -> None:
+    """Before the limit it would be tried again."""
+    for died_at, told in ((0.9, False), (1.9, True)):
+        node = with_task(limit_s=1.0)
+        node.ticks(0.5)
+        out = node(ExecutorLost(E0, "exit status 1"), now=died_at)
+        assert told == any(isinstance(e.msg, TaskError) for e in out)
+
+
+@pytest.mark.parametrize("stop", [StopTask(key(0)), EndJob(JOB)])
+def test_an_executor_that_does_not_stop_a_task_is_killed(stop: StopTask | EndJob) -> None:
+    """Soon if it is silent, and at last in any case."""
+    node = with_task()
+    node(stop, now=0.5)
+    assert ["did not end a task 4 s after it should have"] == kills(node.ticks(4.0))
+    node = with_task()
+    node(stop, now=0.5)
+    for second in range(1, 11):
+        node(HEARD, now=second)
+        assert [] == kills(node.ticks(second))
+    node(HEARD, now=11.0)
+    assert ["did not end a task 10 s after it should have"] == kills(node.ticks(11.0))
+
+
+def test_what_waits_behind_another_task_has_time() -> None:
+    """Its limit counts from when it can have begun, and so does the wait for its end."""
+    node = Driven(e0=1)
+    node(Reserve(JOB, S, 2))
+    short = Claim(task_s=0.0001)
+    out = node(structs.replace(assign(1, 0, 1, drained=True), limit_s=20.0, claim=short))
+    assert [2] == [len(e.msg.tasks) for e in out if isinstance(e.msg, RunTasks)]
+    node(StopTask(key(1)), now=0.0)
+    heard = structs.replace(HEARD, running=(key(0), key(1)))
+    for second in range(1, 16):
+        node(heard, now=second)
+        assert [] == kills(node.ticks(second))
+    node(ended(0), now=15.0)
+    node(heard, now=20.0)
+    assert [] == kills(node.ticks(20.0))
 
 
 def test_its_own_stall_is_no_executors_silence() -> None:
@@ -544,6 +713,15 @@ def test_its_own_stall_is_no_executors_silence() -> None:
     node(Tick(0), now=0.5)
     out = node(Tick(1), now=60.0)
     assert [1] == [len(e.msg.executors) for e in out if isinstance(e.msg, RegisterNode)]
+
+
+def test_its_own_stall_does_not_kill_a_silent_executor() -> None:
+    """Both were suspended: it has the rest of its time, as if none had passed."""
+    node = with_task()
+    node.ticks(10.0)
+    assert [] == kills(node.ticks(100.0, step_s=90.0))
+    assert [] == kills(node.ticks(104.0))
+    assert 1 == len(kills(node.ticks(107.0)))
 
 
 def test_a_draining_node_serves_what_it_has_and_leaves() -> None:

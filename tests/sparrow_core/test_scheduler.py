@@ -55,6 +55,7 @@ from sparrow_core.protocol.messages import (
 )
 from sparrow_core.protocol.types import (
     Assignment,
+    Blame,
     Claim,
     ExecutorInfo,
     HeldJob,
@@ -206,7 +207,7 @@ def test_what_is_lost_with_messages_does_not_count_as_the_tasks_fault() -> None:
     """Only after many more tries is a task given up that never begins."""
     scheduler = Driven("a", max_attempts=2, max_tries=4)
     scheduler(submit(task(0)))
-    lost = Loss(0, 1, "a-e0", "the executor does not know of it", on_the_way=True)
+    lost = Loss(0, 1, "a-e0", "the executor does not know of it", Blame.NONE)
     for attempt in range(1, 4):
         assert (0,) == tuple(t.task_id for t in scheduler(get("a", 1))[0].msg.tasks)  # type: ignore[attr-defined]
         again = JobReport(JOB, (), (structs.replace(lost, attempt=attempt),))

@@ -415,7 +415,7 @@ def test_a_killed_process_leaves_no_folder_for_long(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with socket_folder() as living:
         abandoned = tmp_path / "sparrow-run-dead"
-        abandoned.mkdir()
+        abandoned.mkdir(0o700)
         (abandoned / "lock").touch()
         (abandoned / "front.sock").touch()
         with socket_folder() as other:

@@ -117,8 +117,8 @@ def test_lock_goes_last(shared_memory: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [] == left(shared_memory)
 
 
-def _killed(path: Path, *, ignore_errors: bool) -> None:
-    del path, ignore_errors
+def _killed(path: str, *, ignore_errors: bool, dir_fd: int) -> None:
+    del path, ignore_errors, dir_fd
     raise KeyboardInterrupt
 
 

@@ -176,7 +176,7 @@ def test_only_our_folders_are_removed(tmp_path: Path) -> None:
     """A folder that somebody names is removed only if it can be a session's or a node's."""
     for name, removed in (("minishark-old", True), ("photos", False)):
         folder = tmp_path / name
-        folder.mkdir()
+        folder.mkdir(0o700)
         (folder / "owner.lock").touch()
         assert removed == remove_if_orphaned(folder)
         assert removed != folder.exists()

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from minishark.bench.simulation.history import Outcome, run_history
 from minishark.bench.simulation.script import script_of
@@ -13,6 +14,7 @@ from minishark.bench.simulation.shrink import shrink
 from minishark.errors import OptionError
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, Verdict
 from sparrow_core.lab.rows import Point, Row, distribution
+from sparrow_core.observe.message_log import MessageLog
 
 TOOK = "How long statements take, in simulated time"
 FIGURES_PANEL, FAILURES, BROKEN = "figures", "failures", "broken promises"
@@ -32,6 +34,7 @@ class Simulate:
     # Only these faults and statements of a history, by number: a failure, shrunk.
     faults_kept: tuple[int, ...] | None = None
     statements_kept: tuple[int, ...] | None = None
+    messages: str = ""  # a file for all messages of these histories, as text
 
 
 @dataclass(slots=True)
@@ -84,13 +87,15 @@ def simulate(parameters: Simulate, seed: int, advance: Advance) -> Sequence[Row]
         raise OptionError("Set histories and statements to 1 or more, and faults to 0 or more.")
     total, deadline, told = _Total(), time.monotonic() + parameters.seconds, 0.0
     cpu_s = 0.0
+    log = MessageLog(Path(parameters.messages), offset_s=0.0) if parameters.messages else None
     for number in range(parameters.histories):
         left_s = deadline - time.monotonic()
         if left_s <= 0 or total.failing >= _FAILING_MAX:
             break
         script = script_of(seed + number, parameters.statements, parameters.faults)
         began_s = time.process_time()
-        outcome = run_history(script.kept(parameters.faults_kept, parameters.statements_kept))
+        kept = script.kept(parameters.faults_kept, parameters.statements_kept)
+        outcome = run_history(kept, log.taken if log else None)
         cpu_s += time.process_time() - began_s
         total.add(outcome)
         if outcome.complaints:
@@ -99,6 +104,8 @@ def simulate(parameters: Simulate, seed: int, advance: Advance) -> Sequence[Row]
         done = max((number + 1) / parameters.histories, 1 - left_s / parameters.seconds)
         advance(min(1.0, done) - told)
         told = min(1.0, done)
+    if log is not None:
+        log.close()
     return list(total.rows(cpu_s))
 
 

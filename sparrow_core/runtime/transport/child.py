@@ -162,11 +162,15 @@ class Child:
             self._open = False
             os.close(self.alive_fd)
 
-    def kill(self) -> None:
-        """Kill and reap it."""
+    def send_kill(self) -> None:
+        """Kill it, without waiting for its death."""
         if self.exit_status() is None:
             self._process.kill()
-            self.wait(_KILL_S)
+
+    def kill(self) -> None:
+        """Kill and reap it."""
+        self.send_kill()
+        self.wait(_KILL_S)
 
     def close(self) -> None:
         """Close the parent's ends of the pipes, after the child's death."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from sparrow_core.runtime.transport import orphans
 
 _PREFIX = "sparrow-run-"
 _LOCK = "lock"
@@ -30,18 +31,13 @@ def socket_folder() -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            orphans.remove(folder, _LOCK)
 
 
 def _remove_abandoned() -> None:
     """Remove folders of dead processes."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            with (folder / _LOCK).open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # in use, another user's, or being removed
+        orphans.remove_if_orphaned(folder, _LOCK)
 
 
 def log_folder(name: str) -> Path:

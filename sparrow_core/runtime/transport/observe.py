@@ -1,13 +1,14 @@
-"""Observability of a process: an audit log, and metrics on request."""
+"""Observability of a process: an audit log, a log of messages, and metrics on request."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from sparrow_core.observe.audit import AuditFile
+from sparrow_core.observe.message_log import VARIABLE, MessageLog
 from sparrow_core.observe.metrics import Metrics
 from sparrow_core.protocol.machine import Figure
 from sparrow_core.runtime.transport.local_driver import LocalDriver
@@ -22,7 +23,7 @@ def observed(
     metrics: bool,
     figures: Callable[[], Iterable[Figure]] = tuple,
 ) -> Iterator[None]:
-    """Observe all messages that a driver delivers.
+    """Observe all messages that a driver delivers; SPARROW_MESSAGES=FOLDER logs each of them.
 
     Args:
         driver: Whose machines are hosted already.
@@ -35,13 +36,12 @@ def observed(
         machine = Metrics(name, driver.machines, driver.counters, figures)
         driver.taps.append(machine.tap)
         driver.host("metrics", machine)
-    if audit_dir is None:
+    with ExitStack() as logs:
+        if audit_dir is not None:
+            Path(audit_dir).mkdir(parents=True, exist_ok=True)
+            audit = AuditFile(Path(audit_dir, f"{name}.{os.getpid()}.jsonl"))
+            driver.taps.append(logs.enter_context(closing(audit)))
+        if messages_dir := os.environ.get(VARIABLE):
+            log = MessageLog(Path(messages_dir, f"{name}.{os.getpid()}.log"))
+            driver.taps.append(logs.enter_context(closing(log)))
         yield
-        return
-    Path(audit_dir).mkdir(parents=True, exist_ok=True)
-    log = AuditFile(Path(audit_dir, f"{name}.{os.getpid()}.jsonl"))
-    driver.taps.append(log)
-    try:
-        yield
-    finally:
-        log.close()

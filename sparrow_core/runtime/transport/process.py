@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
@@ -22,7 +23,14 @@ from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import RunnerError
 from sparrow_core.protocol.ids import Address, NodeName, address
 from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Drained, ExecutorLost, Message, NodeRefused, PeerGone
+from sparrow_core.protocol.messages import (
+    Drained,
+    ExecutorLost,
+    KillExecutor,
+    Message,
+    NodeRefused,
+    PeerGone,
+)
 from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
 from sparrow_core.runtime.transport.child import (
     Child,
@@ -38,9 +46,11 @@ from sparrow_core.runtime.transport.zmq_driver import ZmqDriver, remove_socket
 
 RUNNER_BROKEN_STATUS = 70
 _REFUSED_STATUS = 71
+_SLOT_CRASHED_STATUS = 72
 _COLLECT_EVERY = 100_000  # allocations
 _EXECUTORS_END_S = 0.7
 _SLOTS_END_S = 0.4
+_BURY_S = 1.0
 
 
 class _Respawn(Message, frozen=True):
@@ -49,11 +59,21 @@ class _Respawn(Message, frozen=True):
     index: int
 
 
-_SupervisorIn = NodeRefused | Drained | _Respawn
+class _Bury(Message, frozen=True):
+    """The supervisor's timer: look whether an executor that was killed has died."""
+
+    index: int
+    pid: int
+
+
+_SupervisorIn = NodeRefused | Drained | KillExecutor | _Respawn | _Bury
 
 
 class Supervisor(Machine[_SupervisorIn]):
-    """Starts the executors of a node, and restarts those that die, with backoff."""
+    """Starts the executors of a node, and restarts those that die, with backoff.
+
+    It kills those that the node monitor has given up.
+    """
 
     inputs: ClassVar[Any] = _SupervisorIn
 
@@ -73,6 +93,10 @@ class Supervisor(Machine[_SupervisorIn]):
         match msg:
             case _Respawn():
                 self._restart(msg.index)
+            case KillExecutor():
+                self._kill(msg)
+            case _Bury():
+                self._bury(msg)
             case NodeRefused() if msg.others:
                 _log(f"{msg.scheduler} refused this node: {msg.message}")
             case NodeRefused():
@@ -133,6 +157,27 @@ class Supervisor(Machine[_SupervisorIn]):
             self._give_up(child.log.read_text(errors="replace"), RUNNER_BROKEN_STATUS)
             return
         self._plan_restart(index, f"{settings.name}: {how}")
+
+    def _kill(self, msg: KillExecutor) -> None:
+        for index, child in self._children.items():
+            if address(child.settings.endpoint, child.settings.name) == msg.executor:
+                _log(f"{child.settings.name}: {msg.reason}; killing it")
+                child.send_kill()
+                self._await_death(_Bury(index, child.pid))
+                return
+
+    def _await_death(self, msg: _Bury) -> None:
+        self._driver.after(_BURY_S, self._driver.address("supervisor"), msg)
+
+    def _bury(self, msg: _Bury) -> None:
+        """Forked copies of an executor keep the pipe open by which its death is seen."""
+        child = self._children.get(msg.index)
+        if child is None or child.pid != msg.pid:
+            return
+        if child.exit_status() is None:
+            self._await_death(msg)
+        else:
+            self._on_death(msg.index)
 
     def _clear(self, child: Child) -> None:
         child.close()
@@ -222,8 +267,11 @@ def run_executor(settings: ExecutorSettings) -> int:
         driver.stop()
 
     node, monitor = NodeName(settings.node), Address(settings.node_monitor)
+    on_crash = partial(os._exit, _SLOT_CRASHED_STATUS)  # nothing else may work any more
     try:
-        slots = host_executor(driver, settings.name, node, monitor, settings.group, on_broken)
+        slots = host_executor(
+            driver, settings.name, node, monitor, settings.group, on_broken, on_crash=on_crash
+        )
     except RunnerError as error:
         _log(error)
         driver.close()

@@ -1,0 +1,126 @@
+"""CONTRIBUTING.md and ARCHITECTURE.md, by which newcomers enter, say what is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import (
+    CANARY_LAYERS,
+    CONTRIBUTING,
+    LAYERS,
+    PACKAGES,
+    POSITIONAL_ARGUMENTS_MAX,
+    POSITIONAL_FIELDS_MAX,
+    ROOT,
+)
+
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+# Paths in the text stand below one of these.
+_BASES = (ROOT, *(ROOT / package for package in PACKAGES), ROOT / "minishark" / "compiler")
+
+
+def _first_cells(page: Path, heading: str) -> list[str]:
+    """What is `quoted` in the first cells of the table that has this first heading."""
+    table = page.read_text().partition(f"\n| {heading} |")[2].partition("\n\n")[0]
+    assert table, f"{page.name} has no table headed {heading}"
+    cells = [line.split(" | ")[0] for line in table.splitlines()[2:]]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def _rooms(package: str) -> list[str]:
+    entries = (ROOT / package).iterdir()
+    python = [each for each in entries if each.suffix == ".py" or (each / "__init__.py").exists()]
+    return sorted(each.stem for each in python if each.stem != "__init__")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_rooms_are_listed(package: str) -> None:
+    """ARCHITECTURE.md lists each room of a package once, and no other."""
+    assert _rooms(package) == sorted(_first_cells(ARCHITECTURE, f"`{package}/`"))
+
+
+@pytest.mark.parametrize(
+    ("package", "layers"), [("minishark", LAYERS), ("canary_core", CANARY_LAYERS)]
+)
+def test_the_rooms_are_in_order(package: str, layers: tuple[str, ...]) -> None:
+    """The lists run from the highest layer to the lowest one."""
+    assert list(reversed(layers)) == _first_cells(ARCHITECTURE, f"`{package}/`")
+
+
+def test_the_folders_of_tests_are_listed() -> None:
+    """CONTRIBUTING.md lists each folder of tests and each file beside them, and no other."""
+    found = [f"tests/{file.name}" for file in (ROOT / "tests").glob("test_*.py")]
+    folders = [each for each in (ROOT / "tests").iterdir() if each.is_dir()]
+    found += [f"tests/{each.name}/" for each in folders if not each.name.startswith("_")]
+    assert sorted(found) == sorted(_first_cells(CONTRIBUTING, "folder"))
+
+
+def test_the_commands_are_listed() -> None:
+    """CONTRIBUTING.md and `make help` list what the Makefile has."""
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)", makefile, re.MULTILINE)
+    assert phony is not None
+    targets = set(phony[1].split()) - {"help", "clean"}
+    helped = "\n".join(re.findall(r'@echo "(.*)"', makefile))
+    told = "\n".join(re.findall(r"`([^`]+)`", CONTRIBUTING.read_text()))
+    for text in (helped, told):
+        assert targets == set(re.findall(r"\bmake ([a-z-]+)(?=[^\w.-]|$)", text)) - {"clean"}
+
+
+@pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=lambda page: page.name)
+def test_paths_exist(page: Path) -> None:
+    """What is quoted and has a slash is a file, a folder or a pattern of some."""
+    quoted = re.findall(r"`([\w.<>*-]+/[\w./<>*-]*)`", page.read_text())
+    assert len(quoted) > 10
+    links = re.findall(r"\]\(([\w./-]+)\)", page.read_text())
+    assert [] == [link for link in links if not (ROOT / link).exists()]
+    patterns = {path: re.sub(r"<\w+>", "*", path).rstrip("/") for path in quoted}
+    assert [] == [
+        path
+        for path, pattern in patterns.items()
+        if not path.startswith("dist/")  # which `make wheel` makes
+        if not any([*base.glob(pattern), *base.glob(f"{pattern}.py")] for base in _BASES)
+    ]
+
+
+def _lengths() -> tuple[list[int], list[int]]:
+    """The lines of all functions, and of all files."""
+    functions, files = [], []
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            text = file.read_text()
+            files.append(text.count("\n"))
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    assert node.end_lineno is not None
+                    functions.append(node.end_lineno - node.lineno + 1)
+    return functions, files
+
+
+def test_the_numbers_hold() -> None:
+    """What CONTRIBUTING.md says of lengths and arguments is so."""
+    text = " ".join(CONTRIBUTING.read_text().split())
+    functions, files = _lengths()
+    found = re.search(
+        r"the median has fewer than (\d+) lines, "
+        r"and fewer than 1 in ([\d,]+) has more than (\d+)\. "
+        r"Fewer than 1 file in (\d+) has more than (\d+) lines",
+        text,
+    )
+    assert found is not None
+    median, share, long, files_share, long_file = (
+        int(number.replace(",", "")) for number in found.groups()
+    )
+    assert statistics.median(functions) < median
+    assert sum(lines > long for lines in functions) * share < len(functions)
+    assert sum(lines > long_file for lines in files) * files_share < len(files)
+    assert f"more than {POSITIONAL_ARGUMENTS_MAX} positional arguments" in text
+    assert f"more than {POSITIONAL_FIELDS_MAX} fields" in text
+    width = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["line-length"]
+    assert f"Lines have at most {width} columns" in text
