@@ -12,12 +12,8 @@ import numpy as np
 from msgspec import structs
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
-<<<<<<< HEAD
-from sparrow_core.lab.findings import Finding, Reading, times, value
-from sparrow_core.lab.lengths import MEASURED, SETTLING, RunLength, run_length, spread
-=======
 from sparrow_core.lab.findings import Finding, Reading, percent_over, times, value
->>>>>>> main
+from sparrow_core.lab.lengths import MEASURED, SETTLING, RunLength, run_length, spread
 from sparrow_core.lab.parameters import (
     Count,
     Loads,
