@@ -133,6 +133,12 @@ class MemoryTransaction:
         self.engine.cluster.remove_folder(self.folder)
 
 
+def in_memory(scope: Scope) -> MemoryTransaction | None:
+    """A session's transaction, if it is over tables in memory."""
+    store = scope.transaction.store
+    return store if isinstance(store, MemoryTransaction) else None
+
+
 def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
     """A transaction of a session, whose queries read what there is now."""
     folder = engine.cluster.folder(f"transactions/{next(_numbers)}")

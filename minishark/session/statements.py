@@ -16,7 +16,7 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
-from minishark.session.memory_transactions import NOT_IN_TRANSACTION, begin
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION, begin, in_memory
 from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
@@ -77,7 +77,7 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if runtime.scope.memory_transaction is not None and isinstance(statement, _DEFINES):
+        if in_memory(runtime.scope) is not None and isinstance(statement, _DEFINES):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
@@ -203,7 +203,7 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
-        if runtime.scope.memory_transaction is not None:
+        if in_memory(runtime.scope) is not None:
             if runtime.scratch.names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
                 raise UnsupportedError(NOT_IN_TRANSACTION)
             return runtime.named.write(statement.sql, target)
