@@ -36,7 +36,8 @@ _GATHERED_ROWS = 2_000
 
 def record(session: Session, number: int, text: str, repetitions: int) -> tuple[ScaledQuery, float]:
     """The cheapest run of a query, and the front end's CPU time per task of it."""
-    engine = session._runtime.engine  # noqa: SLF001 - plans are not public
+    runtime = session._runtime  # noqa: SLF001 - plans are not public
+    engine = runtime.engine
     (executor,) = (each.pid for node in session.nodes() for each in node.executors)
     work, front = process_clock(executor), time.CLOCK_PROCESS_CPUTIME_ID
     runs = []
@@ -49,7 +50,7 @@ def record(session: Session, number: int, text: str, repetitions: int) -> tuple[
             for clock, then in zip((work, front), before, strict=True)
         )
         runs.append((cpu_s, front_s, frame.metrics()))
-    stages = engine.planner.plan(text, CollectRows(), on_hosts=False).stages
+    stages = runtime.planner.plan(text, CollectRows(), on_hosts=False).stages
     # A run that fell back to another plan does not count.
     planned = [stage.index for stage in stages]
     usual = [run for run in runs[1:] if [each.index for each in run[2].by_stage] == planned]

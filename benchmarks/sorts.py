@@ -34,7 +34,8 @@ def main() -> None:
     with duckdb.connect(config={"threads": 2}) as con, minishark.connect() as session:
         con.execute(f"CREATE TABLE lineitem AS FROM '{arguments.lineitem}'")
         session.create_table("lineitem", arguments.lineitem, partition_by="l_orderkey")
-        options = session._runtime.planner.options  # noqa: SLF001 - to compare what it would not choose
+        planner = session._runtime.engine.planner  # noqa: SLF001 - to compare what it would not choose
+        options = planner.options
         print(f"{'query':<28} {'ranges':>8} {'one task':>8} {'DuckDB':>8}  ms")
         for keys in arguments.keys:
             for name, columns in COLUMNS.items():
@@ -44,7 +45,7 @@ def main() -> None:
                 )
                 figures = []
                 for values in (0, ONE_TASK):
-                    session._runtime.planner.options = replace(options, sort_values=values)  # noqa: SLF001
+                    planner.options = replace(options, sort_values=values)
                     frame = session.sql(f"{sql} /* {values} */")
                     figures.append(best_ms(frame.to_arrow, count))
                 figures.append(best_ms(lambda sql=sql: con.sql(sql).to_arrow_table(), count))

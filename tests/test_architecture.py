@@ -96,6 +96,9 @@ SIMULATION = "minishark.bench.simulation"
 SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
 """Public paths of modules of rooms, which only import names."""
 
+ENGINE_ATTRIBUTES_MAX = 28
+"""What sessions share; what each has of its own is in `minishark.session.scope`."""
+
 POSITIONAL_ARGUMENTS_MAX = 6
 POSITIONAL_FIELDS_MAX = 5
 EXCEPTIONS = Path(__file__).with_name("exceptions")
@@ -559,6 +562,74 @@ def test_no_call_has_a_row_of_positional_arguments(pytestconfig: pytest.Config) 
         if isinstance(node, ast.Call) and len(node.args) > POSITIONAL_ARGUMENTS_MAX
     )
     _check_exceptions("positional_arguments", found, pytestconfig)
+
+
+UNCOPIED = ("minishark.session", "minishark.query", "minishark.compiler")
+
+
+def _uncopied_modules() -> list[str]:
+    return [m for m in _modules("minishark") if any(_is_in(m, room) for room in UNCOPIED)]
+
+
+def test_what_sessions_share_is_never_copied() -> None:
+    """No object is copied whole and mended afterwards: constructors take what is shared."""
+    found = []
+    for module in _uncopied_modules():
+        found += [f"{module} imports {name}" for name in _imports(module) if _is_in(name, "copy")]
+        for node in _nodes(module):
+            match node:
+                case (
+                    ast.Attribute(attr="__dict__")
+                    | ast.Call(func=ast.Name(id="vars"), args=[ast.Name("self")])
+                ):
+                    found.append(f"{module}: {ast.unparse(node)}")
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="object"), attr="__new__")):
+                    found.append(f"{module}: {ast.unparse(node)}")
+    assert [] == found
+
+
+def _assigned(node: ast.AST) -> list[ast.expr]:
+    """What a statement assigns to."""
+    match node:
+        case ast.Assign(targets=targets):
+            found = targets
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            found = [target]
+        case _:
+            return []
+    parts = (each.elts if isinstance(each, ast.Tuple) else [each] for each in found)
+    return [item for each in parts for item in each]
+
+
+def test_attributes_are_assigned_where_they_belong(pytestconfig: pytest.Config) -> None:
+    """Not through another object, as in `self.planner.options = ...`; a place is `file:function`.
+
+    `self._shared` and the like is a part of the object itself.
+    """
+    found: Counter[str] = Counter()
+    for module in _uncopied_modules():
+        for place, node in _places(_tree(module)):
+            for target in _assigned(node):
+                match target:
+                    case ast.Attribute(value=ast.Attribute(attr=owner)):
+                        found[f"{_file(module)}:{place}"] += not owner.startswith("_")
+    _check_exceptions("reached_assignments", +found, pytestconfig)
+
+
+def test_the_engine_has_few_attributes() -> None:
+    """What one session has of its own is in its scope."""
+    engine = next(
+        node
+        for node in _nodes("minishark.session.engine")
+        if isinstance(node, ast.ClassDef) and node.name == "Engine"
+    )
+    names = {
+        target.attr
+        for node in ast.walk(engine)
+        for target in _assigned(node)
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+    }
+    assert len(names) <= ENGINE_ATTRIBUTES_MAX, sorted(names)
 
 
 def _keywords(node: ast.ClassDef, structs: set[str]) -> list[ast.keyword] | None:

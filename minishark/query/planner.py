@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -99,49 +100,52 @@ class QueryPlan:
         return shown(self.physical, self.stages, self.tables)
 
 
-@dataclass(slots=True)
-class PythonFunctions:
-    """The Python functions that statements may call; sessions over one engine share them."""
-
-    by_name: Mapping[str, ScalarFunction] = field(default_factory=dict)
-
-
 @dataclass(slots=True, kw_only=True)
-class QueryPlanner:
-    """Plans the queries of a session; safe to use from several threads."""
+class SharedPlanner:
+    """What the planners of all sessions share."""
 
-    planning: PlanningDatabase  # binds and optimizes statements
-    catalog: Catalog  # the tables in the cluster
     options: PlannerOptions  # the options of physical planning
     sources: SourceTables  # the tables that stand for sources
     # How many cores tasks have now, as nodes come and go: the options may count others.
     cores: Callable[[], int]
-    python: PythonFunctions = field(default_factory=PythonFunctions)
-    _plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    functions: Mapping[str, ScalarFunction] = field(default_factory=dict)  # of Python, by name
+    # Physical plans are only reused for the same logical plan, so all sessions share them.
+    plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def functions(self) -> Mapping[str, ScalarFunction]:
-        """The Python functions, by name."""
-        return self.python.by_name
+    def set_functions(self, functions: Mapping[str, ScalarFunction]) -> None:
+        """The Python functions that statements may call from now on."""
+        self.functions = functions
 
-    def over(self, planning: PlanningDatabase) -> QueryPlanner:
-        """The same, for a session with settings and temporary views of its own."""
-        # Physical plans are only reused for the same logical plan, so all sessions share them.
-        return QueryPlanner(
-            planning=planning,
-            catalog=self.catalog,
-            options=self.options,
-            sources=self.sources,
-            cores=self.cores,
-            python=self.python,
-            _plans=self._plans,
-            _lock=self._lock,
-        )
+    @contextlib.contextmanager
+    def planned_with(self, options: PlannerOptions) -> Iterator[None]:
+        """A block in which queries are planned with other options."""
+        before, self.options = self.options, options
+        try:
+            yield
+        finally:
+            self.options = before
+
+    def slots_now(self) -> PlannerOptions:
+        """The options, with the slots that there are now; whoever counts none goes on so."""
+        options, slots = self.options, self.cores()
+        if options.slots in (slots, UNLIMITED) or not slots:
+            return options
+        return replace(options, slots=slots)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlanner:
+    """Plans queries as a session sees names; safe to use from several threads."""
+
+    shared: SharedPlanner
+    planning: PlanningDatabase  # binds and optimizes statements
+    catalog: Catalog  # the tables in the cluster
 
     def seeing(self, catalog: Catalog) -> QueryPlanner:
-        """The same over another catalog, whose further tables the planning database knows."""
-        return replace(self, catalog=catalog, _plans=OrderedDict(), _lock=threading.Lock())
+        """The same over other tables, for queries that run once: their plans are not kept."""
+        shared = replace(self.shared, plans=OrderedDict(), lock=threading.Lock())
+        return replace(self, shared=shared, catalog=catalog)
 
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
@@ -150,15 +154,15 @@ class QueryPlanner:
         self._check_computed(found)
         if whole:
             plan = self.planning.whole(found.bound, "DuckDB did not accept a fragment of it")
-            named = self.sources.mentioned(_read_by(found.bound, plan))
+            named = self.shared.sources.mentioned(_read_by(found.bound, plan))
             return self._physical(LogicalQuery(found.bound, plan, named), sink, on_hosts=on_hosts)
         if not sink.distributes_files:
             return self._physical(found, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
-        key = (sql, self.planning.version, sink.options(self._options()), on_hosts)
-        with self._lock:
-            known = self._plans.get(key)
+        key = (sql, self.planning.version, sink.options(self.shared.slots_now()), on_hosts)
+        with self.shared.lock:
+            known = self.shared.plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().
         if known is not None and found.same_as(known):
             if self._is_stored(known):
@@ -169,10 +173,10 @@ class QueryPlanner:
         plan_ = known or self._physical(found, sink, on_hosts=on_hosts)
         if plan_.opened:
             return plan_
-        with self._lock:
-            self._plans[key] = plan_
-            if len(self._plans) > _CACHED_PLANS_MAX:
-                self._plans.popitem(last=False)
+        with self.shared.lock:
+            self.shared.plans[key] = plan_
+            if len(self.shared.plans) > _CACHED_PLANS_MAX:
+                self.shared.plans.popitem(last=False)
         return plan_
 
     def describe(self, sql: str, *, on_hosts: bool) -> QueryPlan:
@@ -196,9 +200,9 @@ class QueryPlanner:
         try:
             return self.planning.bind(sql, parsed)
         except QueryError as error:
-            if self.sources.refreshed(sql):
+            if self.shared.sources.refreshed(sql):
                 return self.planning.bind(sql)
-            raise QueryError(self.sources.told(str(error))) from error
+            raise QueryError(self.shared.sources.told(str(error))) from error
 
     def _over_sources(self, sql: str) -> LogicalQuery:
         """The plan over the current versions of the sources that a query names."""
@@ -206,8 +210,8 @@ class QueryPlanner:
             bound = self.bind(sql)
             plan = self.planning.plan(bound)
             names = _read_by(bound, plan)
-            before = self.sources.known(names)
-            sources = self.sources.mentioned(names) if before else {}
+            before = self.shared.sources.known(names)
+            sources = self.shared.sources.mentioned(names) if before else {}
             if sources == before:
                 break
             # A source has changed, and perhaps its columns.
@@ -215,7 +219,7 @@ class QueryPlanner:
 
     def _over_files(self, sql: str, bound: BoundStatement) -> LogicalQuery | None:
         """The plan over ranges of rows of the files that a query names, if there is one."""
-        rewritten = self.sources.rewritten(sql)
+        rewritten = self.shared.sources.rewritten(sql, self.planning)
         if rewritten is None:
             return None
         try:
@@ -226,7 +230,7 @@ class QueryPlanner:
         if other.schema != bound.schema or isinstance(plan.operator, Statement):
             return None
         files = {table.name.lower(): table for table in rewritten.tables}
-        return LogicalQuery(bound, plan, self.sources.known(_read_by(other, plan)) | files)
+        return LogicalQuery(bound, plan, self.shared.sources.known(_read_by(other, plan)) | files)
 
     def _check_computed(self, found: LogicalQuery) -> None:
         # The text names tables that the optimizer removes; the plan, those behind views.
@@ -245,7 +249,8 @@ class QueryPlanner:
         counts_all: bool = False,
     ) -> QueryPlan:
         bound = found.bound
-        options = self._options() if sink is None else sink.options(self._options())
+        options = self.shared.slots_now()
+        options = options if sink is None else sink.options(options)
         logical, read, sources = with_splits(
             found.plan, found.sources, options, counts_all=counts_all
         )
@@ -256,7 +261,7 @@ class QueryPlanner:
         for name in (*bound.tables, *logical.tables):
             if name not in tables and name.lower() not in found.sources:
                 tables.add(known.get(name))
-        python = self.functions.keys()
+        python = self.shared.functions.keys()
         calls_python = bool(python) and not python.isdisjoint(called_functions(logical))
         unknown = any(not p.reads_in_threads for table in read for p in table.partitions)
         if unknown or on_hosts or calls_python:
@@ -287,18 +292,12 @@ class QueryPlanner:
             opened=_opened(sources.values(), found.sources.values()),
         )
 
-    def _options(self) -> PlannerOptions:
-        """The options, with the slots that there are now; whoever counts none goes on so."""
-        options, slots = self.options, self.cores()
-        if options.slots in (slots, UNLIMITED) or not slots:
-            return options
-        return replace(options, slots=slots)
-
     # Whether a plan still holds
 
     def is_current(self, plan: QueryPlan) -> bool:
         """Whether the tables and sources that a plan reads are still those that it was made for."""
-        return self._is_stored(plan) and all(map(self.sources.is_current, plan.sources.values()))
+        is_current = self.shared.sources.is_current
+        return self._is_stored(plan) and all(map(is_current, plan.sources.values()))
 
     def _is_stored(self, plan: QueryPlan) -> bool:
         return all(
@@ -325,7 +324,7 @@ class QueryPlanner:
         plan = self.describe(sql, on_hosts=on_hosts)
         if plan.sources or self.planning.tells_time(sql):
             return None
-        functions = tuple(self.functions.values())
+        functions = tuple(self.shared.functions.values())
         for stage in plan.stages:
             called = functions_called(stage, functions)
             if stage.varies or any(function.volatile for function in called):

@@ -17,6 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
@@ -90,10 +91,15 @@ _MAY_NAME_FILES = re.compile("parquet|csv|tsv|json", re.IGNORECASE)
 
 _ARGUMENT = re.compile(r"(?:(\w+)\s*(?::=|=>|=)\s*)?(.*)", re.DOTALL)
 
-_Call: TypeAlias = tuple[str, tuple[tuple[str | None, str], ...]]
-"""A function, and the names and texts of its arguments."""
+_Settings: TypeAlias = tuple[str, ...]
+"""The statements that have changed settings of a session, which may say how files are read."""
 
-_Key = TypeVar("_Key", _Call, RemoteFiles)
+_Call: TypeAlias = tuple[_Settings, str, tuple[tuple[str | None, str], ...]]
+"""Settings, a function, and the names and texts of its arguments."""
+
+_RemoteKey: TypeAlias = tuple[_Settings, RemoteFiles]
+
+_Key = TypeVar("_Key", _Call, _RemoteKey)
 
 _FileKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 """A reader, patterns, and options."""
@@ -212,15 +218,15 @@ class HeldSource:
 class SourceTables:
     """The tables that stand for sources; safe to use from several threads."""
 
-    planning: PlanningDatabase  # DuckDB, which finds files and reads their schemas
+    planning: PlanningDatabase  # knows them as tables, finds files and reads their schemas
     storage: Storage  # how object stores are reached
     host_files: HostFiles  # what is here of their files
     functions: Mapping[str, ScanFunction] = field(default_factory=lambda: SCAN_FUNCTIONS)
     _current: dict[str, SourceTable] = field(default_factory=dict)  # by name in lower case
     _named: dict[str, str] = field(default_factory=dict)  # those of users, by name in lower case
-    _files: OrderedDict[_FileKey, str] = field(default_factory=OrderedDict)
+    _files: OrderedDict[tuple[_Settings, _FileKey], str] = field(default_factory=OrderedDict)
     _calls: OrderedDict[_Call, HeldSource] = field(default_factory=OrderedDict)
-    _remote: OrderedDict[RemoteFiles, HeldSource] = field(default_factory=OrderedDict)
+    _remote: OrderedDict[_RemoteKey, HeldSource] = field(default_factory=OrderedDict)
     # All handles, by the names of their tables; and those that views and macros need, by theirs.
     _handles: WeakValueDictionary[str, HeldSource] = field(default_factory=WeakValueDictionary)
     _defined: dict[str, tuple[HeldSource, ...]] = field(default_factory=dict)
@@ -346,23 +352,19 @@ class SourceTables:
         """Let queries read a source by a name that nobody else uses."""
         return self.add(f"{UNNAMED_SOURCE}{next(self._numbers)}", source)
 
-    def remote(self, files: RemoteFiles) -> str:
+    def remote(self, files: RemoteFiles, settings: _Settings) -> str:
         """The name of a table that stands for files of object stores.
 
         Raises:
             DataError: there are none, or they can't be read.
         """
-        known = self._known(self._remote, files)
+        known = self._known(self._remote, (settings, files))
         if known is not None:
             return known
-
-        def find() -> Sequence[StoredFile]:
-            return [file for pattern in files.patterns for file in self.list(pattern)]
-
-        source = FileSource(
-            name=files.name, reader=files.reader, find=find, options=dict(files.options), reach=self
+        source = self.reach(settings).source(
+            files.name, files.reader, files.patterns, dict(files.options)
         )
-        return self._remembered(self._remote, files, self.hold(source, files.sql))
+        return self._remembered(self._remote, (settings, files), self.hold(source, files.sql))
 
     def remove(self, name: str) -> None:
         with self._lock:
@@ -429,8 +431,12 @@ class SourceTables:
 
     # Calls of functions that DuckDB does not have
 
-    def with_calls(self, sql: str) -> str:
+    def with_calls(self, sql: str, planning: PlanningDatabase) -> str:
         """A text of SQL with tables in place of `SCAN_FUNCTIONS` and of files in object stores.
+
+        Args:
+            sql: the text.
+            planning: the connection of the session whose it is.
 
         Raises:
             OptionError: a function does not take its arguments.
@@ -439,47 +445,44 @@ class SourceTables:
         """
         text, last = "", 0
         for first, end, function, arguments in find_calls(sql, self.functions):
-            name = self._called(function, arguments)
+            name = self._called(function, arguments, planning)
             text += f"{sql[last:first]}{quote(name)}"
             last = end
-        return without_remote_files(text + sql[last:], self.remote)
+        remote = partial(self.remote, settings=planning.settings)
+        return without_remote_files(text + sql[last:], remote)
 
-    def _called(self, function: str, arguments: str) -> str:
+    def _called(self, function: str, arguments: str, planning: PlanningDatabase) -> str:
         """The table of a call; equal calls have the same one."""
         given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
         texts = [(found[1], found[2]) for found in given if found is not None]
-        key = (function, tuple(texts))
+        settings = planning.settings
+        key = (settings, function, tuple(texts))
         known = self._known(self._calls, key)
         if known is not None:
             return known
-        values = self.planning.constants([text for _, text in texts])
+        values = planning.constants([text for _, text in texts])
         pairs = [(name, value) for (name, _), value in zip(texts, values, strict=True)]
         unnamed = [value for name, value in pairs if name is None]
         named = {name.lower(): value for name, value in pairs if name is not None}
         try:
-            source = self.functions[function](self, *unnamed, **named)
+            source = self.functions[function](self.reach(settings), *unnamed, **named)
         except TypeError as error:
             raise OptionError(f"{function}: {error}") from error
         return self._remembered(self._calls, key, self.hold(source, f"{function}({arguments})"))
 
     # Files that queries name
 
-    def forget(self) -> None:
-        """Evict the tables of files: a setting changed that may say how files are read."""
-        with self._lock:
-            while self._files:
-                self._forget_oldest()
-
-    def rewritten(self, sql: str) -> Rewritten | None:
+    def rewritten(self, sql: str, planning: PlanningDatabase) -> Rewritten | None:
         """`sql` with files replaced by tables; None if there is nothing to replace.
 
-        Files whose parts might not add up to what DuckDB reads stay in the text.
+        Files whose parts might not add up to what DuckDB reads stay in the text. `planning` is the
+        connection of the session whose it is.
         """
         if not _MAY_NAME_FILES.search(sql):
             return None
         encoded, text, last, tables = sql.encode(), b"", 0, []
-        for reference in sorted(self._references(encoded), key=lambda found: found.first):
-            table = self._file_table(reference.key)
+        for reference in sorted(_references(encoded, planning), key=lambda found: found.first):
+            table = self._file_table(planning.settings, reference.key)
             if table is None:
                 continue
             tables.append(table)
@@ -488,31 +491,9 @@ class SourceTables:
             last = reference.last
         return Rewritten((text + encoded[last:]).decode(), tuple(tables)) if tables else None
 
-    def _references(self, sql: bytes) -> Iterator[_Reference]:
-        try:
-            tree = json.loads(self.planning.syntax(sql.decode()))
-        except (QueryError, json.JSONDecodeError):
-            return
-        expressions = _common_table_expressions(tree)
-        for node in _nodes(tree):
-            first, kind = node.get("query_location"), node.get("type")
-            if not isinstance(first, int) or kind not in ("BASE_TABLE", "TABLE_FUNCTION"):
-                continue
-            if node.get("sample"):
-                continue
-            if kind == "BASE_TABLE":
-                name = node["table_name"]
-                if name.lower() in expressions or self.planning.has_relation(name):
-                    continue
-                reference = _named_file(node, sql, first)
-            else:
-                reference = _called_reader(node, sql, first)
-            if reference is not None:
-                yield reference
-
-    def _file_table(self, key: _FileKey) -> SourceTable | None:
+    def _file_table(self, settings: _Settings, files: _FileKey) -> SourceTable | None:
         # One table per pattern: when new files match one, those of others stay valid.
-        reader, patterns, options = key
+        (reader, patterns, options), key = files, (settings, files)
         with self._lock:
             name = self._files.get(key)
             if name is not None:
@@ -521,13 +502,8 @@ class SourceTables:
             known = None if name is None else self.get(name)
             if known is not None:
                 return known
-            source = FileSource(
-                name=f"{reader}({', '.join(map(repr, patterns))})",
-                reader=reader,
-                find=lambda: [file for pattern in patterns for file in self.list(pattern)],
-                options=dict(options),
-                reach=self,
-            )
+            name = f"{reader}({', '.join(map(repr, patterns))})"
+            source = self.reach(settings).source(name, reader, patterns, dict(options))
             table = SourceTable(f"{UNNAMED_SOURCE}{next(self._numbers)}", source, source.resolve())
         except DataError:  # DuckDB says what it is, if the query is to read it
             return None
@@ -537,22 +513,39 @@ class SourceTables:
             self._files[key] = table.name
             self._put(table)
             if len(self._files) > _FILES_MAX:
-                self._forget_oldest()
+                _, oldest = self._files.popitem(last=False)
+                self._drop(oldest)
         return table
 
-    def _forget_oldest(self) -> None:
-        _, oldest = self._files.popitem(last=False)
-        self._drop(oldest)
+    def reach(self, settings: _Settings) -> FileReach:
+        """How the front end gets at files, by the settings of a session."""
+        return FileReach(self, settings)
 
-    # How the front end gets at files (`sources.files.Reach`)
+
+@dataclass(frozen=True, slots=True)
+class FileReach:
+    """How the front end gets at files (`sources.formats.Reach`)."""
+
+    tables: SourceTables
+    settings: _Settings  # with which it reads them
+
+    def source(
+        self, name: str, reader: str, patterns: Sequence[str], options: Mapping[str, str]
+    ) -> FileSource:
+        """The files that match patterns, as a source."""
+
+        def find() -> Sequence[StoredFile]:
+            return [file for pattern in patterns for file in self.list(pattern)]
+
+        return FileSource(name=name, reader=reader, find=find, options=options, reach=self)
 
     def list(self, pattern: str) -> Sequence[StoredFile]:
         if is_remote(pattern):
-            return list_files(pattern, self.storage.access())
+            return list_files(pattern, self.tables.storage.access())
         if Path(pattern).is_dir():
             return list_files(pattern)
         try:
-            paths = self.planning.glob(pattern)
+            paths = self.tables.planning.glob(pattern)
         except QueryError as error:
             raise DataError(str(error)) from error
         if not paths:
@@ -560,12 +553,12 @@ class SourceTables:
         return [stat_file(str(Path(path).absolute())) for path in paths]
 
     def connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        return self.planning.reading()
+        return self.tables.planning.reading(self.settings)
 
     def held(
         self, files: Sequence[StoredFile], parts: Sequence[FilePart]
     ) -> AbstractContextManager[Sequence[str]]:
-        return self.host_files.held(files, parts, self.storage.access())
+        return self.tables.host_files.held(files, parts, self.tables.storage.access())
 
 
 class SourcesOfStatement:
@@ -770,6 +763,29 @@ def _table(
 ) -> tuple[Table, int]:
     splits = source.snapshot.splits(pushed, options.partitions)
     return source.table(pushed, splits, name, options.partitions), len(splits)
+
+
+def _references(sql: bytes, planning: PlanningDatabase) -> Iterator[_Reference]:
+    try:
+        tree = json.loads(planning.syntax(sql.decode()))
+    except (QueryError, json.JSONDecodeError):
+        return
+    expressions = _common_table_expressions(tree)
+    for node in _nodes(tree):
+        first, kind = node.get("query_location"), node.get("type")
+        if not isinstance(first, int) or kind not in ("BASE_TABLE", "TABLE_FUNCTION"):
+            continue
+        if node.get("sample"):
+            continue
+        if kind == "BASE_TABLE":
+            name = node["table_name"]
+            if name.lower() in expressions or planning.has_relation(name):
+                continue
+            reference = _named_file(node, sql, first)
+        else:
+            reference = _called_reader(node, sql, first)
+        if reference is not None:
+            yield reference
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -233,7 +233,7 @@ class SessionCatalog(CamelCase):
 
         Queries that need them read or compute them again.
         """
-        with self.runtime.engine.up_to_date():
+        with self.runtime.up_to_date():
             for table in self.runtime.engine.cached:
                 self.runtime.engine.cached.forget(table.name)
             if self.runtime.warehouse is not None:
@@ -313,7 +313,7 @@ class SessionCatalog(CamelCase):
         found = self.session.sql(
             "SELECT DISTINCT lower(function_name) FROM duckdb_functions() ORDER BY ALL"
         )
-        names = {*(row[0] for row in found.collect()), *self.runtime.planner.functions}
+        names = {*(row[0] for row in found.collect()), *self.runtime.engine.planner.functions}
         return sorted(fnmatch.filter(names, pattern) if pattern else names)
 
     def function_exists(self, name: str) -> bool:

@@ -12,6 +12,7 @@ import inspect
 import numbers
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -122,7 +123,10 @@ def connect(
 
     def begin(on: Cluster) -> Session:
         imported("minishark.session.session")
-        from minishark.session.session import Session  # noqa: PLC0415 - slow to import
+        from minishark.session.engine import Engine  # noqa: PLC0415 - slow to import
+        from minishark.session.group import SessionGroup  # noqa: PLC0415
+        from minishark.session.scope import Scope  # noqa: PLC0415
+        from minishark.session.session import Session  # noqa: PLC0415
 
         planner = planner_options(
             on,
@@ -131,18 +135,10 @@ def connect(
             task_threads=task_threads,
             disabled=disabled_optimizations,
         )
-        return Session(
-            on,
-            planner,
-            placement,
-            probe_ratio,
-            event_log,
-            storage=storage,
-            warehouse=warehouse,
-            progress=progress,
-            prints=prints,
-            limits=limits,
-        )
+        placing = partial(on.placement, placement, probe_ratio)
+        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints)
+        group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
+        return Session(group, Scope(engine), progress=progress, owns=True)
 
     disk = None if query_disk_limit is None else parse_size(query_disk_limit)
     limits = Limits(

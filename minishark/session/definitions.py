@@ -23,6 +23,7 @@ from minishark.errors import (
 )
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
+from minishark.session.scope import Scope
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
@@ -34,9 +35,12 @@ _VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
 class Definitions:
     """The definitions and settings of a session."""
 
-    engine: Engine  # runs statements, and has the environment
+    engine: Engine  # knows those of all sessions
+    scope: Scope  # has the session's own
     named: NamedTables  # the tables, whose names views can't have
     views: dict[str, DataFrame] = field(default_factory=dict)  # by name in lower case
+    # What the session's own definitions need, by their names in lower case.
+    _held: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def define(self, sql: str, *, own: bool = False, view: str = "") -> None:
         """Run a definition (of a view, macro, type ...), for all later statements.
@@ -47,90 +51,100 @@ class Definitions:
             view: the view that it creates, replaces or drops.
         """
         self._define(sql, own=own, view=view)
-        self.engine.sources.keep(view or sql, sql)
+        if own:
+            self._held[(view or sql).lower()] = self.engine.sources.handles(sql)
+        else:
+            self.engine.sources.keep(view or sql, sql)
 
     def _define(self, sql: str, *, own: bool, view: str) -> None:
-        engine = self.engine
-        with engine.up_to_date():
-            if engine.scratch.is_elsewhere:
+        scope = self.scope
+        with self.engine.up_to_date(scope):
+            if scope.scratch.is_elsewhere:
                 self.named.run_in_scratch(sql)
                 return
             try:
-                engine.planning.define(sql, own=own)
+                scope.planning.define(sql, own=own)
             except QueryError:
                 # It may name what only the scratch database has: then it is defined there only.
-                if not engine.scratch.has_own:
+                if not scope.scratch.has_own:
                     raise
-                engine.scratch.define(sql, alone=True)
+                scope.scratch.define(sql, alone=True)
                 return
             self.views.pop(view.lower(), None)
-            engine.scratch.define(sql, own=own, view=view)
-            engine.add_definition(sql, own=own)
+            scope.scratch.define(sql, own=own, view=view)
+            (scope.define if own else self.engine.add_definition)(sql)
 
     def set(self, sql: str) -> None:
-        with self.engine.up_to_date():
+        with self.engine.up_to_date(self.scope):
             local = session_setting(sql)
-            if local is None and not self.engine.is_root:
-                raise UnsupportedError(
-                    "SET GLOBAL would change the settings of other sessions: write SET without it."
-                )
+            if local is None:
+                self._set_for_all(sql)
+                return
             try:
-                self.engine.add_setting(local or sql)
+                self.scope.change_setting(local)
             except QueryError as error:
-                if not self.engine.is_root or "cannot be set locally" not in str(error):
+                if self.scope.is_apart or "cannot be set locally" not in str(error):
                     raise
-                self.engine.add_setting(sql)
+                self._set_for_all(sql)
+
+    def _set_for_all(self, sql: str) -> None:
+        if self.scope.is_apart:
+            raise UnsupportedError(
+                "SET GLOBAL would change the settings of other sessions: write SET without it."
+            )
+        self.engine.change_setting(sql, self.scope)
 
     def set_variable(self, sql: str) -> None:
         """Run a SET VARIABLE, whose value may come from a query."""
-        with self.engine.up_to_date():
-            known = self._evaluated(sql, self.engine.scratch.set_variable)
-            self.engine.planning.define(known, own=not self.engine.is_root)
-            self.engine.note_setting(known)
+        with self.engine.up_to_date(self.scope):
+            self.scope.planning.change_setting(
+                self._evaluated(sql, self.scope.scratch.set_variable)
+            )
 
     def create_enum(self, sql: str) -> None:
-        with self.engine.up_to_date():
-            known = self._evaluated(sql, self.engine.scratch.create_enum)
-            self.engine.planning.define(known)
-            self.engine.add_definition(known, own=False)
+        with self.engine.up_to_date(self.scope):
+            known = self._evaluated(sql, self.scope.scratch.create_enum)
+            self.scope.planning.define(known)
+            self.engine.add_definition(known)
 
     def _evaluated(self, sql: str, run: Callable[[str], str]) -> str:
         """The statement with the value of its query, which may read promised tables."""
-        engine, found = self.engine, _VALUE.search(sql)
+        scope, found = self.scope, _VALUE.search(sql)
         if found is not None:  # as a SELECT, in which views are seen through
-            engine.compute(engine.planning.tables_in(f"SELECT {sql[found.end() :]}"))
+            named = scope.planning.tables_in(f"SELECT {sql[found.end() :]}")
+            self.engine.compute(named, scope)
         return run(sql)
 
     # Views
 
     def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
-        self.engine.check_open()
+        self.engine.check_open(self.scope)
         if name.lower() in (table.lower() for table in self.named.names):
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
-        if self.engine.planning.has_view(name):
+        if self.scope.planning.has_view(name):
             if not replace:
                 raise AlreadyExistsError(f"There is a view called {name!r} already.")
             if re.search(rf"\b{re.escape(name)}\b", frame.sql(), re.IGNORECASE):
                 raise CatalogError(f"The view {name!r} would read itself; use table({name!r}).")
             self.drop_view(name)
-        own = not self.engine.is_root
+        own = self.scope.is_apart
         self.define(
             f"CREATE {'TEMP ' * own}VIEW {ident(name)} AS {frame.sql()}", own=own, view=name
         )
         self.views[name.lower()] = frame
 
     def drop_view(self, name: str) -> bool:
-        if not self.engine.planning.has_view(name):
+        if not self.scope.planning.has_view(name):
             return False
-        own = self.engine.planning.has_own(name)
+        own = self.scope.planning.has_own(name)
         self.define(f"DROP VIEW {ident(name)}", own=own, view=name)
         return True
 
     # Python functions
 
     def register_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        engine, name = self.engine.root, function.name
-        engine.check_open()
+        engine, name = self.engine, function.name
+        engine.check_open(self.scope)
         if name in engine.planner.functions:
             self.remove_function(name)
         elif engine.planning.has_function(name):
@@ -141,12 +155,12 @@ class Definitions:
         engine.set_functions({**engine.planner.functions, name: function})
 
     def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
-        if self.engine.root.planner.functions.get(function.name) != function:
+        if self.engine.planner.functions.get(function.name) != function:
             self.register_function(function, fn)
 
     def remove_function(self, name: str) -> None:
-        engine = self.engine.root
-        engine.check_open()
+        engine = self.engine
+        engine.check_open(self.scope)
         if name not in engine.planner.functions:
             raise OptionError(f"There is no registered function {name!r}.")
         engine.set_functions({n: f for n, f in engine.planner.functions.items() if n != name})

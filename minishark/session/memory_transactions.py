@@ -24,6 +24,7 @@ from minishark.tables.deltas import changed_files
 
 if TYPE_CHECKING:
     from minishark.session.engine import Engine
+    from minishark.session.scope import Scope
 
 NOT_IN_TRANSACTION = (
     "A transaction over tables in memory takes queries, and INSERT, UPDATE, DELETE, MERGE and "
@@ -129,19 +130,22 @@ class MemoryTransaction:
         self.engine.tables.sweep()
 
     def _end(self) -> None:
-        engine = self.engine
-        engine.planner.catalog = engine.tables.catalog
-        engine.cluster.remove_folder(self.folder)
+        self.engine.cluster.remove_folder(self.folder)
 
 
-def begin(engine: Engine) -> MemoryTransaction:
-    """A transaction of the engine's session, whose queries read what there is now."""
+def in_memory(scope: Scope) -> MemoryTransaction | None:
+    """A session's transaction, if it is over tables in memory."""
+    store = scope.transaction.store
+    return store if isinstance(store, MemoryTransaction) else None
+
+
+def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
+    """A transaction of a session, whose queries read what there is now."""
     folder = engine.cluster.folder(f"transactions/{next(_numbers)}")
-    with engine.up_to_date():
+    with engine.up_to_date(scope):
         engine.cluster.make_folder(folder)
         tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]
         view = CatalogView(engine.tables.catalog, tables)
-        engine.planner.catalog = view
         return MemoryTransaction(engine, view, folder)
 
 

@@ -31,12 +31,13 @@ from minishark.catalog import ROW_NUMBER, CatalogView, ColumnStatistics, Table
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.dataframe.literals import literal
-from minishark.errors import QueryError, UnsupportedError
+from minishark.errors import PartitionsLostError, QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
-from minishark.session.memory_transactions import AddedRows, measured, with_rows
+from minishark.session.memory_transactions import AddedRows, in_memory, measured, with_rows
+from minishark.session.scope import Scope
 from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
 from minishark.tables.attempts import attempted
 from minishark.tables.changed_statistics import joined_statistics
@@ -56,6 +57,7 @@ class MemoryWrites:
     """Runs statements that change rows of tables in memory; the caller lets one write at a time."""
 
     engine: Engine
+    scope: Scope
 
     def run(self, sql: str, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
@@ -69,18 +71,19 @@ class MemoryWrites:
                     return self._changed(sql, table)
             return None
 
-        is_alone = engine.memory_transaction is None
-        return attempted(
-            lambda: self._table(target.name), change, engine.restore, is_alone=is_alone
-        )
+        def restore(lost: PartitionsLostError) -> None:
+            engine.restore(lost, self.scope)
+
+        is_alone = in_memory(self.scope) is None
+        return attempted(lambda: self._table(target.name), change, restore, is_alone=is_alone)
 
     def _table(self, name: str) -> Table | None:
         """The table that a statement changes; None if its rows are not in the cluster alone."""
         engine = self.engine
-        if engine.scratch.must_keep(name):
+        if self.scope.scratch.must_keep(name):
             return None
-        with engine.up_to_date():
-            table = engine.planner.catalog.find(name)
+        with engine.up_to_date(self.scope):
+            table = self.scope.catalog.find(name)
         return table if table is not None and table.is_computed else None
 
     # INSERT
@@ -89,7 +92,7 @@ class MemoryWrites:
         engine = self.engine
         insert, given = sql, None
         shell = _shell(table)
-        if not engine.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
+        if not self.scope.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
             try:
                 change = dml.parse_change(sql, returning=True, on_conflict=True)
                 assert isinstance(change, dml.Insert), "it begins like an INSERT"
@@ -105,12 +108,12 @@ class MemoryWrites:
                             return answer
                 if given is None:
                     query = f"{change.ctes}{change.query}"
-                    given, _ = engine.run(query, CollectRows(lossless=True), told=sql)
+                    given, _ = engine.run(query, CollectRows(lossless=True), self.scope, told=sql)
             except (UnsupportedError, QueryError):
                 return None  # DuckDB says what is wrong, or knows what minishark does not
             insert = dml.of_rows(change, quote(ROWS))
         return self._published(
-            table, lambda stored: engine.scratch.insert(insert, shell, given, stored), None
+            table, lambda stored: self.scope.scratch.insert(insert, shell, given, stored), None
         )
 
     def _selected(
@@ -121,17 +124,17 @@ class MemoryWrites:
         None if its columns are to be filled otherwise than by a query.
         """
         engine = self.engine
-        defaults = engine.scratch.constraints(shell).defaults
-        if any(map(engine.planning.varies, defaults.values())):
+        defaults = self.scope.scratch.constraints(shell).defaults
+        if any(map(self.scope.planning.varies, defaults.values())):
             return None
-        bound = engine.planning.bind(f"{change.ctes}{change.query}").schema
+        bound = self.scope.planning.bind(f"{change.ctes}{change.query}").schema
         names = [column.name for column in bound]
         typed = f"{change.ctes}{change.query}"
         if change.by_name or change.columns or [c.type for c in bound] != [*shell.types]:
             target = dml.Target(table.name, table.schema)
             typed = dml.inserted(change, target, names, defaults)
         sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
-        return engine.run(typed, sink, told=sql)[0]
+        return engine.run(typed, sink, self.scope, told=sql)[0]
 
     def _joined(
         self, table: Table, shell: Shell, added: Table, change: dml.Insert
@@ -146,10 +149,10 @@ class MemoryWrites:
             wrong = self._wrong_rows(table, shell, added)
             if wrong is not None:
                 insert = dml.of_rows(dml.all_columns(change), quote(ROWS))
-                made = engine.scratch.insert(insert, shell, wrong)
+                made = self.scope.scratch.insert(insert, shell, wrong)
                 for keys in made.keys:
                     stored = self._holders(table, keys)
-                    engine.scratch.insert(insert, shell, wrong, stored)
+                    self.scope.scratch.insert(insert, shell, wrong, stored)
                 engine.tables.retire(files)
                 return None
             new = engine.tables.deltas.with_partitions(table, added)
@@ -165,7 +168,7 @@ class MemoryWrites:
     def _wrong_rows(self, table: Table, shell: Shell, added: Table) -> pa.Table | None:
         """Some rows that break a constraint, of those that tasks have stored to be added."""
         engine = self.engine
-        said = engine.scratch.constraints(shell)
+        said = self.scope.scratch.constraints(shell)
         new = replace(added, name=f"{NUMBERED}new_{table.folder}")
         rows = quote(new.name)
         wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in said.checks]
@@ -177,12 +180,14 @@ class MemoryWrites:
                 f"FROM {rows} SEMI JOIN (SELECT {names} {twice}) USING ({names}) LIMIT 2",
                 f"FROM {rows} SEMI JOIN {quote(table.name)} USING ({names}) LIMIT 1",
             ]
-        view = engine.seeing(CatalogView(engine.planner.catalog, [new]))
+        view = CatalogView(self.scope.catalog, [new])
         engine.planning.put_table(new)
         try:
             for each in wrong:
                 told = f"constraints of {table.name}"
-                found, _ = view.run(each, CollectRows(lossless=True), told=told)
+                found, _ = engine.run(
+                    each, CollectRows(lossless=True), self.scope, catalog=view, told=told
+                )
                 if found.num_rows:
                     return found
             return None
@@ -246,12 +251,14 @@ class MemoryWrites:
         told = f"keys of {table.name}"
         # Mostly there is none: other columns need not be read, nor rows be numbered.
         some = f"SELECT t.{quote(columns[0].name)} FROM {quote(table.name)} AS t {wanted} LIMIT 1"
-        if not self.engine.run(some, CollectRows(), told=told)[0].num_rows:
+        if not self.engine.run(some, CollectRows(), self.scope, told=told)[0].num_rows:
             return values.slice(0, 0)
         numbered = self.engine.tables.numbered(table)
-        view = self.engine.seeing(CatalogView(self.engine.planner.catalog, [numbered]))
+        view = CatalogView(self.scope.catalog, [numbered])
         whole = f"SELECT t.* FROM {quote(numbered.name)} AS t {wanted}"
-        return view.run(whole, CollectRows(lossless=True), told=told)[0]
+        return self.engine.run(
+            whole, CollectRows(lossless=True), self.scope, catalog=view, told=told
+        )[0]
 
     # DELETE, UPDATE, MERGE
 
@@ -260,13 +267,13 @@ class MemoryWrites:
             change = dml.parse_change(sql, returning=True)
         except UnsupportedError:
             return None
-        if dml.mentions(sql, table.name) > 1 or self.engine.planning.names_definition(sql):
+        if dml.mentions(sql, table.name) > 1 or self.scope.planning.names_definition(sql):
             return None  # it may read the table besides, of which not all rows would be there
         if isinstance(change, dml.Delete) and not change.returning:
             return self._deleted(sql, change, table)
         if isinstance(change, dml.Merge) and change.changes_alone:
             return None  # any row may change
-        if self.engine.planning.varies(dml.search_of(change)):
+        if self.scope.planning.varies(dml.search_of(change)):
             return None  # another search would find other rows
         found = self._found(sql, change, table, "*")
         if found is None:
@@ -275,7 +282,7 @@ class MemoryWrites:
 
         def run(rows: pa.Table | None) -> MadeRows:
             assert rows is not None, "there are some, or none, but that is known"
-            return self.engine.scratch.change_some(sql, shell, rows, is_alone=is_alone)
+            return self.scope.scratch.change_some(sql, shell, rows, is_alone=is_alone)
 
         return self._published(table, run, found)
 
@@ -293,10 +300,12 @@ class MemoryWrites:
         """The rows that a statement may change, with their numbers; None if it does not plan."""
         engine = self.engine
         numbered = engine.tables.numbered(table)
-        view = engine.seeing(CatalogView(engine.planner.catalog, [numbered]))
+        view = CatalogView(self.scope.catalog, [numbered])
         search = dml.concerned(change, quote(numbered.name), columns)
         try:
-            return view.run(search, CollectRows(lossless=True), told=sql)[0]
+            return engine.run(
+                search, CollectRows(lossless=True), self.scope, catalog=view, told=sql
+            )[0]
         except (UnsupportedError, QueryError):
             return None
 
@@ -316,15 +325,16 @@ class MemoryWrites:
             new = with_rows(self.engine, new, rows)
         if new is not table:
             # Another transaction may add rows with the same keys: both can't be committed.
-            is_alone = len(deleted) > 0 or bool(self.engine.scratch.keys_of(table.name))
+            is_alone = len(deleted) > 0 or bool(self.scope.scratch.keys_of(table.name))
             self._next(table, new, None if is_alone else rows)
 
     def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
         """Let the next statements see a version; `added` if it only has more rows."""
         engine = self.engine
         new = measured(engine.tables.merged(new), new, None)
-        if engine.memory_transaction is not None:
-            engine.memory_transaction.change(old, new, added)
+        open_ = in_memory(self.scope)
+        if open_ is not None:
+            open_.change(old, new, added)
         else:
             engine.tables.changed((old, new))
             engine.merger.look(old.name)

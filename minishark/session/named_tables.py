@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -20,9 +22,11 @@ from minishark.dataframe.partitioned import kept
 from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
-from minishark.session.memory_transactions import NOT_IN_TRANSACTION
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION, in_memory
 from minishark.session.memory_writes import MemoryWrites
+from minishark.session.scope import Scope
 from minishark.sources.contract import Source
+from minishark.sources.files import NamedFiles
 from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
@@ -43,22 +47,23 @@ class NamedTables:
     """The tables that users name."""
 
     engine: Engine  # stores them, and runs statements
+    scope: Scope  # what names mean, and what is changed but not committed
 
     def _refuse_in_transaction(self) -> None:
-        if self.engine.memory_transaction is not None:
+        if in_memory(self.scope) is not None:
             raise UnsupportedError(NOT_IN_TRANSACTION)
 
     @property
     def names(self) -> list[str]:
         engine = self.engine
-        names = [*engine.loaded_tables, *engine.scratch.own_tables, *engine.sources.names]
+        names = [*engine.loaded_tables, *self.scope.scratch.own_tables, *engine.sources.names]
         return sorted(name for name in names if not name.startswith(HIDDEN))
 
     def add_source(self, name: str, source: Source, *, replace: bool) -> None:
         """Let queries read a source by a name."""
-        with self.engine.up_to_date():
+        with self.engine.up_to_date(self.scope):
             if name not in self.engine.sources or not replace:
-                self._check_new(name, replace=False)
+                self.check_new(name, replace=False)
             self.engine.sources.add(name, source)
 
     def create(
@@ -70,33 +75,45 @@ class NamedTables:
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        engine = self.engine
+        engine, scope = self.engine, self.scope
         self._refuse_in_transaction()
-        with engine.up_to_date():
+        with engine.up_to_date(scope):
             if isinstance(data, DataFrame) and not data.is_local():
                 layout = kept(query_of(data), layout)
                 self.store_query(name, data.sql(), layout, replace=replace)
                 return
-            self._check_new(name, replace=replace)
+            self.check_new(name, replace=replace)
             if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(
                 map(str, data.types)
             ):
                 columns = zip(data.columns, map(str, data.types), strict=True)
-                engine.scratch.put(name, columns, arrow_table(data))
+                scope.scratch.put(name, columns, arrow_table(data))
                 engine.warn(
                     f"Table {name} stays in the front end, as Arrow lacks types of its columns."
                 )
                 return
             check_layout(layout)
+            if isinstance(data, str | Path):
+                data = NamedFiles(data, engine.sources.reach(scope.settings))
             with engine.tables.folder() as folder:
-                table = engine.tables.build(name, folder, data, layout, on_progress=on_progress)
+                table = engine.tables.build(
+                    name,
+                    folder,
+                    data,
+                    layout,
+                    on_progress=on_progress,
+                    observed=partial(engine.observed, scope=scope, kind="load"),
+                )
                 self._publish(table, replace=replace)
 
-    def _check_new(self, name: str, *, replace: bool) -> None:
+    def check_new(self, name: str, *, replace: bool) -> None:
+        """Raise CatalogError if there is something else of that name."""
         self.engine.tables.check_new(name, replace=replace)
+        if self.scope.planning.has_view(name):
+            raise CatalogError(f"There is a view called {name!r}; drop it first.")
         if name in self.engine.sources:
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
-        if not replace and name.lower() in self.engine.scratch.own_tables:
+        if not replace and name.lower() in self.scope.scratch.own_tables:
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )
@@ -106,34 +123,34 @@ class NamedTables:
         # must not replace this one.
         with self.engine.loading:
             self.engine.tables.publish(table, replace=replace)
-            self.engine.scratch.drop(table.name)
+            self.scope.scratch.drop(table.name)
 
     def store_query(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
         """Store the rows of a query as a table, without bringing them to the front end."""
         tables = self.engine.tables
         self._refuse_in_transaction()
-        bound = self.engine.planning.bind(sql).schema
+        bound = self.scope.planning.bind(sql).schema
         schema = stored_schema(table_schema(bound))
         check_layout(layout)
-        self._check_new(name, replace=replace)
+        self.check_new(name, replace=replace)
         keys = named_columns(name, layout.partition_by, [column.name for column in schema])
         layout = dataclasses.replace(layout, partition_by=keys)
         with tables.folder() as folder:
             sink = StoreAsTable(
                 tables=tables, name=name, schema=schema, folder=folder, layout=layout
             )
-            table, _ = self.engine.run(as_stored(sql, bound), sink)
+            table, _ = self.engine.run(as_stored(sql, bound), sink, self.scope)
             self._publish(table, replace=replace)
 
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
         engine = self.engine
-        engine.check_open()
+        engine.check_open(self.scope)
         self._refuse_in_transaction()
         if name in engine.sources:
             engine.sources.remove(name)
             return
         with engine.loading:  # or another thread, loading its last change, would create it again
-            here = engine.scratch.drop(name)
+            here = self.scope.scratch.drop(name)
             if name in engine.tables.catalog:
                 engine.tables.drop(name)
                 return
@@ -145,31 +162,31 @@ class NamedTables:
 
     def is_named(self, target: Target) -> bool:
         """Whether a statement that writes there changes one of these tables."""
-        return target.is_main and (len(target.path) > 1 or not self.engine.scratch.is_elsewhere)
+        return target.is_main and (len(target.path) > 1 or not self.scope.scratch.is_elsewhere)
 
     def write(self, sql: str, target: Target | None) -> pa.Table:
         # The cluster loads the changes before the next query.
-        engine = self.engine
-        engine.check_open()
+        engine, scope = self.engine, self.scope
+        engine.check_open(scope)
         if target is not None and not self.is_named(target):
             return self.run_in_scratch(sql)
         if target is not None and target.name in engine.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
         # Names may mean others than on the cluster.
-        is_here = engine.scratch.is_elsewhere or engine.scratch.names_temporary(sql)
+        is_here = scope.scratch.is_elsewhere or scope.scratch.names_temporary(sql)
         with engine.writing:
             if target is not None and not is_here:
-                answer = MemoryWrites(engine).run(sql, target)
+                answer = MemoryWrites(engine, scope).run(sql, target)
                 if answer is not None:
                     return answer
             self._refuse_in_transaction()
-            engine.compute(engine.planning.tables_in(sql))
-            return engine.scratch.write(sql, target)
+            engine.compute(scope.planning.tables_in(sql), scope)
+            return scope.scratch.write(sql, target)
 
     def run_in_scratch(self, sql: str) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ..."""
-        engine = self.engine
+        engine, scope = self.engine, self.scope
         self._refuse_in_transaction()
-        with engine.up_to_date():
-            engine.compute(engine.planning.tables_in(sql))
-            return engine.scratch.run(sql)
+        with engine.up_to_date(scope):
+            engine.compute(scope.planning.tables_in(sql), scope)
+            return scope.scratch.run(sql)

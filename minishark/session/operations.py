@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from minishark.dataframe.runtime import latest_session
 from minishark.errors import OptionError
-from minishark.session.engine import TAGS
 
 if TYPE_CHECKING:
     from typing import Self
@@ -45,19 +44,21 @@ class Operations:
         """
         if not tag or "," in tag:
             raise OptionError("A tag is a text that is not empty, without commas.")
-        TAGS.set(TAGS.get() | {tag})
+        scope = self._runtime.scope
+        scope.set_tags(scope.tags | {tag})
 
     def remove_tag(self, tag: str) -> None:
         """Give a tag to later statements no more."""
-        TAGS.set(TAGS.get() - {tag})
+        scope = self._runtime.scope
+        scope.set_tags(scope.tags - {tag})
 
     def get_tags(self) -> set[str]:
         """The tags of what this thread runs."""
-        return set(TAGS.get())
+        return set(self._runtime.scope.tags)
 
     def clear_tags(self) -> None:
         """Give no tags to later statements."""
-        TAGS.set(frozenset())
+        self._runtime.scope.set_tags(frozenset())
 
     def interrupt_all(self) -> list[str]:
         """Cancel this session's queries that run now; their numbers."""
@@ -73,5 +74,5 @@ class Operations:
         return [op_id] if op_id.isdecimal() and engine.cancel(int(op_id)) else []
 
     def _interrupted(self, tag: str | None) -> list[str]:
-        engine = self._runtime.engine
-        return [str(number) for number in engine.tagged(tag) if engine.cancel(number)]
+        engine, scope = self._runtime.engine, self._runtime.scope
+        return [str(number) for number in scope.tagged(tag) if engine.cancel(number)]

@@ -25,8 +25,8 @@ class TaskPrints:
     What is printed faster than it can be shown is left out, and counted.
     """
 
-    def __init__(self) -> None:
-        self.are_shown = True
+    def __init__(self, *, are_shown: bool = True) -> None:
+        self.are_shown = are_shown
         self._changed = threading.Condition()
         self._waiting: deque[str] = deque()
         self._left_out = 0

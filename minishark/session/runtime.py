@@ -16,13 +16,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from minishark.catalog import Partition
-from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
 from minishark.cluster.status import NodeState, node_states
 from minishark.cluster.wire import own_versions
 from minishark.dataframe import Cancellation, DataFrame
@@ -38,103 +36,98 @@ from minishark.expressions import Schema, quote_text
 from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
-from minishark.query.planner import TablesPromisedError
-from minishark.query.progress import ProgressHandler
+from minishark.query.planner import QueryPlanner, TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
-from minishark.query.run import working_folder
-from minishark.query.sinks import ApplyFunction, CollectRows, Layout, StreamRows
+from minishark.query.sinks import ApplyFunction, CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
-from minishark.session.engine import Engine
+from minishark.session.engine import Engine, Result
 from minishark.session.file_writer import FileWriter
 from minishark.session.named_tables import NamedTables
-from minishark.session.prints import CallPrints
 from minishark.session.progress import progress_for_people
+from minishark.session.scope import Scope
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
-from minishark.tasks.files import Files
 from minishark.tasks.items import Items
-from minishark.tasks.pool import CallPool
 from minishark.tasks.verbs import Calls
-from minishark.worker.prints import PRINTS_FOLDER
 from minishark.worker.protocol import TaskFunction
 
 if TYPE_CHECKING:
     from minishark.session.warehouse import Warehouse
+    from minishark.session.warehouse_tables import SharedWarehouse
 
 
 class Runtime:
     """What DataFrames need (`minishark.dataframe.Runtime`); safe to use from several threads."""
 
-    def __init__(self, engine: Engine, calls: Calls | None = None) -> None:
-        """Over an engine; with the calls of the root's runtime if it is a child's."""
-        cluster = engine.cluster
-        self.engine = engine
-        self.named = NamedTables(self.engine)
-        self.definitions = Definitions(self.engine, self.named)
-        self.files = FileWriter(self.engine)
-        self.cluster, self.tables = self.engine.cluster, self.engine.tables
-        self.planning, self.planner = self.engine.planning, self.engine.planner
-        self.scratch = self.engine.scratch
+    def __init__(
+        self,
+        engine: Engine,
+        scope: Scope,
+        calls: Calls,
+        *,
+        owner: Callable[[], Any],
+        progress: bool | None = None,
+        warehouse: SharedWarehouse | None = None,
+    ) -> None:
+        """For a session.
+
+        Args:
+            engine: what it shares with others.
+            scope: what it has of its own.
+            calls: runs its functions.
+            owner: gives it, unless it is gone: it holds the runtime.
+            progress: whether to show it; None in an interactive Python.
+            warehouse: its named schemas and durable tables, if it has such.
+        """
+        self.engine, self.scope, self.calls = engine, scope, calls
+        self.owner, self.progress = owner, progress
+        self.cluster, self.tables = engine.cluster, engine.tables
+        self.planning, self.scratch = scope.planning, scope.scratch
+        self.named = NamedTables(engine, scope)
+        self.definitions = Definitions(engine, scope, self.named)
+        self.files = FileWriter(engine, scope)
         self.create_view = self.definitions.create_view
         self.has_files = self.files.has_files
         self.register_function = self.definitions.register_function
         self.offer_function = self.definitions.offer_function
         self.remove_function = self.definitions.remove_function
-        self.calls = calls or self._calls(cluster)
-        self.owner: Callable[[], Any] = lambda: None  # weak, as the session holds the runtime
-        self.progress: bool | None = None  # whether to show it; None in an interactive Python
-        self.warehouse: Warehouse | None = None
+        self.register_progress_handler = scope.register_progress_handler
+        self.remove_progress_handler = scope.remove_progress_handler
+        self.warehouse = None if warehouse is None else self._warehouse(warehouse)
+
+    def _warehouse(self, shared: SharedWarehouse) -> Warehouse:
+        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
+        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
+        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
+
+        tables = WarehouseTables(
+            engine=self.engine, scope=self.scope, named=self.named, shared=shared
+        )
+        self.scope.before_statements = tables.refresh
+        return Warehouse(tables, WarehouseWrites(tables))
 
     @property
     def session(self) -> Any:
         """The session that it belongs to; None when that is gone."""
         return self.owner()
 
-    def child(self) -> Runtime:
-        """One for a session of its own over the same cluster, tables and warehouse."""
-        child = Runtime(self.engine.child(), self.calls)
-        child.progress = self.progress
-        if self.warehouse is not None:
-            child.warehouse = self.warehouse.child(child.engine, child.named)
-        return child
+    @property
+    def planner(self) -> QueryPlanner:
+        """Plans queries."""
+        return self.scope.planner
 
-    def _calls(self, cluster: Cluster) -> Calls:
-        folder = cluster.folder(CALLS_FOLDER)
-        files = Files(folder, cluster.store, partial(cluster.make_folder, folder))
-        cluster.keep_nodes(files.unread_nodes)
+    def check_open(self) -> None:
+        """Raise ClusterError if the session is stopped, or this process is a fork."""
+        self.engine.check_open(self.scope)
 
-        def printed() -> list[Path]:
-            store = cluster.store()
-            return [store.in_memory(f"{folder}/{PRINTS_FOLDER}", node) for node in cluster.nodes]
+    def up_to_date(self) -> AbstractContextManager[None]:
+        """What every statement relies on: an open session, and tables as last written."""
+        return self.engine.up_to_date(self.scope)
 
-        prints = CallPrints(self.engine.prints, printed, lambda: pool.is_busy)
-        pool = CallPool(
-            cluster.backend,
-            self._placement,
-            files,
-            working_folder=working_folder,
-            events=self.engine.events,
-            on_print=prints.show,
-            on_send=prints.wake,
-        )
-        return Calls(pool, lambda: cluster.total_slots)
-
-    def open_warehouse(self, where: Any) -> None:
-        """Let statements see a warehouse; `where` is as in `connect`."""
-        from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
-
-        catalog = open_catalog(where, self.engine.storage.access)
-        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
-        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
-        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
-
-        tables = WarehouseTables(engine=self.engine, named=self.named, catalog=catalog)
-        self.warehouse = Warehouse(tables, WarehouseWrites(tables))
-        self.engine.before_statements = tables.refresh
-
-    def _placement(self) -> Placement:
-        return self.engine.root.placing()  # which may change
+    def query_in_front_end(self, sql: str) -> pa.Table:
+        """Run a query in the scratch database, over all rows of the cluster's tables."""
+        return self.engine.query_in_front_end(sql, self.scope)
 
     # Progress
 
@@ -143,26 +136,20 @@ class Runtime:
         return progress_for_people(self, self.progress)
 
     def nodes(self) -> tuple[NodeState, ...]:
-        self.engine.check_open()
+        self.check_open()
         statuses = self.cluster.status()
         return node_states(statuses, self.cluster.paths, self.cluster.usage(statuses))
 
-    def register_progress_handler(self, handler: ProgressHandler) -> None:
-        self.engine.add_progress_handler(handler)
-
-    def remove_progress_handler(self, handler: ProgressHandler) -> None:
-        self.engine.remove_progress_handler(handler)
-
     @property
     def is_stopped(self) -> bool:
-        return self.engine.is_stopped
+        return self.engine.is_stopped or self.scope.is_stopped
 
-    def stop(self) -> bool:
-        """Roll back what was not committed, and stop the engine; whether this call did it."""
-        if self.engine.transaction.is_active and not self.is_stopped:
+    def stop(self, *, with_engine: bool) -> bool:
+        """Roll back what was not committed, and end, or all with it; whether this call did it."""
+        if self.scope.transaction.is_active and not self.is_stopped:
             with contextlib.suppress(Exception):  # VACUUM removes files that are left
-                self.engine.transaction.end("ROLLBACK")
-        return self.engine.stop()
+                self.scope.transaction.end("ROLLBACK")
+        return self.engine.stop(self.scope) if with_engine else self.scope.close()
 
     # Tables, in memory or in the warehouse
 
@@ -176,7 +163,7 @@ class Runtime:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         warehouse = self.warehouse
-        with self.engine.transaction.statement():
+        with self.scope.transaction.statement():
             if warehouse is None or not warehouse.has_place_for(name):
                 self.named.create(
                     name, data, layout=layout, replace=replace, on_progress=on_progress
@@ -189,12 +176,12 @@ class Runtime:
                 self.release(rows)
 
     def insert(self, name: str, query: str) -> None:
-        with self.engine.transaction.statement():
+        with self.scope.transaction.statement():
             if self.warehouse is None or not self.warehouse.insert(name, query):
                 self.named.insert(name, query)
 
     def drop_table(self, name: str) -> None:
-        with self.engine.transaction.statement():
+        with self.scope.transaction.statement():
             if self.warehouse is None or not self.warehouse.drop_table(name):
                 self.named.drop(name)
 
@@ -204,18 +191,21 @@ class Runtime:
 
     # Queries
 
+    def _run(self, sql: str, sink: Sink[Result], **options: Any) -> tuple[Result, QueryMetrics]:
+        return self.engine.run(sql, sink, self.scope, **options)
+
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
         """What a query relies on; one that fails aborts the transaction that it is part of."""
-        with self.engine.transaction.statement(), self.engine.up_to_date():
+        with self.scope.transaction.statement(), self.up_to_date():
             yield
 
     def bind(self, sql: str) -> Schema:
-        with self.engine.up_to_date():
+        with self.up_to_date():
             return self.planner.bind(sql).schema
 
     def arrow_schema(self, sql: str) -> pa.Schema:
-        with self.engine.up_to_date():
+        with self.up_to_date():
             return self.planning.arrow_schema(sql)
 
     def run(
@@ -224,42 +214,42 @@ class Runtime:
         with self._asked():
             heard = () if cancellation is None else (cancellation.check,)
             with self._shown():
-                return Answer(*self.engine.run(sql, CollectRows(lossless), handlers=heard))
+                return Answer(*self._run(sql, CollectRows(lossless), handlers=heard))
 
     def profile(self, sql: str) -> Profile:
         events: list[AnyEvent] = []
         with self._asked():
-            _, metrics = self.engine.run(sql, CollectRows(), explained=True, keep=events.append)
+            _, metrics = self._run(sql, CollectRows(), explained=True, keep=events.append)
         return Profile(sql, metrics, QueryPage(tuple(events), own_versions()["minishark"]))
 
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         # No process holds all rows in its own memory: they are in shared memory or on disk, and
         # each task's are freed when they have been read.
         with self._asked(), self._shown():
-            return self.engine.run(sql, StreamRows())
+            return self._run(sql, StreamRows())
 
     def to_ray_dataset(self, sql: str) -> Any:
         sink = ray_dataset_sink(self.cluster)
         with self._asked():
-            return self.engine.run(sql, sink)[0]
+            return self._run(sql, sink)[0]
 
     def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
-        with self.engine.transaction.statement():
+        with self.scope.transaction.statement():
             return self.files.copy(query, target, kept=kept)
 
     def write_checkpoint(self, sql: str, path: str, *, kept: bool = False) -> str:
-        with self.engine.transaction.statement():
+        with self.scope.transaction.statement():
             return self.files.write_checkpoint(sql, path, kept=kept)
 
     def explain(self, sql: str, *, mode: str) -> str:
         with self._asked():
             if mode == "analyze":
-                return metrics_text(self.engine.run(sql, CollectRows(), explained=True)[1])
+                return metrics_text(self._run(sql, CollectRows(), explained=True)[1])
             plan = self.planner.describe(sql, on_hosts=self.engine.on_hosts)
             return explain_text(plan, mode, threads=self.engine.threads(queries=1))
 
     def verify(self, sql: str, answer: pa.Table) -> None:
-        expected = self.engine.query_in_front_end(sql)
+        expected = self.query_in_front_end(sql)
         with contextlib.closing(self.planning.connection()) as connection:
             order = output_order(connection, sql, expected.column_names)
         found = differences(expected, answer, ordered_by=order)
@@ -269,11 +259,11 @@ class Runtime:
     # Named tables and views
 
     def hold_source(self, source: Source) -> HeldSource:
-        with self.engine.up_to_date():
+        with self.up_to_date():
             return self.engine.sources.hold(source)
 
     def with_calls(self, sql: str) -> str:
-        return self.engine.sources.with_calls(sql)
+        return self.engine.sources.with_calls(sql, self.planning)
 
     def handles(self, sql: str) -> tuple[object, ...]:
         return (*self.engine.sources.handles(sql), *self.engine.cached.handles(sql))
@@ -286,8 +276,9 @@ class Runtime:
     # Cached rows
 
     def store_rows(self, rows: Any, *, partitions: int | None = None) -> CachedRows:
-        self.engine.check_open()
-        return self.engine.cached.load(rows, partitions)
+        self.check_open()
+        observed = partial(self.engine.observed, scope=self.scope, kind="load")
+        return self.engine.cached.load(rows, partitions, observed)
 
     def cache_query(
         self,
@@ -297,28 +288,29 @@ class Runtime:
         function: TaskFunction | None = None,
         needs: tuple[object, ...] = (),
     ) -> CachedRows:
-        return self.engine.promise(CachePlan(sql, self.bind(sql), layout, function, needs))
+        plan = CachePlan(sql, self.bind(sql), layout, function, needs)
+        return self.engine.promise(plan, self.scope)
 
     def materialize(self, cached: CachedRows) -> None:
-        self.engine.check_open()
-        with self.engine.transaction.statement(), self._shown():
-            self.engine.compute((cached.name,))
+        self.check_open()
+        with self.scope.transaction.statement(), self._shown():
+            self.engine.compute((cached.name,), self.scope)
             while not self.engine.cached.settle(cached.name):
-                self.engine.compute((cached.name,))
+                self.engine.compute((cached.name,), self.scope)
 
     def release(self, cached: CachedRows) -> None:
         self.engine.cached.forget(cached.name)
 
     def partitions(self, name: str) -> tuple[Partition, ...]:
         with self._asked():
-            self.engine.compute((name,))
+            self.engine.compute((name,), self.scope)
             return self.tables.catalog.get(name).partitions
 
     # Python functions
 
     def apply_function(self, sql: str, function: TaskFunction) -> pa.Table:
         with self._asked(), self._shown():
-            return self.engine.run(sql, ApplyFunction(function))[0]
+            return self._run(sql, ApplyFunction(function))[0]
 
     def items(self, rows: Callable[[], pa.Table], integers: Sequence[str]) -> Items:
         count = self.calls.slots
@@ -340,7 +332,7 @@ class Runtime:
                 try:
                     plan = self.planner.plan(sql, sink, on_hosts=self.engine.on_hosts)
                 except TablesPromisedError as promised:
-                    self.engine.compute(promised.names)
+                    self.engine.compute(promised.names, self.scope)
                 else:
                     plan.close()
                     return plan.stages[-1].tasks

@@ -11,11 +11,10 @@ schema of its own. They share the tables that have changed: writes are made one 
 from __future__ import annotations
 
 import contextlib
-import copy
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -128,66 +127,69 @@ class MadeRows:
     replaced: pa.Table  # the numbers of stored rows that these replace
 
 
-@dataclass(slots=True, kw_only=True)
-class _Changes:
-    """What the connections of a database share: changed tables, definitions."""
+class SharedScratch:
+    """The database, and what its connections share: changed tables, definitions, functions."""
 
-    changed: dict[str, int] = field(default_factory=dict)  # not loaded yet: the last change of each
-    numbers: Iterator[int] = field(default_factory=count)
-    definitions: list[str] = field(default_factory=list)  # not made yet
-    # The last definition of each view, by name in lower case.
-    views: dict[str, str] = field(default_factory=dict)
-    own: dict[str, None] = field(default_factory=dict)  # tables that only this database can hold
-    gone: set[str] = field(default_factory=set)  # tables that were renamed
-    numbered: set[str] = field(default_factory=set)  # tables whose row ids statements know
-    # How tables of the cluster are created that have defaults or constraints, by name in lower
-    # case.
-    described: dict[str, str] = field(default_factory=dict)
-    # The columns of each PRIMARY KEY or UNIQUE constraint of such tables, likewise.
-    keys: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    has_own: bool = False  # whether it may have tables or definitions of its own
-    # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one of
-    # two such transactions.
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    def __init__(self, config: Mapping[str, str], tables: Callable[[], list[str]]) -> None:
+        """An empty database; `tables` gives the names of the cluster's tables and of sources."""
+        self._con = duckdb.connect(config=dict(config))
+        self._con.execute("SET autoinstall_known_extensions = false")
+        self._use = ConnectionUse(self._con)
+        self.loaded = tables
+        self.changed: dict[str, int] = {}  # not loaded yet: the last change of each
+        self.numbers = count()
+        self.definitions: list[str] = []  # not made yet
+        self.views: dict[str, str] = {}  # the last definition of each, by name in lower case
+        self.own: dict[str, None] = {}  # tables that only this database can hold
+        self.gone: set[str] = set()  # tables that were renamed
+        self.numbered: set[str] = set()  # tables whose row ids statements know
+        # How tables of the cluster are created that have defaults or constraints, by name in lower
+        # case; and the columns of each of their PRIMARY KEY or UNIQUE constraints.
+        self.described: dict[str, str] = {}
+        self.keys: dict[str, tuple[tuple[str, ...], ...]] = {}
+        self.has_own = False  # whether it may have tables or definitions of its own
+        # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one
+        # of two such transactions.
+        self.lock = threading.RLock()
+
+    def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Change what all connections have, such as the functions that statements may call."""
+        with self._use:
+            how(self._con)
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """Another connection, for use by one thread; the caller closes it."""
+        with self._use:
+            return self._con.cursor()
+
+    def close(self) -> None:
+        with self._use:
+            self._con.close()
 
 
 class ScratchDatabase:
-    """Runs statements, and tracks which tables the cluster must load again."""
+    """A session's connection: runs statements, and tracks which tables must be loaded again."""
 
     def __init__(
-        self, config: Mapping[str, str], tables: Callable[[], list[str]], reading: Reading
+        self,
+        shared: SharedScratch,
+        reading: Reading,
+        *,
+        settings: Sequence[str] = (),
+        is_apart: bool = False,
     ) -> None:
-        """An empty database; `tables` gives the names of the cluster's tables and of sources."""
-        self._con = duckdb.connect(config=dict(config))
-        self._loaded, self._reading = tables, reading
-        self._con.execute("SET autoinstall_known_extensions = false")
-        self._shared = _Changes()
-        self._ours = _OURS  # a session's temporary tables are the cluster's, too
-        self._begin()
-
-    def child(self, reading: Reading) -> ScratchDatabase:
-        """Another connection, with settings and temporary tables of its own."""
-        child = copy.copy(self)
-        child._reading = reading  # noqa: SLF001 - a copy of this one
-        child.reconnect()
-        return child
-
-    def reconnect(self) -> None:
-        """Go on with a connection of its own, as what was copied from another one."""
-        with self._lock:
-            self._con = self._con.cursor()
-        self._ours = _SHARED
-        self._begin()
-
-    def _begin(self) -> None:
+        """A connection with these settings; `is_apart` if others lack its temporary tables."""
+        self._shared, self._reading = shared, reading
+        self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
-        self._settings: list[str] = []
+        self._ours = _SHARED if is_apart else _OURS
+        self._waiting = [*settings]  # own settings and definitions that were not made yet
         self._views: dict[str, str] = {}  # the last definition of each own one
         self._visible: set[str] = set()
         # Whether USE has made another schema the default than that of the cluster's tables.
         self.is_elsewhere = False
-        self.temporary: frozenset[str] = frozenset()  # a child's temporary tables
+        self.temporary: frozenset[str] = frozenset()  # the tables that others lack
         self._lock = ConnectionUse(self._con)
 
     @property
@@ -216,7 +218,7 @@ class ScratchDatabase:
                 self._run(sql)
                 self._shared.has_own = True
                 return
-            waiting = self._settings if own else self._shared.definitions
+            waiting = self._waiting if own else self._shared.definitions
             if view:  # what was to be made of it before is made no more
                 views = self._views if own else self._shared.views
                 waiting[:] = [each for each in waiting if each != views.get(view.lower())]
@@ -225,11 +227,6 @@ class ScratchDatabase:
                 self._defined(sql)  # now, or it would drop one that is created later
             else:
                 waiting.append(sql)
-
-    def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-        """Change the connection, for example by a function that statements may call."""
-        with self._lock:
-            how(self._con)
 
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
@@ -669,7 +666,7 @@ class ScratchDatabase:
     def _show(self, read: ReadTable, hidden: frozenset[str]) -> list[str]:
         """Make the cluster's tables visible, without a copy, and the definitions over them."""
         self._shared.has_own = True
-        own, names = self._tables(), self._loaded()
+        own, names = self._tables(), self._shared.loaded()
         own = [*own, *hidden]
         for name in names:
             if name.lower() not in own and name.lower() not in self.temporary:
@@ -697,7 +694,7 @@ class ScratchDatabase:
     def _replay(self) -> None:
         """Run the definitions and settings that have not succeeded yet."""
         # A view over a table that does not exist (any more) waits until one of its name does.
-        self._settings = [sql for sql in self._settings if not self._defined(sql)]
+        self._waiting = [sql for sql in self._waiting if not self._defined(sql)]
         if self._shared.definitions:
             with self._shared.lock:
                 left = [sql for sql in self._shared.definitions if not self._defined(sql)]

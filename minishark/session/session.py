@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import operator
 import secrets
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from canary_core.driver import Driver
-from minishark.cluster.backend import Cluster
 from minishark.cluster.status import NodeState
 from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
@@ -37,29 +35,25 @@ from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
 from minishark.deploy.targets import from_platform
 from minishark.errors import CatalogError, OptionError, UnsupportedError
-from minishark.page.server import PageServer
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
 from minishark.programs.result_table import IntoTable
-from minishark.query.limits import Limits
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
 from minishark.session.connect import check_placement
-from minishark.session.engine import Engine
+from minishark.session.group import SessionGroup
 from minishark.session.lazy import imported
 from minishark.session.operations import Operations
-from minishark.session.page import serve_session, share, show
 from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
+from minishark.session.scope import Scope
 from minishark.session.served import Served
 from minishark.session.shown import session_html
 from minishark.session.statements import Statements
-from minishark.session.watcher import Watcher
 from minishark.sources.contract import Source
-from minishark.sources.storage_options import Storage
 from minishark.tasks.accumulators import Accumulator
 from minishark.tasks.broadcast import Broadcast
 from minishark.tasks.executor import Executor
@@ -94,43 +88,30 @@ class Session(Operations, CamelCase):
     builder = _Builder()
 
     def __init__(
-        self,
-        cluster: Cluster,
-        planner: PlannerOptions,
-        placement: str,
-        probe_ratio: float,
-        event_log: str | Path | None = None,
-        *,
-        storage: Storage | None = None,
-        warehouse: str | Path | Mapping[str, str] | None = None,
-        progress: bool | None = None,
-        prints: bool = True,
-        limits: Limits | None = None,
+        self, group: SessionGroup, scope: Scope, *, progress: bool | None, owns: bool = False
     ) -> None:
-        placing = partial(cluster.placement, placement, probe_ratio)
-        self._runtime = Runtime(Engine(cluster, planner, placing, storage or Storage()))
-        self._runtime.owner = weakref.ref(self)
-        self._runtime.progress = progress
-        self._runtime.engine.prints.are_shown = prints
-        self._runtime.engine.limits = limits or Limits()
+        """One of a group, with what it has of its own; if it `owns` the group, that ends with it.
+
+        `progress` is as in `connect`.
+        """
+        self._group, self._owns = group, owns
+        self._runtime = Runtime(
+            group.engine,
+            scope,
+            group.calls,
+            owner=weakref.ref(self),
+            progress=progress,
+            warehouse=group.warehouse,
+        )
         self._statements = Statements(self._runtime)
-        if warehouse is not None:
-            self._runtime.open_warehouse(warehouse)
         self._name = secrets.token_hex(8)
-        self._root = self
         self._ending: list[Callable[[], None]] = []
-        self._children: weakref.WeakSet[Session] = weakref.WeakSet()
-        shared = cluster.store_name if cluster.address else self._name[:6]
-        self._watcher = Watcher(self._runtime.engine, shared, cluster.address)
-        self._page: PageServer | None = None
-        self._page_lock = threading.Lock()
-        share(self._watcher, self._runtime.engine)
-        if event_log is not None:
-            self._watcher.write_to(event_log)
+        group.sessions.add(self)
         is_here(self._name, self)
-        note_session(self)
-        # DuckDB complains on stderr of connections that are still open when Python ends.
-        atexit.register(self.stop)
+        if owns:
+            note_session(self)
+            # DuckDB complains on stderr of connections that are still open when Python ends.
+            atexit.register(self.stop)
 
     def new_session(self) -> Session:
         """A session over the same cluster, with the same tables, views and Python functions.
@@ -148,15 +129,8 @@ class Session(Operations, CamelCase):
             ...     other.sql("SELECT unnest([1, NULL]) AS x ORDER BY x").collect()
             [Row(x=None), Row(x=1)]
         """
-        child = object.__new__(type(self))
-        child.__dict__.update(self.__dict__)  # `copy` would pickle it, as what it is in a call
-        runtime, name = self._runtime.child(), secrets.token_hex(8)
-        own = {"_runtime": runtime, "_statements": Statements(runtime), "_name": name}
-        child.__dict__.update(own)
-        runtime.owner = weakref.ref(child)
-        self._children.add(child)
-        is_here(name, child)
-        return child
+        runtime = self._runtime
+        return type(self)(self._group, Scope.of(runtime.scope), progress=runtime.progress)
 
     def __repr__(self) -> str:
         if not self.is_open:
@@ -169,7 +143,7 @@ class Session(Operations, CamelCase):
         """For notebooks: the cluster, the tables, and the page if there is one."""
         if not self.is_open:
             return "<p><b>minishark</b>: this session is stopped; call connect() again.</p>"
-        page = None if self._page is None else self._page.address
+        page = None if self._group.page is None else self._group.page.address
         return session_html(self.nodes(), self.catalog.list_tables(), page)
 
     # Statements
@@ -201,7 +175,7 @@ class Session(Operations, CamelCase):
             QueryError: it does not parse, or names what does not exist; with DuckDB's message.
             UnsupportedError: it is a statement that minishark does not run.
         """
-        self._runtime.engine.check_open()
+        self._runtime.check_open()
         params = args if params is None else params
         if isinstance(params, Mapping):
             text = with_dollars(text, params)
@@ -231,10 +205,9 @@ class Session(Operations, CamelCase):
             TransactionError: there is one already.
             UnsupportedError: `lazily`, and the session has no warehouse.
         """
-        engine = self._runtime.engine
-        engine.check_open()
+        self._runtime.check_open()
         if self._runtime.warehouse is not None:
-            with engine.transaction.aborted_by_errors():
+            with self._runtime.scope.transaction.aborted_by_errors():
                 self._runtime.warehouse.begin(is_lazy=lazily)
         elif lazily:
             raise UnsupportedError(
@@ -251,7 +224,7 @@ class Session(Operations, CamelCase):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction was begun that has not ended; an error may have aborted it."""
-        return self._runtime.engine.transaction.is_active
+        return self._runtime.scope.transaction.is_active
 
     def parse(self, text: str) -> tuple[ParsedStatement, ...]:
         """The statements in a text, with what each of them is.
@@ -262,10 +235,10 @@ class Session(Operations, CamelCase):
             QueryError: it does not parse; with DuckDB's message.
             UnsupportedError: one is a statement that minishark does not run.
         """
-        engine = self._runtime.engine
-        engine.check_open()
-        with engine.transaction.aborted_by_errors():
-            return tuple(engine.planning.statements(text))
+        self._runtime.check_open()
+        scope = self._runtime.scope
+        with scope.transaction.aborted_by_errors():
+            return tuple(scope.planning.statements(text))
 
     # Tables and views
 
@@ -374,7 +347,7 @@ class Session(Operations, CamelCase):
             CatalogError: there is no such table.
         """
         runtime = self._runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if name.lower() in runtime.scratch.temporary:
                 return self.sql(f"FROM {ident(name)}")
             found = runtime.tables.catalog.find(name)
@@ -401,7 +374,7 @@ class Session(Operations, CamelCase):
         Raises:
             QueryError: DuckDB does not accept it.
         """
-        sql = self._runtime.engine.sources.with_calls(sql)
+        sql = self._runtime.with_calls(sql)
         schema = self._runtime.bind(f"FROM {sql}")
         return relation_frame(self._runtime, sql, schema, alias=alias)
 
@@ -418,7 +391,7 @@ class Session(Operations, CamelCase):
     def kept_rows(self) -> tuple[TableInfo, ...]:
         """The cached rows of DataFrames in the cluster: rows, bytes per replica, partitions."""
         runtime = self._runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             nodes = runtime.cluster.nodes
             return tuple(table_info(table, "kept", nodes) for table in runtime.engine.cached)
 
@@ -497,7 +470,8 @@ class Session(Operations, CamelCase):
             >>> sorted(words.map(lambda word: (word, 1)).reduce_by_key(int.__add__).collect())
             [('be', 1), ('not', 1), ('or', 1), ('to', 1)]
         """
-        return self.read.text(path).rdd.map(operator.itemgetter(0))
+        rows: Items = self.read.text(path).rdd
+        return rows.map(operator.itemgetter(0))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.
@@ -574,7 +548,7 @@ class Session(Operations, CamelCase):
         return self._calls().executor(options)
 
     def _call_timeout(self, named: float | None) -> float | None:
-        return self._runtime.engine.root.limits.task_timeout_s if named is None else named
+        return self._runtime.engine.limits.task_timeout_s if named is None else named
 
     def broadcast(self, value: T) -> Broadcast[T]:
         """Store a value once per node, for functions that read it as `shared.value`.
@@ -620,17 +594,17 @@ class Session(Operations, CamelCase):
         return self.create_dataframe([], schema)
 
     def _calls(self) -> Calls:
-        self._runtime.engine.check_open()
+        self._runtime.check_open()
         return self._runtime.calls
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Functions that refer to the session get one that submits calls from where they run."""
         cluster, engine = self._runtime.cluster, self._runtime.engine
-        engine.check_open()
+        self._runtime.check_open()
         address = SessionAddress(
             name=self._name,
             schedulers=cluster.schedulers,
-            placement=engine.root.placing(),
+            placement=engine.placement(),
             folder=self._runtime.calls.pool.files.folder,
             slots=cluster.total_slots,
             working_folder=working_folder(),
@@ -707,9 +681,9 @@ class Session(Operations, CamelCase):
         )
         runtime = self._runtime
         shown, table = partial(line_for_people, wanted=runtime.progress), None
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if into is not None:
-                runtime.tables.check_new(into, replace=replace)
+                runtime.named.check_new(into, replace=replace)
                 table = IntoTable(into, Layout(), replace, partial(self.table, into))
             return runtime.engine.programs.start(driver, options, table, shown)
 
@@ -738,7 +712,7 @@ class Session(Operations, CamelCase):
             OptionError: there are as many nodes as there may be.
             ClusterError: the cluster is not the session's own, or the session is stopped.
         """
-        self._runtime.engine.check_open()
+        self._runtime.check_open()
         self._runtime.cluster.start_node()
 
     def drain_node(self, node: str) -> None:
@@ -754,7 +728,7 @@ class Session(Operations, CamelCase):
             OptionError: there is no such node.
             ClusterError: it does not answer, or has to stay as it runs the cluster's scheduler.
         """
-        self._runtime.engine.check_open()
+        self._runtime.check_open()
         self._runtime.cluster.drain(node)
 
     def place(self, placement: str, probe_ratio: float = 2.0) -> None:
@@ -764,8 +738,7 @@ class Session(Operations, CamelCase):
             OptionError: there is no such placement, or the ratio is below 1.
         """
         check_placement(placement, probe_ratio)
-        engine = self._runtime.engine.root
-        engine.placing = partial(engine.cluster.placement, placement, probe_ratio)
+        self._runtime.engine.place(partial(self._runtime.cluster.placement, placement, probe_ratio))
 
     @contextlib.contextmanager
     def _planned_in_stages(self) -> Iterator[None]:
@@ -773,13 +746,9 @@ class Session(Operations, CamelCase):
 
         `minishark tpch` compares both ways of planning over the same loaded tables by it.
         """
-        planner = self._runtime.planner
-        before = planner.options
-        planner.options = PlannerOptions.eager(before.partitions)
-        try:
+        planner = self._runtime.engine.planner
+        with planner.planned_with(PlannerOptions.eager(planner.options.partitions)):
             yield
-        finally:
-            planner.options = before
 
     def register_progress_handler(self, handler: ProgressHandler) -> None:
         """Call `handler` with a `QueryProgress` while queries run, at least once a second.
@@ -795,7 +764,7 @@ class Session(Operations, CamelCase):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know, such as shared memory that is too small."""
-        return self._runtime.engine.warnings
+        return (*self._runtime.engine.warnings, *self._runtime.scope.warnings)
 
     # What happens
 
@@ -813,15 +782,8 @@ class Session(Operations, CamelCase):
             ClusterError: the session is stopped.
             OptionError: the port is taken.
         """
-        engine = self._runtime.engine
-        engine.check_open()
-        if self._root is not self:
-            return self._root.ui(port=port, open_browser=open_browser)
-        with self._page_lock:
-            if self._page is None:
-                self._page = serve_session(self._watcher, engine, port)
-        show(self._page.address, open_browser)
-        return self._page.address
+        self._runtime.check_open()
+        return self._group.ui(port, open_browser)
 
     def serve(
         self,
@@ -864,7 +826,7 @@ class Session(Operations, CamelCase):
             ...     server.address.rpartition(":")[0]
             'grpc://127.0.0.1'
         """
-        self._runtime.engine.check_open()
+        self._runtime.check_open()
         # By its name: that room is above this one.
         served: Served = imported("minishark.adapters.flight.server").serve(
             self,
@@ -896,8 +858,8 @@ class Session(Operations, CamelCase):
         Raises:
             OptionError: opentelemetry is not installed.
         """
-        self._runtime.engine.check_open()
-        self._watcher.trace(provider)
+        self._runtime.check_open()
+        self._group.watcher.trace(provider)
 
     # Life
 
@@ -922,20 +884,17 @@ class Session(Operations, CamelCase):
         A session that `new_session` has made only ends itself. Does nothing in a fork of the
         process.
         """
-        if self._root is not self:
-            self._runtime.stop()
-            return
         if not self.is_stopped:
             for end in tuple(self._ending):
                 end()
-            for child in tuple(self._children):
-                child.stop()
+        if not self._owns:
+            self._runtime.stop(with_engine=False)
+            return
         if not self.is_stopped:
-            self._runtime.calls.pool.close()
-            self._watcher.stop()
-            if self._page is not None:
-                self._page.stop()
-        if self._runtime.stop():
+            for other in [each for each in self._group.sessions if each is not self]:
+                other.stop()
+            self._group.stop()
+        if self._runtime.stop(with_engine=True):
             atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
-from minishark.session.memory_transactions import NOT_IN_TRANSACTION, begin
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION, begin, in_memory
 from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
@@ -47,18 +47,18 @@ class Statements:
 
     def run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None = None) -> DataFrame:
         """Run all statements in a text but a last query, which runs when its rows are asked for."""
-        with self.runtime.engine.transaction.aborted_by_errors():
+        with self.runtime.scope.transaction.aborted_by_errors():
             return self._run(text, params)
 
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
         with self.runtime.engine.binding(text):
-            text = self.runtime.engine.sources.with_calls(text)
+            text = self.runtime.with_calls(text)
             statements = self.runtime.planning.statements(text)
         if params is not None:
             if len(statements) > 1:
                 raise QueryError("Parameters go with one statement; run the others without them.")
             filled = fill_parameters(statements[0].sql, params)
-            filled = self.runtime.engine.sources.with_calls(filled)
+            filled = self.runtime.with_calls(filled)
             statements = self.runtime.planning.statements(filled)
         for statement in statements[:-1]:
             self._statement(statement)
@@ -70,14 +70,14 @@ class Statements:
     def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:
         runtime = self.runtime
         if not isinstance(statement, kinds.Transaction):
-            runtime.engine.transaction.check()
+            runtime.scope.transaction.check()
         if runtime.warehouse is not None:
             answered = runtime.warehouse.run(statement)
             if isinstance(answered, pa.Table):
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if runtime.engine.memory_transaction is not None and isinstance(statement, _DEFINES):
+        if in_memory(runtime.scope) is not None and isinstance(statement, _DEFINES):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
@@ -89,7 +89,7 @@ class Statements:
             case kinds.Show():
                 answer = self._show(statement)
             case kinds.FrontEndQuery():
-                answer = runtime.engine.query_in_front_end(sql)
+                answer = runtime.query_in_front_end(sql)
             case kinds.FrontEndCommand():
                 answer = runtime.named.run_in_scratch(sql)
             case kinds.Write():
@@ -108,15 +108,15 @@ class Statements:
 
     def _transact(self, verb: str) -> None:
         """BEGIN, COMMIT or ROLLBACK."""
-        engine, warehouse = self.runtime.engine, self.runtime.warehouse
+        engine, scope, warehouse = self.runtime.engine, self.runtime.scope, self.runtime.warehouse
         if verb != "BEGIN":
-            commits = engine.transaction.end(verb)
+            commits = scope.transaction.end(verb)
             if verb == "COMMIT" and not commits:
-                engine.warn(_ROLLED_BACK)
+                scope.warn(_ROLLED_BACK)
         elif warehouse is not None:
             warehouse.begin()
         else:
-            engine.transaction.begin(lambda: begin(engine))
+            scope.transaction.begin(lambda: begin(engine, scope))
 
     def _define(
         self,
@@ -131,10 +131,8 @@ class Statements:
         sql, runtime = statement.sql, self.runtime
         match statement:
             case kinds.Definition(name=name, is_temporary=is_temporary, is_view=is_view):
-                engine = runtime.engine
-                own = is_temporary or (name != "" and engine.planning.has_own(name))
-                view = name if is_view else ""
-                runtime.definitions.define(sql, own=own and not engine.is_root, view=view)
+                own = is_temporary or (name != "" and runtime.planning.has_own(name))
+                runtime.definitions.define(sql, own=own, view=name if is_view else "")
             case kinds.Setting(is_reserved=True):
                 known = (option for word, option in _OPTIONS.items() if word in sql.lower())
                 option = next(known, "memory, nodes and more")
@@ -167,7 +165,7 @@ class Statements:
         self, sql: str, explain: str | None, parsed: duckdb.Statement | None = None
     ) -> DataFrame:
         runtime = self.runtime
-        with runtime.engine.up_to_date(), runtime.engine.binding(sql):
+        with runtime.up_to_date(), runtime.engine.binding(sql):
             if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(sql):
                 return self._query_in_scratch(sql, explain)
             try:
@@ -188,16 +186,16 @@ class Statements:
         """A query of what only the scratch database has."""
         runtime = self.runtime
         if explain is None:
-            return local_frame(runtime, runtime.engine.query_in_front_end(sql))
+            return local_frame(runtime, runtime.query_in_front_end(sql))
         plan = runtime.scratch.explain(sql, analyze=explain == "analyze")
         return local_frame(runtime, pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
 
     def _show(self, statement: kinds.Show) -> pa.Table:
         """Answer a statement about the catalog; the planning database's rows are made up."""
         sql, runtime = statement.sql, self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if not statement.is_show and runtime.planning.tables_in(sql):
-                return runtime.engine.query_in_front_end(sql)
+                return runtime.query_in_front_end(sql)
             return runtime.scratch.catalog(sql, HIDDEN)
 
     # Statements that write
@@ -205,16 +203,17 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
-        if runtime.engine.memory_transaction is not None:
+        if in_memory(runtime.scope) is not None:
             if runtime.scratch.names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
                 raise UnsupportedError(NOT_IN_TRANSACTION)
             return runtime.named.write(statement.sql, target)
-        if not runtime.engine.is_root:
+        if runtime.scope.is_apart:
             if statement.is_temporary and target is not None:
                 return self._create_temporary(statement, target.name)
             if self._is_temporary(statement):
-                with runtime.engine.up_to_date():
-                    runtime.engine.compute(runtime.planning.tables_in(statement.sql))
+                with runtime.up_to_date():
+                    named = runtime.planning.tables_in(statement.sql)
+                    runtime.engine.compute(named, runtime.scope)
                     return runtime.scratch.run_temporary(statement.sql)
         if target is not None and runtime.named.is_named(target):
             match statement:
@@ -237,7 +236,7 @@ class Statements:
     def _create_temporary(self, statement: kinds.Write, name: str) -> pa.Table:
         """A temporary table, whose rows are computed on the cluster where they can be."""
         runtime = self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if isinstance(statement, kinds.CreateTableAs):
                 rows = self._rows_to_keep(statement.query)
                 if rows is not None:
@@ -257,14 +256,14 @@ class Statements:
             return None
         if not survives_arrow(schema):
             return None
-        return runtime.engine.run(query, CollectRows(lossless=True))[0]
+        return runtime.engine.run(query, CollectRows(lossless=True), runtime.scope)[0]
 
     def _can_create(self, name: str, created: kinds.CreateTableAs) -> bool:
         """Whether a CREATE TABLE AS can run on the cluster."""
         # The scratch database runs the others: tables that exist already, and those with columns
         # that do not survive Arrow.
         runtime = self.runtime
-        with runtime.engine.up_to_date():
+        with runtime.up_to_date():
             if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(created.query):
                 return False
             own = runtime.scratch.own_tables

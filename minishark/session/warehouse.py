@@ -7,11 +7,10 @@ warehouse's tables in them (`warehouse.names`).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +19,8 @@ from msgspec import structs
 from minishark.compiler.sql import statements as kinds
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
 from minishark.expressions import quote, quote_text
-from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
-from minishark.session.named_tables import HIDDEN, NamedTables
+from minishark.session.named_tables import HIDDEN
 from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables
 from minishark.session.warehouse_writes import WarehouseWrites
 from minishark.tables.warehouse import ddl, dml
@@ -57,13 +55,6 @@ class Warehouse:
 
     tables: WarehouseTables
     writes: WarehouseWrites
-    _shown: dict[TableName, str | None] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def child(self, engine: Engine, named: NamedTables) -> Warehouse:
-        """For a session of its own: its schema is its own, the tables are the same."""
-        tables = self.tables.child(engine, named)
-        return dataclasses.replace(self, tables=tables, writes=WarehouseWrites(tables))
 
     # Statements
 
@@ -275,7 +266,7 @@ class Warehouse:
             if missing_ok:
                 return counted(0)
             raise CatalogError(f"{'.'.join(path)} is no table of the warehouse.")
-        with self._lock:
+        with self.tables.shared.loading:
             if caches:
                 self.writes.refuse_in_transaction(f"CACHE TABLE {name}")
                 self.tables.reload(name)
@@ -302,20 +293,20 @@ class Warehouse:
         sql = _DESCRIBED.sub(self._qualified, statement.sql)
         query = _DESCRIBED_QUERY.match(sql)
         if query is not None:
-            with self.tables.engine.up_to_date():
-                return self.tables.engine.planning.show(
+            with self._up_to_date():
+                return self.tables.scope.planning.show(
                     f"DESCRIBE {self.tables.renamed(sql[query.end() :])}"
                 )
         if not statement.is_show:
             new = self.tables.renamed(sql)
-            if self.tables.engine.planning.tables_in(new):  # it reads rows, too
-                with self.tables.engine.up_to_date():
-                    return self.tables.engine.query_in_front_end(new)
-        with self._lock, self.tables.engine.up_to_date():
+            if self.tables.scope.planning.tables_in(new):  # it reads rows, too
+                with self._up_to_date():
+                    return self.tables.engine.query_in_front_end(new, self.tables.scope)
+        with self.tables.shared.showing, self._up_to_date():
             self._mirror()
             schema = self.tables.schema
             search = "" if schema is None else f"{NAME}.{quote(schema)}"
-            return self.tables.engine.scratch.catalog(sql, HIDDEN, search)
+            return self.tables.scope.scratch.catalog(sql, HIDDEN, search)
 
     def _qualified(self, found: re.Match[str]) -> str:
         """A schema of the warehouse in a DESCRIBE or SHOW, as the scratch database knows it."""
@@ -327,9 +318,12 @@ class Warehouse:
         )
         return found[0] if schema is None else f"{found[1]}{NAME}.{found[2]}"
 
+    def _up_to_date(self) -> AbstractContextManager[None]:
+        return self.tables.engine.up_to_date(self.tables.scope)
+
     def _mirror(self) -> None:
         """Have the scratch database know the schemas and tables, without rows."""
-        catalog, scratch = self.tables.catalog, self.tables.engine.scratch
+        catalog, shown = self.tables.catalog, self.tables.shared.shown
         schemas = catalog.schemas()
         found: dict[TableName, Any] = {}
         for name in catalog.tables():
@@ -338,23 +332,23 @@ class Warehouse:
         commands = [f"ATTACH IF NOT EXISTS ':memory:' AS {NAME}"]
         commands += [f"CREATE SCHEMA IF NOT EXISTS {NAME}.{quote(s)}" for s in schemas]
         locations = {name: table.metadata_location for name, table in found.items()}
-        for name in self._shown:
-            if locations.get(name) != self._shown[name]:
+        for name in shown:
+            if locations.get(name) != shown[name]:
                 commands.append(f"DROP TABLE IF EXISTS {_quoted(name)}")
         for name, table in found.items():
-            if self._shown.get(name) != locations[name]:
+            if shown.get(name) != locations[name]:
                 with contextlib.suppress(UnsupportedError):
                     commands += _mirrored(name, table)
-        old = {name.schema for name in self._shown} - set(schemas)
+        old = {name.schema for name in shown} - set(schemas)
         commands += [f"DROP SCHEMA IF EXISTS {NAME}.{quote(s)} CASCADE" for s in old]
 
         def apply(con: Any) -> None:
             for command in commands:
                 con.execute(command)
 
-        scratch.change(apply)
-        self._shown.clear()  # which sessions over one engine share
-        self._shown.update(locations)
+        self.tables.engine.scratch.change(apply)
+        shown.clear()
+        shown.update(locations)
 
     # Files
 

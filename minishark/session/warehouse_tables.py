@@ -7,19 +7,21 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
 from pyiceberg.table import Table as IcebergTable
 
+from minishark.catalog import Catalog
 from minishark.errors import CatalogError, QueryError
 from minishark.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.query.sources import SourceTables
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
+from minishark.session.scope import Scope
 from minishark.tables.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
 from minishark.tables.warehouse.commits import committing
 from minishark.tables.warehouse.names import (
@@ -57,6 +59,7 @@ class WarehouseTransaction:
     # Whether, as long as it has changed nothing, what no transaction can hold is committed at once.
     is_lazy: bool = False
     lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
+    view: Catalog | None = None  # tables in memory are as they are
 
     @property
     def refuses(self) -> bool:
@@ -95,32 +98,47 @@ class WarehouseTransaction:
 
 
 @dataclass(slots=True, kw_only=True)
+class SharedWarehouse:
+    """What sessions share of a warehouse."""
+
+    catalog: WarehouseCatalog
+    references: Callable[[str], References]  # where a text names tables
+    cached: dict[TableName, Any] = field(default_factory=dict)  # with their metadata when loaded
+    refreshed: int | None = None  # the catalog's version when it was looked at
+    # Where the scratch database's empty tables of these names have their columns from.
+    shown: dict[TableName, str | None] = field(default_factory=dict)
+    loading: threading.RLock = field(default_factory=threading.RLock)
+    showing: threading.RLock = field(default_factory=threading.RLock)
+
+    @classmethod
+    def of(cls, catalog: WarehouseCatalog, engine: Engine) -> SharedWarehouse:
+        known = lru_cache(_TEXTS_MAX)(partial(references, syntax=engine.planning.syntax))
+        return cls(catalog=catalog, references=known)
+
+
+@dataclass(slots=True, kw_only=True)
 class WarehouseTables:
-    """The tables of a session's warehouse."""
+    """The tables of a warehouse, as a session sees them."""
 
     engine: Engine  # runs queries
+    scope: Scope  # of the session
     named: NamedTables  # tables in memory
-    catalog: WarehouseCatalog
+    shared: SharedWarehouse
     schema: str | None = None  # the schema that USE has chosen; None for the tables in memory
-    cached: dict[TableName, Any] = field(default_factory=dict)  # with their metadata when loaded
-    root: WarehouseTables | None = None  # of the session that this one's was made of
-    _refreshed: int | None = field(init=False, default=None)  # the catalog's version by then
-    _references: Callable[[str], References] = field(init=False)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def __post_init__(self) -> None:
-        syntax = self.engine.planning.syntax
-        self._references = lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax))
+    @property
+    def catalog(self) -> WarehouseCatalog:
+        return self.shared.catalog
 
-    def child(self, engine: Engine, named: NamedTables) -> WarehouseTables:
-        """For a session of its own over the same tables."""
-        root = self.root or self
-        return replace(self, engine=engine, named=named, schema=None, root=root)
+    @property
+    def cached(self) -> dict[TableName, Any]:
+        """The tables in memory, with their metadata when they were loaded."""
+        return self.shared.cached
 
     @property
     def transaction(self) -> WarehouseTransaction | None:
         """The session's transaction, if it is over a table of the warehouse."""
-        store = self.engine.transaction.store
+        store = self.scope.transaction.store
         return store if isinstance(store, WarehouseTransaction) else None
 
     # Names
@@ -148,7 +166,7 @@ class WarehouseTables:
             return None
         known = self.catalog.find(name.schema, name.table)
         if known is None and len(path) > 1:
-            if path[0].lower() != NAME and self.engine.planning.has_relation(path[-1]):
+            if path[0].lower() != NAME and self.scope.planning.has_relation(path[-1]):
                 return None
             raise CatalogError(self._unknown(name))
         return known
@@ -165,7 +183,7 @@ class WarehouseTables:
         """A query with the planning database's names, under which its tables can be read now."""
         sql = _SUMMARIZE.sub(self._summarized, sql)  # its name has no place in the syntax tree
         try:
-            return renamed(sql, self._references(sql), self.registered)
+            return renamed(sql, self.shared.references(sql), self.registered)
         except QueryError:  # no SELECT, as PIVOT is none
             return renamed_anywhere(sql, self.registered)
 
@@ -182,7 +200,7 @@ class WarehouseTables:
             return None  # a struct's field, or DuckDB says that it is missing
         if name is None:
             return None
-        sources = self.engine.planner.sources
+        sources = self.engine.sources
         if at is None:
             open_ = self.transaction
             if open_ is not None and open_.name == name:
@@ -211,13 +229,13 @@ class WarehouseTables:
         """A name for the table as this session's transaction has left it, which others lack."""
         if not open_.source:
             source = WarehouseSource(name=str(name), current=lambda: self.current(name))
-            open_.source = self.engine.planner.sources.add_unnamed(source).name
+            open_.source = self.engine.sources.add_unnamed(source).name
         return open_.source
 
     def _moment(self, at: At) -> tuple[int | None, datetime | None]:
         """The snapshot, or the point in time, that an AT clause means."""
         kind = "BIGINT" if at.unit == "VERSION" else "TIMESTAMPTZ"
-        with contextlib.closing(self.engine.planning.connection()) as con:
+        with contextlib.closing(self.scope.planning.connection()) as con:
             try:
                 (row,) = con.execute(
                     f"SELECT epoch_us(CAST(({at.expression}) AS TIMESTAMPTZ))"
@@ -249,9 +267,9 @@ class WarehouseTables:
     def refresh(self) -> None:
         """Forget the tables that others have dropped, and load changed ones again to memory."""
         version = self.catalog.version()
-        if version is not None and version == self._refreshed:
+        if version is not None and version == self.shared.refreshed:
             return
-        sources = self.engine.planner.sources
+        sources = self.engine.sources
         for registered in sources.names:
             found = _REGISTERED.match(registered)
             if found is None:
@@ -269,16 +287,13 @@ class WarehouseTables:
                 self.uncache(name)
             else:
                 self.reload(name)
-        self._refreshed = version
+        self.shared.refreshed = version
 
     # Tables in memory
 
     def reload(self, name: TableName) -> None:
         """Load a table into memory, unless its current version is there."""
-        if self.root is not None:
-            self.root.reload(name)
-            return
-        with self._lock:
+        with self.shared.loading:
             try:
                 table = self.catalog.load(name)
             except CatalogError:
@@ -286,7 +301,7 @@ class WarehouseTables:
                 raise
             if self.cached.get(name) is table.metadata:
                 return
-            sources = self.engine.planner.sources
+            sources = self.engine.sources
             held = f"{name} (loading)"
             sources.add(held, self._source(name))
             try:
@@ -308,7 +323,7 @@ class WarehouseTables:
     def forget(self, name: TableName) -> None:
         """Drop what the session knows of a table that is dropped, renamed or replaced."""
         self.uncache(name)
-        sources = self.engine.planner.sources
+        sources = self.engine.sources
         for registered in sources.names:
             if registered == str(name) or registered.startswith(f"{name}@"):
                 sources.remove(registered)

@@ -23,6 +23,7 @@ from minishark.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
+from minishark.session.scope import Scope
 from minishark.session.warehouse_tables import WarehouseTables, WarehouseTransaction
 from minishark.tables.store import table_schema
 from minishark.tables.warehouse import ddl, dml
@@ -62,6 +63,10 @@ class WarehouseWrites:
         return self.tables.engine
 
     @property
+    def scope(self) -> Scope:
+        return self.tables.scope
+
+    @property
     def catalog(self) -> WarehouseCatalog:
         return self.tables.catalog
 
@@ -88,7 +93,7 @@ class WarehouseWrites:
 
     def _alter(self, sql: str, name: TableName) -> None:
         with (
-            contextlib.closing(self.engine.planning.connection()) as con,
+            contextlib.closing(self.scope.planning.connection()) as con,
             self.changed(name) as transaction,
         ):
             renamed_to = ddl.alter(transaction, sql, con)
@@ -100,7 +105,7 @@ class WarehouseWrites:
 
     def create(self, statement: ddl.CreateTable, wanted: TableName) -> pa.Table:
         self.refuse_in_transaction(f"CREATE TABLE {wanted}")
-        engine, catalog = self.engine, self.catalog
+        engine, scope, catalog = self.engine, self.scope, self.catalog
         old = catalog.find(wanted.schema, wanted.table)
         if old is not None and not statement.replaces:
             if statement.exists_ok:
@@ -109,10 +114,10 @@ class WarehouseWrites:
         name = old or catalog.new_name(wanted.schema, wanted.table)
         query = self.tables.renamed(statement.query) if statement.query else ""
         if query:
-            with engine.up_to_date():
-                found = ddl.Described(table_schema(engine.planning.bind(query).schema), ())
+            with engine.up_to_date(scope):
+                found = ddl.Described(table_schema(scope.planning.bind(query).schema), ())
         else:
-            with contextlib.closing(engine.planning.connection()) as con:
+            with contextlib.closing(scope.planning.connection()) as con:
                 found = ddl.described(con, statement.columns)
         schema = iceberg_schema(found.schema, found.required)
         spec = ddl.partition_spec(statement.partitions, schema)
@@ -253,23 +258,23 @@ class WarehouseWrites:
 
     def _varies(self, *texts: str) -> bool:
         """Whether two queries might find different rows for these parts of a statement."""
-        return any(map(self.engine.planning.varies, texts))
+        return any(map(self.scope.planning.varies, texts))
 
     def _table(self, name: TableName) -> Any:
         """Pyiceberg's table as it is now, which no other thread changes."""
         return as_it_is(self.tables.current(name))
 
     def _bound(self, sql: str) -> Schema:
-        with self.engine.up_to_date():
-            return self.engine.planning.bind(self.tables.renamed(sql)).schema
+        with self.engine.up_to_date(self.scope):
+            return self.scope.planning.bind(self.tables.renamed(sql)).schema
 
     def _names(self, change: dml.Merge) -> tuple[str, ...]:
         bound = self._bound(f"{change.ctes}SELECT * FROM {change.source}")
         return tuple(column.name for column in bound)
 
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with self.engine.up_to_date():
-            answer, _ = self.engine.run(self.tables.renamed(sql), CollectRows())
+        with self.engine.up_to_date(self.scope):
+            answer, _ = self.engine.run(self.tables.renamed(sql), CollectRows(), self.scope)
         return list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
 
     def _written(
@@ -289,8 +294,9 @@ class WarehouseWrites:
             counts=counts,
         )
         try:
-            with self.engine.up_to_date():
-                written, _ = self.engine.run(self.tables.renamed(sql), WriteTable(write))
+            with self.engine.up_to_date(self.scope):
+                renamed = self.tables.renamed(sql)
+                written, _ = self.engine.run(renamed, WriteTable(write), self.scope)
         except BaseException:
             remove_files(io, write.location, write.write_id)
             raise
@@ -307,7 +313,7 @@ class WarehouseWrites:
 
         @contextlib.contextmanager
         def of(files: frozenset[str] | None) -> Iterator[str]:
-            sources = self.engine.planner.sources
+            sources = self.engine.sources
             source = FixedSource(str(name), LocatedRows(snapshot, files))
             registered = sources.add_unnamed(source).name
             try:
@@ -353,9 +359,9 @@ class WarehouseWrites:
 
     def begin(self, *, is_lazy: bool = False) -> None:
         """Begin a transaction over a table of the warehouse."""
-        self.engine.transaction.begin(
+        self.scope.transaction.begin(
             lambda: WarehouseTransaction(
-                catalog=self.catalog, sources=self.engine.planner.sources, is_lazy=is_lazy
+                catalog=self.catalog, sources=self.engine.sources, is_lazy=is_lazy
             )
         )
 

@@ -204,6 +204,14 @@ def reader_of(path: str) -> str:
     return ENDINGS[max(found, key=len)] if found else ""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """What `named_files` is to find once it is told that it does."""
+
+    pattern: str | Path
+    reach: Reach
+
+
 def named_files(pattern: str | Path, reach: Reach) -> FileSource:
     """The files at a path or a glob, or all in a folder that are read; columns are united by name.
 

@@ -26,7 +26,7 @@ from minishark.errors import CatalogError, MinisharkError, PartitionsLostError
 from minishark.expressions import Column, Schema
 from minishark.query.sinks import Layout
 from minishark.tables.store import StoreAsTable, as_stored, stored_schema, table_schema
-from minishark.tables.tables import Tables, check_layout, named_columns
+from minishark.tables.tables import Observed, Tables, check_layout, named_columns
 from minishark.worker.protocol import TaskFunction
 
 CACHED_PREFIX = "_kept_"  # how the names of cached tables start
@@ -95,9 +95,12 @@ class CachedTables:
         self.tables.publish(promised_table(rows.name, plan.schema), replace=False)
         return rows
 
-    def load(self, data: Any, partitions: int | None = None) -> CachedRows:
+    def load(
+        self, data: Any, partitions: int | None = None, observed: Observed | None = None
+    ) -> CachedRows:
         rows = self._register(CachedTable(None, self.tables.clock.lock()), ())
-        self.tables.create(rows.name, data, Layout(partitions=partitions, replicas=2))
+        layout = Layout(partitions=partitions, replicas=2)
+        self.tables.create(rows.name, data, layout, observed=observed)
         rows.schema = self.tables.catalog.get(rows.name).schema
         return rows
 

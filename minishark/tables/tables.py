@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -42,6 +41,7 @@ from minishark.query.observer import QueryObserver
 from minishark.query.run import site_of
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
+from minishark.sources.files import NamedFiles, named_files
 from minishark.sources.storage_options import Storage
 from minishark.tables.deltas import (
     SIZES,
@@ -94,9 +94,7 @@ class Tables:
     placement: Callable[[], Placement]  # gives the placement for loading tasks
     partitions: int  # the default number of partitions
     warn: Callable[[str], None]  # takes warnings for the user
-    observed: Observed  # gives the observer of a load, by what it is called
-    # Files that users name, or folders of them, as a source.
-    files: Callable[[str | Path], Source]
+    observed: Observed  # gives the observer of a load of no session, by what it is called
     storage: Storage  # how object stores are reached
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     clock: Clock = SYSTEM_CLOCK
@@ -120,11 +118,20 @@ class Tables:
         self.deltas = DeltaWriter(self.cluster, self.sizes)
         self._restoring = self.clock.lock()
 
-    def create(self, name: str, data: Any, layout: Layout, *, replace: bool = False) -> None:
+    def create(
+        self,
+        name: str,
+        data: Any,
+        layout: Layout,
+        *,
+        replace: bool = False,
+        observed: Observed | None = None,
+    ) -> None:
         self.check_new(name, replace=replace)
         check_layout(layout)
         with self.folder() as folder:
-            self.publish(self.build(name, folder, data, layout), replace=replace)
+            table = self.build(name, folder, data, layout, observed=observed)
+            self.publish(table, replace=replace)
 
     def build(
         self,
@@ -134,19 +141,19 @@ class Tables:
         layout: Layout,
         *,
         on_progress: Callable[[int, int], None] | None = None,
-        pieces: int | None = None,
+        observed: Observed | None = None,
     ) -> Table:
         """Load data into a folder, as a table that is not published yet.
 
         Args:
             name: the table's.
             folder: where its files go.
-            data: what `Session.create_table` takes.
+            data: what `Session.create_table` takes, but for paths; or files with such.
             layout: how its rows are partitioned.
             on_progress: called with the number of tasks done and of all tasks.
-            pieces: in how many pieces a source is read; by default about as many as partitions.
+            observed: gives the observer of the load, if another one than for loads of no session.
         """
-        table, loaded = self._built(name, folder, data, layout, on_progress, pieces)
+        table, loaded = self._built(name, folder, data, layout, on_progress, observed=observed)
         if loaded is not None:
             self._origins[folder] = loaded
         return table
@@ -158,12 +165,14 @@ class Tables:
         data: Any,
         layout: Layout,
         on_progress: Callable[[int, int], None] | None = None,
+        *,
         pieces: int | None = None,
+        observed: Observed | None = None,
     ) -> tuple[Table, _Loaded | None]:
         """A table, and how to load it again if it comes from a source."""
         with (
             self.temporary_folders(folder) as (rows_folder, buckets),
-            self.loading(name) as observer,
+            self.loading(name, observed=observed) as observer,
         ):
             pieces = pieces or layout.partitions or self.partitions
             source, size = self._source(data, rows_folder, pieces)
@@ -189,8 +198,6 @@ class Tables:
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )
-        if self.planning.has_view(name):
-            raise CatalogError(f"There is a view called {name!r}; drop it first.")
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[str]:
@@ -521,8 +528,8 @@ class Tables:
         self.retire({part.file: part.locations for part in partitions})
 
     def _source(self, data: Any, folder: str, pieces: int) -> tuple[TableSource, SourceSize]:
-        if isinstance(data, str | Path):
-            data = self.files(data)
+        if isinstance(data, NamedFiles):
+            data = named_files(data.pattern, data.reach)
         if isinstance(data, Source):
             return split_source(data.within(self.storage.access), pieces)
         if isinstance(data, Pieces):
@@ -549,10 +556,12 @@ class Tables:
         return max(nodes, replicas) if partitions == 1 else replicas
 
     @contextlib.contextmanager
-    def loading(self, name: str, verb: str = "load") -> Iterator[QueryObserver]:
+    def loading(
+        self, name: str, verb: str = "load", observed: Observed | None = None
+    ) -> Iterator[QueryObserver]:
         """The observer of a load, which is told when it is over."""
         began_s = time.perf_counter()
-        with self.observed(f"{verb} {name}") as observer:
+        with (observed or self.observed)(f"{verb} {name}") as observer:
             yield observer
             observer.loaded(time.perf_counter() - began_s)
 

@@ -29,6 +29,6 @@ def rows_moved_by(session: Session, way: str) -> Iterator[Session]:
         options = PlannerOptions.eager(3)
         if way == "as planned":
             options = PlannerOptions(partitions=3).in_stages()
-        patch.setattr(session._runtime.planner, "options", options)
-        patch.setattr(session._runtime.planner, "_plans", OrderedDict())
+        patch.setattr(session._runtime.engine.planner, "options", options)
+        patch.setattr(session._runtime.engine.planner, "plans", OrderedDict())
         yield session

@@ -90,7 +90,7 @@ def rule(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def session(whole: Session, rule: str, monkeypatch: pytest.MonkeyPatch) -> Session:
     """The session with one adaptive rule, and joins that are shuffled if they can be."""
-    planner = whole._runtime.planner
+    planner = whole._runtime.engine.planner
     options = planner.options.without(*(other for other in RULES if other != rule))
     options = replace(options, rules=SMALL, partitions=16 if rule == "join_switch" else 4)
     monkeypatch.setattr(planner, "options", options)
@@ -124,7 +124,7 @@ def test_a_rule_that_is_off_revises_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its switch is that of all rules."""
-    planner = session._runtime.planner
+    planner = session._runtime.engine.planner
     monkeypatch.setattr(planner, "options", planner.options.without(rule))
     frame = session.sql(FIRED[rule])
     assert [] == frame_divergences(frame, answer(judge, FIRED[rule]))

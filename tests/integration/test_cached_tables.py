@@ -14,6 +14,7 @@ from minishark.catalog import Table
 from minishark.errors import CatalogError, MinisharkError, OptionError, TaskFailedError
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
+from minishark.session.scope import Scope
 from minishark.session.session import Session
 
 ROWS = 5000
@@ -177,8 +178,8 @@ def test_rows_that_are_released_while_they_materialize_are_computed_again(
     engine, released = runtime.engine, []
     compute = engine.compute
 
-    def compute_and_lose(names: Sequence[str]) -> None:
-        compute(names)
+    def compute_and_lose(names: Sequence[str], scope: Scope) -> None:
+        compute(names, scope)
         if not released:
             released.append(names)
             runtime.release(cached)

@@ -98,7 +98,7 @@ def test_large_files_are_cut(session: Session) -> None:
     frame = session.sql("SELECT count(*) FROM 'a.parquet'")
     frame.to_arrow()
     first = frame.metrics().by_stage[0]
-    assert min(3, session._runtime.planner.options.partitions) == first.tasks
+    assert min(3, session._runtime.engine.planner.options.partitions) == first.tasks
     assert [] == session.tables
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import minishark
@@ -16,8 +19,11 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
+from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.session.interruption import Interruption, running
 from minishark.session.session import Session
+from minishark.sources.files import named_files
+from minishark.sources.formats import OwnReach
 
 _ENDLESS = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
 _NULLS = "SELECT x FROM (VALUES (1), (NULL)) AS v(x) ORDER BY x"
@@ -40,6 +46,11 @@ def sessions(root: Session) -> Iterator[tuple[Session, Session, Session]]:
 
 def _rows(session: Session, sql: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in session.sql(sql).collect()]
+
+
+def _rows_in_front_end(session: Session, sql: str) -> list[tuple[object, ...]]:
+    answer = session._runtime.query_in_front_end(sql)
+    return [tuple(row.values()) for row in answer.to_pylist()]
 
 
 def test_settings_stay_in_their_session(sessions: tuple[Session, Session, Session]) -> None:
@@ -66,6 +77,181 @@ def test_a_session_begins_with_the_settings_of_the_first(root: Session) -> None:
             assert [(1,), (None,)] == _rows(root, _NULLS)
     finally:
         root.sql("RESET default_null_order")
+
+
+def test_settings_of_the_first_session_are_its_own(
+    sessions: tuple[Session, Session, Session],
+) -> None:
+    """What it sets after others were opened holds for it alone, wherever a statement runs next."""
+    root, one, other = sessions
+    root.sql("SET VARIABLE chosen = 7")
+    root.sql("SET default_null_order = 'nulls_first'")
+    try:
+        for each in (one, other):  # before the first one runs anything
+            assert [(1,), (None,)] == _rows(each, _NULLS)
+        for each in (one, other):
+            assert [(1,), (None,)] == _rows_in_front_end(each, _NULLS)
+            assert [(None,)] == _rows(each, "SELECT getvariable('chosen')")
+        assert [(None,), (1,)] == _rows(root, _NULLS) == _rows_in_front_end(root, _NULLS)
+        assert [(7,)] == _rows(root, "SELECT getvariable('chosen')")
+    finally:
+        root.sql("RESET default_null_order")
+
+
+def test_settings_say_how_each_session_reads_files(
+    sessions: tuple[Session, Session, Session], tmp_path: Path
+) -> None:
+    """Sessions that read one file by different settings do so in turns, also as a table."""
+    file = tmp_path / "binary.parquet"
+    pq.write_table(pa.table({"b": pa.array([b"a"], pa.binary())}), file)
+    root, one, other = sessions
+    one.sql("SET binary_as_string = true")
+    kinds = {root: "BLOB", one: "VARCHAR", other: "BLOB"}
+    for _ in range(2):
+        for session, kind in kinds.items():
+            assert [(kind,)] == _rows(session, f"SELECT typeof(b) FROM '{file}'")
+    for session, kind in kinds.items():
+        session.create_table("of_file", str(file))
+        assert [(kind,)] == _rows(session, "SELECT typeof(b) FROM of_file")
+        root.drop_table("of_file")
+
+
+def test_temporary_definitions_of_the_first_session_are_its_own(
+    sessions: tuple[Session, Session, Session],
+) -> None:
+    """Its temporary views and macros hide no others, on executors and in the front end."""
+    root, one, other = sessions
+    for number, session in enumerate(sessions):
+        session.sql(f"CREATE TEMP VIEW numbered AS SELECT {number} AS n FROM shared LIMIT 1")
+        session.sql(f"CREATE TEMP MACRO numbering() AS {number}")
+    for number, session in enumerate(sessions):
+        sql = "SELECT n, numbering() FROM numbered"
+        whole = f"{sql} USING SAMPLE 5 ROWS"  # which runs as it is
+        for found in _rows(session, sql), _rows(session, whole), _rows_in_front_end(session, sql):
+            assert [(number, number)] == found
+    root.sql("DROP VIEW numbered")
+    root.sql("DROP MACRO numbering")
+    with pytest.raises(QueryError):
+        root.sql("FROM numbered")
+    assert [(1,), (2,)] == [*_rows(one, "FROM numbered"), *_rows(other, "FROM numbered")]
+
+
+def test_sources_of_temporary_views_of_one_name_stay(
+    sessions: tuple[Session, Session, Session], tmp_path: Path
+) -> None:
+    """A view keeps what it reads, whatever other sessions call by its name."""
+    _, *few = sessions
+    for number, session in enumerate(few):
+        file = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"n": [number]}), file)
+        frame = session.read.source(named_files(file, OwnReach()))
+        session.sql(f"CREATE TEMP VIEW read_from AS {frame.sql()}")
+        del frame
+    gc.collect()
+    few[0].read.source(named_files(file, OwnReach()))  # those that nobody holds go
+    assert [[(0,)], [(1,)]] == [_rows(session, "FROM read_from") for session in few]
+
+
+def test_transactions_stay_in_their_session(sessions: tuple[Session, Session, Session]) -> None:
+    """A session has no part in what another has begun, and may be opened from one that has."""
+    root, one, other = sessions
+    root.sql("CREATE TABLE changing AS SELECT 1 AS i")
+    try:
+        for session in (root, one):
+            session.sql("BEGIN")
+        root.sql("INSERT INTO changing VALUES (2)")
+        one.sql("INSERT INTO changing VALUES (3)")
+        assert [True, True, False] == [session.in_transaction for session in sessions]
+        assert [[1, 2], [1, 3], [1]] == [
+            [i for (i,) in _rows(session, "FROM changing ORDER BY i")] for session in sessions
+        ]
+        with one.new_session() as later:
+            assert not later.in_transaction
+            assert [(1,)] == _rows(later, "FROM changing")
+        root.sql("ROLLBACK")
+        one.sql("COMMIT")
+        for session in sessions:
+            assert [(1,), (3,)] == _rows(session, "FROM changing ORDER BY i")
+        one.sql("BEGIN")
+        one.sql("INSERT INTO changing VALUES (4)")
+        one.stop()
+        assert [(2,)] == _rows(other, "SELECT count(*) FROM changing")
+    finally:
+        root.drop_table("changing")
+
+
+def test_tags_and_interruptions_stay_in_their_session(
+    sessions: tuple[Session, Session, Session],
+) -> None:
+    """A thread's tags are those of one session, which interrupts its own queries and loads only."""
+    root, one, other = sessions
+    root.add_tag("mine")
+    one.add_tag("yours")
+    try:
+        assert [{"mine"}, {"yours"}, set()] == [session.get_tags() for session in sessions]
+        found: dict[Session, list[list[str]]] = {}
+
+        def hear(session: Session) -> ProgressHandler:
+            def tagged(_: QueryProgress) -> None:
+                scopes = [each._runtime.scope for each in sessions]
+                found.setdefault(session, []).append(
+                    [str(len(scope.tagged(None))) for scope in scopes]
+                )
+
+            return tagged
+
+        for session in sessions:
+            handler = hear(session)
+            session.register_progress_handler(handler)
+            _rows(session, "SELECT count(*) FROM shared WHERE i % 2 = 0")
+            session.remove_progress_handler(handler)
+        assert {
+            root: ["1", "0", "0"],
+            one: ["0", "1", "0"],
+            other: ["0", "0", "1"],
+        } == {session: told[0] for session, told in found.items()}
+        one.clear_tags()
+        assert [{"mine"}, set(), set()] == [session.get_tags() for session in sessions]
+    finally:
+        root.clear_tags()
+
+
+def test_loads_are_interrupted_by_their_session() -> None:
+    """`interrupt_all` cancels the load of a table in its session, and in no other."""
+
+    def load(session: Session, other: Session) -> list[list[str]]:
+        interrupted: list[list[str]] = []
+
+        def tell(_: int, __: int) -> None:
+            interrupted.extend([other.interrupt_all(), session.interrupt_all()])
+
+        with pytest.raises(QueryCancelledError):
+            session.create_table("loaded", pa.table({"i": range(100_000)}), on_progress=tell)
+        return interrupted
+
+    with minishark.connect(in_process=True, nodes=1) as root, root.new_session() as one:
+        for session, other in ((root, one), (one, root)):
+            theirs, own, *_ = load(session, other)
+            assert (0, 1) == (len(theirs), len(own))
+            assert "loaded" not in root.tables
+
+
+def test_promised_rows_are_computed_by_the_settings_of_their_session(
+    sessions: tuple[Session, Session, Session],
+) -> None:
+    """Whoever needs them first; also when the session that promised them is over."""
+    root, one, other = sessions
+    for promises, needs in ((root, one), (one, root)):
+        promises.sql("SET default_null_order = 'nulls_first'")
+        kept = promises.sql(f"SELECT first(x) AS x FROM ({_NULLS})").cache()
+        root.sql(f"CREATE OR REPLACE VIEW of_kept AS {kept.sql()}")
+        assert [(None,)] == _rows(needs, "FROM of_kept")
+        promises.sql("RESET default_null_order")
+    with other.new_session() as gone:
+        kept = gone.sql("SELECT 5 AS x").cache()
+        root.sql(f"CREATE OR REPLACE VIEW of_kept AS {kept.sql()}")
+    assert [(5,)] == _rows(root, "FROM of_kept")
+    root.sql("DROP VIEW of_kept")
 
 
 def test_settings_of_all_sessions_are_refused(sessions: tuple[Session, Session, Session]) -> None:

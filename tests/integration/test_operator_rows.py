@@ -48,7 +48,7 @@ class _CountRows(CollectRows):
 def planned(session: Session, way: str) -> Iterator[None]:
     """Move rows one way, without rules that would change the plan."""
     with rows_moved_by(session, way):
-        planner = session._runtime.planner
+        planner = session._runtime.engine.planner
         planner.options = planner.options.without(*_CHANGING)
         yield
 
@@ -80,10 +80,10 @@ def count(
     """The rows of a part of a plan."""
     stages = split(part, plan.options.disabled)
     part_plan = replace(plan, physical=part, stages=stages)
-    engine = session._runtime.engine
+    runtime = session._runtime
     with monkeypatch.context() as patch:
         patch.setattr(QueryPlanner, "plan", lambda *_, **__: part_plan)
-        rows: pa.Table = engine.run("SELECT 1", _CountRows())[0]
+        rows: pa.Table = runtime.engine.run("SELECT 1", _CountRows(), runtime.scope)[0]
     return rows.num_rows
 
 
@@ -92,7 +92,7 @@ def divergences(
 ) -> list[str]:
     """Operators with other rows than they have alone; counts how many are known."""
     planner, engine = session._runtime.planner, session._runtime.engine
-    _, metrics = engine.run(sql, CollectRows(), explained=True)
+    _, metrics = engine.run(sql, CollectRows(), session._runtime.scope, explained=True)
     if metrics.warnings:  # it ran as a whole statement
         return []
     plan = planner.plan(sql, CollectRows(), on_hosts=engine.on_hosts)

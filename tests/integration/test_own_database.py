@@ -24,7 +24,7 @@ from minishark.errors import (
     QueryError,
     TaskFailedError,
 )
-from minishark.session.scratch_database import ScratchDatabase
+from minishark.session.scratch_database import ScratchDatabase, SharedScratch
 from minishark.session.session import Session
 
 Rows = list[tuple[object, ...]]
@@ -227,7 +227,8 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
 
 def test_ctrl_c_in_a_statement_that_writes() -> None:
     """It comes out as KeyboardInterrupt; the statement changed nothing, and the next one runs."""
-    database = ScratchDatabase({}, tables=list, reading=lambda _: nullcontext(pa.table))
+    shared = SharedScratch({}, tables=list)
+    database = ScratchDatabase(shared, reading=lambda _: nullcontext(pa.table))
     database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
 
     def write(sql: str) -> pa.Table:
@@ -241,6 +242,7 @@ def test_ctrl_c_in_a_statement_that_writes() -> None:
     (changed,) = database.changed()
     assert pa.table({"a": [1]}) == changed.rows
     database.close()
+    shared.close()
 
 
 @pytest.mark.slow

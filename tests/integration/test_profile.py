@@ -90,10 +90,10 @@ def test_answers_can_be_verified(toy_session: Session, monkeypatch: pytest.Monke
     right = toy_session.sql(sql, verify=True).to_arrow()
     assert right == toy_session.sql(sql).to_arrow(verify=True)
     wrong = right.set_column(1, "n", pa.array([0] * right.num_rows, pa.int64()))
-    monkeypatch.setattr(toy_session._runtime.engine, "query_in_front_end", lambda sql: wrong)
+    monkeypatch.setattr(toy_session._runtime, "query_in_front_end", lambda sql: wrong)
     with pytest.raises(VerificationError, match="rows are missing"):
         toy_session.sql(sql, verify=True).collect()
     shuffled = right.take(pa.array(range(right.num_rows - 1, -1, -1)))
-    monkeypatch.setattr(toy_session._runtime.engine, "query_in_front_end", lambda sql: shuffled)
+    monkeypatch.setattr(toy_session._runtime, "query_in_front_end", lambda sql: shuffled)
     with pytest.raises(VerificationError, match="out of order"):
         toy_session.sql(sql).to_arrow(verify=True)

@@ -61,7 +61,7 @@ def test_handlers_hear_of_rows_that_are_computed_for_the_front_end(toy_session: 
     cached = toy_session.sql("SELECT k % 3 AS g, count(*) AS n FROM t GROUP BY ALL").cache()
     toy_session.register_progress_handler(heard.append)
     try:
-        toy_session._runtime.engine.query_in_front_end(cached.sql())
+        toy_session._runtime.query_in_front_end(cached.sql())
     finally:
         toy_session.remove_progress_handler(heard.append)
     assert heard
@@ -122,11 +122,11 @@ def test_cancelling_a_query_cancels_the_rows_that_it_computes(toy_session: Sessi
 
 def test_a_query_in_the_front_end_can_be_cancelled(toy_session: Session) -> None:
     """The page offers it for all that runs."""
-    engine = toy_session._runtime.engine
+    engine, scope = toy_session._runtime.engine, toy_session._runtime.scope
 
     def run() -> None:
-        with engine.observed(_ENDLESS) as observer:
-            engine.query_in_front_end(_ENDLESS, observer=observer)
+        with engine.observed(_ENDLESS, scope) as observer:
+            engine.query_in_front_end(_ENDLESS, scope, observer=observer)
 
     _cancelled_soon(toy_session, run)
     assert [(1,)] == [tuple(row) for row in toy_session.sql("SELECT 1").collect()]

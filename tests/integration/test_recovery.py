@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -260,7 +261,7 @@ def test_a_table_that_is_lost_again_and_again_is_named(
     """How often a query has a table loaded again has a limit."""
     tried: list[str] = []
     monkeypatch.setattr(
-        session._runtime.engine, "restore", lambda lost, _: tried.append(lost.table)
+        session._runtime.engine, "restore", lambda lost, *_: tried.append(lost.table)
     )
     with pytest.raises(PartitionsLostError, match=f"of table {of_files[0]}"):
         session.sql(f"SELECT sum(x) FROM {of_files[0]}").to_arrow()
@@ -294,9 +295,10 @@ def test_cached_rows_are_computed_again_unless_they_vary(
         PartitionsLostError(table.name, (0,), tuple(table.partitions[0].files))
         for table in engine.cached
     ]
+    fingerprint = partial(engine._fingerprint, session._runtime.scope)
     with pytest.raises(PartitionsLostError, match="computing it again might give other rows"):
-        engine.cached.restore(lost[0], engine._fingerprint)
+        engine.cached.restore(lost[0], fingerprint)
     for each in lost[1:]:
-        engine.cached.restore(each, engine._fingerprint)
+        engine.cached.restore(each, fingerprint)
         assert not engine.tables.catalog.get(each.table).is_computed
     assert [1, _ROWS] == [frame.distinct().count() for frame in (again, doubled)]

@@ -279,7 +279,8 @@ def test_no_secret_is_seen(server: S3Server, bucket: str, tmp_path: Path) -> Non
         shown = [repr(frame.collect()), repr(session), repr(frame.metrics)]
         shown.append(repr(session.sql(f"EXPLAIN ANALYZE {sql}").collect()))
         engine, cluster = session._runtime.engine, session._runtime.cluster
-        shown += [repr(engine.events.since(0)), repr(engine.sources), repr(engine.environment)]
+        environment = engine.environment(session._runtime.scope)
+        shown += [repr(engine.events.since(0)), repr(engine.sources), repr(environment)]
         files = [*cluster.paths.memory.rglob("*"), *cluster.paths.disk.rglob("*")]
         assert any(file.parent.name != "objects" for file in files)
         for file in files:

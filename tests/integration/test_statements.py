@@ -127,7 +127,15 @@ def test_a_plan_never_reads_a_replaced_table_in_part(session: Session) -> None:
     engine = session._runtime.engine
     observer = QueryObserver(number=0, emit=engine.events.emit)
     sql = "SELECT count(*) FROM t"
-    query = _Query(engine=engine, sql=sql, sink=CollectRows(), observer=observer)
+    scope = session._runtime.scope
+    query = _Query(
+        engine=engine,
+        scope=scope,
+        planner=scope.planner,
+        sql=sql,
+        sink=CollectRows(),
+        observer=observer,
+    )
     plan = query.plan(whole=False)
     session.create_table("t", ROWS, partitions=4, replace=True)
     with pytest.raises(MinisharkError):

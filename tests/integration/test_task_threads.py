@@ -166,7 +166,9 @@ def test_known_queries_are_planned_anew_for_more_cores(session: Session) -> None
     cheap = {"coalesced_tasks": CoalescedTasks(least_s=1e-6, most_s=1e9)}
     options = replace(PlannerOptions(partitions=2, slots=1).in_stages(), rules=cheap)
     cores = 1
-    planner = replace(session._runtime.planner, options=options, cores=lambda: cores)
+    planner = session._runtime.planner
+    shared = replace(planner.shared, options=options, cores=lambda: cores)
+    planner = replace(planner, shared=shared)
 
     def tasks(*, on_hosts: bool = False) -> int:
         plan = planner.plan("SELECT x, y + 1 FROM t", CollectRows(), on_hosts=on_hosts)

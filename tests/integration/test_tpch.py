@@ -114,7 +114,7 @@ def test_answers_are_right_where_partitions_share_tasks(
         disabled_optimizations=["one_task"],
     ) as session:
         _load(session, tpch_files, partitions, 1)
-        planner = session._runtime.planner
+        planner = session._runtime.engine.planner
         rules = {"coalesced_tasks": CoalescedTasks(least_s=2e-4, most_s=5e-4)}
         planner.options = replace(planner.options, rules=rules, read_whole_rows=0, gather_rows=0)
         metrics = _run(session, answers)

@@ -304,8 +304,9 @@ def test_users_see_what_they_wrote(session: Session, tmp_path: Path) -> None:
     assert "table the weather as " in frame.plan_text("stages")
     assert "Statement over the weather: " in sample.plan_text("physical")
     events: list[AnyEvent] = []
+    runtime = session._runtime
     for query in (frame, sample):
-        session._runtime.engine.run(query.sql(), CollectRows(), keep=events.append)
+        runtime.engine.run(query.sql(), CollectRows(), runtime.scope, keep=events.append)
     started = [each.sql for each in events if isinstance(each, QueryStarted)]
     assert all('FROM "the weather"' in sql for sql in started)
     planned = [each for each in events if isinstance(each, QueryPlanned)]
@@ -335,7 +336,7 @@ def test_a_statement_sees_one_version_wherever_it_runs(session: Session, tmp_pat
         session.sql("CREATE TABLE found (d DECIMAL(38,2))")
         session.sql(f"INSERT INTO found {differs}")
         assert [(0,)] == rows(session, "FROM found") == rows(session, differs)
-        assert 0 == session._runtime.engine.query_in_front_end(differs)["d"][0].as_py()
+        assert 0 == session._runtime.query_in_front_end(differs)["d"][0].as_py()
         source.months.append(13)
         with pytest.raises(DataError, match=r"^There is no 13th month in the weather\.$"):
             session.sql(f"INSERT INTO found {differs}")
@@ -365,7 +366,7 @@ def test_a_cancelled_query_does_not_wait_for_rows(
     with ThreadPoolExecutor(1) as pool, running(interruption):
         pool.submit(lambda: (until(log.exists, "it reads"), interruption.cancel()))
         with pytest.raises(QueryCancelledError):
-            session._runtime.engine.query_in_front_end(frame.sql())
+            session._runtime.query_in_front_end(frame.sql())
 
 
 def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:

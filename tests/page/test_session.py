@@ -238,8 +238,8 @@ def test_placements_are_explained_while_somebody_looks(session: Session, page: P
     page.view("queries")
     engine = session._runtime.engine
     await_(lambda: engine.explains_all)
-    assert session._page is not None
-    site = session._page.site
+    assert session._group.page is not None
+    site = session._group.page.site
     site._read_s -= READER_S
     assert not site.is_read
     await_(lambda: not engine.explains_all)

@@ -99,7 +99,7 @@ def test_loads_and_queries_see_one_moment_while_others_write(
                 assert (0, 0) == (total or 0, count % 2), sql
                 seen.add(count)
                 session.sql(f"INSERT INTO counted {sql}")
-                (answer,) = session._runtime.engine.query_in_front_end(sql).to_pylist()
+                (answer,) = session._runtime.query_in_front_end(sql).to_pylist()
                 assert 0 == (next(iter(answer.values())) or 0), sql
             session.sql(f"CREATE OR REPLACE TABLE copied AS {_BOTH}")
             session.sql("INSERT INTO counted FROM copied")

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -90,11 +89,6 @@ class Given(Source, Snapshot):
         return [_Rows(part) for part in parts or [self._rows]]
 
 
-def _no_files(path: str | Path) -> Source:
-    message = f"nothing reads files such as {path}"
-    raise AssertionError(message)
-
-
 class _Planning:
     """In place of the planning database, which knows tables for DuckDB's sake."""
 
@@ -109,9 +103,6 @@ class _Planning:
 
     def remove_table(self, name: str) -> None:
         del self.names[name]
-
-    def has_view(self, name: str) -> bool:
-        return False
 
 
 class _Tables(Tables):
@@ -240,7 +231,6 @@ class SimulatedSession:
             partitions=3,
             warn=lambda _: None,
             observed=self._observed,
-            files=_no_files,
             storage=Storage(),
             clock=self.clock,
             sizes=_SIZES,

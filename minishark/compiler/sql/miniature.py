@@ -100,6 +100,10 @@ class Miniatures:
             factor /= 2
         return factor
 
+    def outdate(self) -> None:
+        """Have earlier plans made anew."""
+        self.version += 1
+
     def put(
         self, name: str, columns: Sequence[tuple[str, str]], statistics: TableStatistics
     ) -> None:

@@ -8,7 +8,6 @@ draw conclusions from *values* must not run, as the miniature's values are made 
 from __future__ import annotations
 
 import contextlib
-import copy
 import glob
 import json
 import os
@@ -16,7 +15,7 @@ import re
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import duckdb
@@ -41,7 +40,7 @@ from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.compiler.sql.tokens import find_calls, without_comments_around
 from minishark.errors import DataError, DataValueError, QueryError
-from minishark.expressions import Column, Schema, quote_text
+from minishark.expressions import Column, Schema
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",
@@ -101,7 +100,6 @@ _NAMES_FILES = re.compile(
     r"|\b\w*(?:read|scan|sniff|metadata)\w*\s*\(([^()]*)",
     re.IGNORECASE,
 )
-_ALL_SETTINGS = "SELECT name, value FROM duckdb_settings() WHERE value IS NOT NULL"
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 _INTERNAL = re.compile(
     r'\nDid you mean "(?:_minishark|pg_|pragma_|duckdb_|sqlite_|information_schema)[^\n]*'
@@ -128,18 +126,6 @@ class BoundStatement:
     tables: tuple[str, ...]  # of the catalog: those that it reads, and perhaps more
 
 
-@dataclass(slots=True, kw_only=True)
-class _Known:
-    """What is known of all definitions in a database."""
-
-    python: frozenset[str] = frozenset()  # Python functions
-    volatile: frozenset[str] = frozenset()  # those whose results may differ
-    has_macros: bool = False
-    has_views: bool = False
-    defines_time: bool = False  # whether one may tell the time
-    defines_volatile: bool = False  # whether one may be volatile
-
-
 class _Remembered:
     """What was parsed, bound and planned; the last of each."""
 
@@ -154,42 +140,59 @@ class _Remembered:
             cache.clear()
 
 
+@dataclass(slots=True, kw_only=True)
+class _Shared:
+    """What the connections to a database share: its tables, and what is known of definitions."""
+
+    miniatures: Miniatures = field(default_factory=Miniatures)
+    names: dict[str, str] = field(default_factory=dict)  # of tables, by those in lower case
+    python: frozenset[str] = frozenset()  # Python functions
+    volatile: frozenset[str] = frozenset()  # those whose results may differ
+    has_macros: bool = False
+    has_views: bool = False
+    defines_time: bool = False  # whether a definition may tell the time
+    defines_volatile: bool = False  # whether one may be volatile
+    remembered: _Remembered = field(default_factory=_Remembered)  # of who has set nothing
+
+
 class PlanningDatabase:
     """Plans statements over registered tables; safe to use from several threads.
 
+    It is a connection: others to the same database have the same tables and views, and settings and
+    temporary views of their own.
+
     Methods that take SQL raise a `QueryError` with DuckDB's message if it does not accept that.
+
+    Attributes:
+        settings: the statements that have changed settings of this connection.
     """
 
-    def __init__(self, config: Mapping[str, str] | None = None) -> None:
-        self._con = duckdb.connect(config=dict(config or {}))
-        self._configure()
-        self._con.execute("SET autoinstall_known_extensions = false")
-        self._con.execute(f"SET disabled_optimizers = '{','.join(DISABLED_OPTIMIZERS)}'")
-        self._miniatures = Miniatures()
-        self._names: dict[str, str] = {}
-        self._known = _Known()
-        self._remembered = _Remembered()
-        self._lock = ConnectionUse(self._con)
+    def __init__(
+        self,
+        config: Mapping[str, str] | None = None,
+        *,
+        beside: PlanningDatabase | None = None,
+        settings: Sequence[str] = (),
+    ) -> None:
+        """A new database with a configuration; or a connection beside another one.
 
-    def child(self) -> PlanningDatabase:
-        """The same tables and views, with settings and temporary views of its own.
-
-        It shares what was planned until it has such.
+        It begins with these settings, and shares what was planned as long as it has none.
         """
-        child = copy.copy(self)
-        child.reconnect()
-        return child
-
-    def reconnect(self) -> None:
-        """Go on with a connection of its own, as what was copied from another one."""
-        with self._lock:
-            self._con = self._con.cursor()
-        self._lock = self._lock.shared_by(self._con)
-        self._configure()
-
-    def _configure(self) -> None:
-        for name, value in _SETTINGS.items():
-            self._con.execute(f"SET SESSION {name} = {value}")
+        if beside is None:
+            self._shared = _Shared()
+            self._con = duckdb.connect(config=dict(config or {}))
+            self._con.execute("SET autoinstall_known_extensions = false")
+            self._con.execute(f"SET disabled_optimizers = '{','.join(DISABLED_OPTIMIZERS)}'")
+            self._lock = ConnectionUse(self._con)
+        else:
+            self._shared = beside._shared  # noqa: SLF001 - of the same class
+            self._con = beside.connection()
+            self._lock = beside._lock.shared_by(self._con)  # noqa: SLF001
+        _configure(self._con)
+        self._remembered = self._shared.remembered
+        self.settings: tuple[str, ...] = ()
+        for setting in settings:
+            self.change_setting(setting)
 
     def close(self) -> None:
         with self._lock:
@@ -198,38 +201,38 @@ class PlanningDatabase:
     @property
     def volatile(self) -> frozenset[str]:
         """The Python functions whose results may differ from call to call."""
-        return self._known.volatile
+        return self._shared.volatile
 
     def set_functions(self, python: Iterable[str], volatile: Iterable[str]) -> None:
         """Note the names of Python functions, and those whose results may differ."""
-        self._known.python = frozenset(name.lower() for name in python)
-        self._known.volatile = frozenset(volatile)
+        self._shared.python = frozenset(name.lower() for name in python)
+        self._shared.volatile = frozenset(volatile)
 
     @property
     def version(self) -> int:
         """A number that changes whenever earlier plans may be outdated."""
-        return self._miniatures.version
+        return self._shared.miniatures.version
 
     def put_table(self, table: Table) -> None:
         with self._lock:
             columns = [(column.name, column.type) for column in table.schema]
-            self._miniatures.put(table.name, columns, table.statistics)
-            self._names[table.name.lower()] = table.name
+            self._shared.miniatures.put(table.name, columns, table.statistics)
+            self._shared.names[table.name.lower()] = table.name
 
     def update_table(self, table: Table) -> None:
         """The next version of a table, with the same columns; most leave plans as they are."""
         with self._lock:
             columns = [(column.name, column.type) for column in table.schema]
-            self._miniatures.update(table.name, columns, table.statistics)
+            self._shared.miniatures.update(table.name, columns, table.statistics)
 
     def remove_table(self, name: str) -> None:
         with self._lock:
-            self._miniatures.remove(name)
-            self._names.pop(name.lower(), None)
+            self._shared.miniatures.remove(name)
+            self._shared.names.pop(name.lower(), None)
 
     def _refresh(self) -> None:
         with _query_errors():
-            self._miniatures.refresh(self._con)
+            self._shared.miniatures.refresh(self._con)
 
     def has_view(self, name: str) -> bool:
         same = "lower(view_name) = lower($1)"
@@ -247,7 +250,7 @@ class PlanningDatabase:
 
     def has_relation(self, name: str) -> bool:
         with self._lock:
-            return name.lower() in self._names or self.has_view(name)
+            return name.lower() in self._shared.names or self.has_view(name)
 
     def views(self) -> list[str]:
         return self._text("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1")
@@ -263,13 +266,13 @@ class PlanningDatabase:
     def reads_nothing(self, sql: str, *, surely: bool) -> bool:
         """Whether an INSERT reads no relation; `surely` if none but through a macro."""
         with self._lock:
-            return not self._known.has_macros and (surely or self._relations_in(sql) == set())
+            return not self._shared.has_macros and (surely or self._relations_in(sql) == set())
 
     def relation_schema(self, relation: str) -> Schema:
         """The columns of a SQL relation such as `read_parquet('file')`."""
         # On another connection, as are all reads of users' files: one that hangs, as of a network
         # drive, must not hold other statements.
-        with self.reading() as connection:
+        with self.reading(self.settings) as connection:
             return _schema(connection.sql(f"FROM {relation}"))
 
     def syntax(self, sql: str) -> str:
@@ -300,14 +303,12 @@ class PlanningDatabase:
             self._outdate()
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Another connection with the session's settings, to read users' files with."""
+    def reading(self, settings: Sequence[str]) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection with settings of a session, to read users' files with."""
         with contextlib.closing(self.connection()) as connection, ConnectionUse(connection):
-            # Settings of the session, such as `binary_as_string`, say how files are read.
-            with self._lock:
-                settings = self._con.execute(_ALL_SETTINGS).fetchall()
-            for name, value in {*settings}.difference(connection.execute(_ALL_SETTINGS).fetchall()):
-                connection.execute(f"SET SESSION {name} = {quote_text(value)}")
+            _configure(connection)
+            for setting in settings:  # such as `binary_as_string`, which says how files are read
+                connection.execute(setting)
             yield connection
 
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -325,25 +326,32 @@ class PlanningDatabase:
             return list(parsed)
 
     def define(self, sql: str, *, own: bool = False) -> None:
-        """Run a definition or setting; `own` if it concerns this connection only."""
+        """Run a definition; `own` if it concerns this connection only."""
         with self._lock:
             self._refresh()
             with _query_errors():
                 self._con.execute(sql).fetchall()
-            known = self._known
-            known.has_macros = known.has_macros or _MACRO.search(sql) is not None
-            known.has_views = known.has_views or _VIEW.search(sql) is not None
-            known.defines_time = known.defines_time or _TELLS_TIME.search(sql) is not None
-            known.defines_volatile = known.defines_volatile or self._shows_volatile(sql)
+            shared = self._shared
+            shared.has_macros = shared.has_macros or _MACRO.search(sql) is not None
+            shared.has_views = shared.has_views or _VIEW.search(sql) is not None
+            shared.defines_time = shared.defines_time or _TELLS_TIME.search(sql) is not None
+            shared.defines_volatile = shared.defines_volatile or self._shows_volatile(sql)
             if own:
                 self._remembered = _Remembered()
             else:
                 self._outdate()
 
+    def change_setting(self, sql: str) -> None:
+        """Change a setting of this connection."""
+        with self._lock, _query_errors():
+            self._con.execute(sql).fetchall()
+            self._remembered = _Remembered()
+            self.settings = (*self.settings, sql)
+
     def _outdate(self) -> None:
         """Drop what was parsed, bound and planned: it may mean something else from now on."""
         self._remembered.clear()
-        self._miniatures.version += 1
+        self._shared.miniatures.outdate()
 
     def show(self, sql: str) -> pa.Table:
         """The answer to a statement about settings, not tables."""
@@ -355,7 +363,7 @@ class PlanningDatabase:
         """Resolve the names and types of a SELECT; `parsed` saves to parse its text again."""
         with self._lock:
             self._refresh()
-            key = (sql, self._miniatures.version)
+            key = (sql, self._shared.miniatures.version)
             bound = self._remembered.bound.get(key)
             if bound is None:
                 _check_files(sql)
@@ -375,14 +383,14 @@ class PlanningDatabase:
 
     def _says_all(self, sql: str) -> bool:
         """Whether a statement reads only tables that its text mentions, and no files."""
-        defined = self._known.has_macros or self._known.has_views
+        defined = self._shared.has_macros or self._shared.has_views
         return not (defined or _READS_FILES.search(sql) or _may_name_file(sql))
 
     def _reads_tables_only(self, sql: str, named: set[str] | None) -> bool:
         """Whether the catalog alone decides what a statement means."""
-        if self._known.has_macros or _READS_FILES.search(sql):
+        if self._shared.has_macros or _READS_FILES.search(sql):
             return False
-        return named is not None and named <= self._names.keys()
+        return named is not None and named <= self._shared.names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
         """The message of a statement that did not bind, with line and place of the error."""
@@ -415,10 +423,12 @@ class PlanningDatabase:
             words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
             named = {
                 name
-                for name in self._names
+                for name in self._shared.names
                 if name in words or (name in quoted and not _WORD.fullmatch(name))
             }
-        return tuple(self._names[name] for name in sorted(named) if name in self._names)
+        return tuple(
+            self._shared.names[name] for name in sorted(named) if name in self._shared.names
+        )
 
     def _relations_in(self, sql: str) -> set[str] | None:
         """The relations that a statement names, in lower case; None if that is unknown."""
@@ -433,7 +443,7 @@ class PlanningDatabase:
         """Whether a plan must not be reused, as the statement may depend on time or state."""
         if _TELLS_TIME.search(sql) is not None:
             return True
-        return self._known.defines_time and self._names_definition(sql)
+        return self._shared.defines_time and self._names_definition(sql)
 
     def names_definition(self, sql: str) -> bool:
         """Whether a statement may read a view or call a macro."""
@@ -442,13 +452,13 @@ class PlanningDatabase:
 
     def _names_definition(self, sql: str) -> bool:
         text = sql.lower()
-        return self._known.has_macros or any(name.lower() in text for name in self.views())
+        return self._shared.has_macros or any(name.lower() in text for name in self.views())
 
     def varies(self, sql: str) -> bool:
         """Whether part of a statement may have another value when it is evaluated again."""
         if self._shows_volatile(sql) or self.tells_time(sql):
             return True
-        return self._known.defines_volatile and self._names_definition(sql)
+        return self._shared.defines_volatile and self._names_definition(sql)
 
     def _shows_volatile(self, sql: str) -> bool:
         text = sql.lower()
@@ -456,7 +466,7 @@ class PlanningDatabase:
 
     def plan(self, bound: BoundStatement) -> LogicalPlan:
         with self._lock:
-            key = (bound, self._miniatures.version)  # files may have other columns by now
+            key = (bound, self._shared.miniatures.version)  # files may have other columns by now
             plan = self._remembered.plans.get(key)
             if plan is None:
                 plan = self._plan(bound)
@@ -485,10 +495,10 @@ class PlanningDatabase:
 
         It is not called while planning, and TRY would take that for an error of the function.
         """
-        if not self._known.python or "try" not in sql.lower():
+        if not self._shared.python or "try" not in sql.lower():
             return False
         tried = " ".join(inside.lower() for *_, inside in find_calls(sql, {"try"}))
-        return any(name in tried for name in self._known.python)
+        return any(name in tried for name in self._shared.python)
 
     def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
         """The plan of a statement as a whole, in one task over all rows of its tables."""
@@ -506,6 +516,11 @@ class PlanningDatabase:
         if plan.get("error"):
             raise PlanNotLowered(f"the statement ({plan.get('error_message', '')})")
         return plan
+
+
+def _configure(connection: duckdb.DuckDBPyConnection) -> None:
+    for name, value in _SETTINGS.items():
+        connection.execute(f"SET SESSION {name} = {value}")
 
 
 @contextlib.contextmanager
