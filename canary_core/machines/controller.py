@@ -281,12 +281,12 @@ class Controller(Machine[ControllerIn]):
             if now - heard_at > settings.silence_s:
                 self._lose(worker)
         self._close_inquiry()
-        self._confirm()
-        if self._outcome is None and self._members and now - self._told_at >= settings.report_s:
+        if self._members and now - self._told_at >= settings.report_s:
             self._told_at = now
             self._release_leavers()
             self._plan_cut()
             self._tell_all(*self._witness())
+        self._confirm()
 
     # --- members -------------------------------------------------------------------------------
 

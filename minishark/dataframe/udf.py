@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -308,7 +309,7 @@ class OfWhole:
         found = self.fn(*values)
         if type(found) is int or found is None or isinstance(found, Integral):
             return found
-        return int(found) if isinstance(found, Real | Decimal) else found
+        return math.trunc(found) if isinstance(found, Real | Decimal) else found
 
 
 def _fields_of(type_: str) -> tuple[str, ...]:

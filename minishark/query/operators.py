@@ -533,7 +533,7 @@ def _is_dictionary(node: Profiled, texts: AbstractSet[str]) -> bool:
     """Whether it is the row of a dictionary of some texts, or of several dictionaries."""
     if node.kind in (*_UNGROUPED, "PROJECTION", "CROSS_PRODUCT") and node.inputs:
         return all(_is_dictionary(each, texts) for each in node.inputs)
-    return node.kind == "TABLE_SCAN" and node.read_rows == 1 and texts.issuperset(node.columns)
+    return node.kind == "TABLE_SCAN" and node.read_rows == 1 and texts >= {*node.columns}
 
 
 def _is_in_list(node: Profiled) -> bool:

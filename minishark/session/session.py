@@ -470,7 +470,8 @@ class Session(Operations, CamelCase):
             >>> sorted(words.map(lambda word: (word, 1)).reduce_by_key(int.__add__).collect())
             [('be', 1), ('not', 1), ('or', 1), ('to', 1)]
         """
-        return self.read.text(path).rdd.map(operator.itemgetter(0))
+        rows: Items = self.read.text(path).rdd
+        return rows.map(operator.itemgetter(0))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.

@@ -431,3 +431,21 @@ def test_what_pyspark_programs_catch_is_raised(toy_session: Session, tmp_path: P
             wrong()
     with pytest.raises(ParseException):
         toy_session.sql("SELEC 1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        ("delta", r"Use deltalake\.write_deltalake"),
+        ("iceberg", r"Use connect\(warehouse"),
+        ("orc", "$"),
+    ],
+)
+def test_a_format_that_is_not_written_names_who_writes_it(
+    toy_session: Session, kind: str, instead: str
+) -> None:
+    """Where there is something that does."""
+    with pytest.raises(
+        UnsupportedError, match=rf"writes parquet, csv, json, not '{kind}'\. ?{instead}"
+    ):
+        toy_session.range(1).write.format(kind)
