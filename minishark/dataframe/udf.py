@@ -293,7 +293,7 @@ class _Of:
 
     def __post_init__(self) -> None:
         # DuckDB counts the parameters that `inspect.signature` finds.
-        functools.update_wrapper(self, self.fn, assigned=(), updated=())
+        self.__wrapped__ = self.fn
 
 
 @dataclass
