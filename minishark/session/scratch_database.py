@@ -24,7 +24,7 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
-from minishark.compiler.sql.tokens import sql_tokens
+from minishark.compiler.sql.tokens import Edit, edited, names_in, sql_tokens
 from minishark.dataframe.lazy_query import DUCKDB_TYPE, WIDE_INTEGERS
 from minishark.errors import (
     AlreadyExistsError,
@@ -59,7 +59,7 @@ ROWS = " minishark rows"  # the names of registered rows; no table of a user has
 _STORED = " minishark stored"
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
-_QUALIFIER = ("memory", ".", "main", ".")
+_QUALIFIER = ("memory", "main")
 _QUALIFIED = re.compile(r'\bmemory"?\s*\.\s*"?main\b', re.IGNORECASE)
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
@@ -714,14 +714,15 @@ class ScratchDatabase:
         if not _QUALIFIED.search(sql):
             return sql
         visible = {name.lower() for name in self._visible}
-        tokens = [(offset, _unquoted(text)) for offset, text, _ in sql_tokens(sql)]
-        text, last = "", 0
-        for at in range(len(tokens) - len(_QUALIFIER)):
-            *qualifier, (_, name) = tokens[at : at + len(_QUALIFIER) + 1]
-            if tuple(word for _, word in qualifier) == _QUALIFIER and name in visible:
-                text += sql[last : tokens[at][0]]
-                last = tokens[at + 2][0]
-        return text + sql[last:]
+        tokens = sql_tokens(sql)
+        return edited(
+            sql,
+            (
+                Edit(name.first, tokens[name.at + 2].first, "")
+                for name in names_in(tokens)
+                if name.key[:2] == _QUALIFIER and visible.issuperset(name.key[2:3])
+            ),
+        )
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
@@ -843,11 +844,6 @@ def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return TaskFailedError(text)
-
-
-def _unquoted(token: str) -> str:
-    """A token as names are compared."""
-    return token.strip('"').replace('""', '"').lower()
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:

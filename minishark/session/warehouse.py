@@ -17,6 +17,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.sql import statements as kinds
+from minishark.compiler.sql.tokens import Cursor
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
 from minishark.expressions import quote, quote_text
 from minishark.session.file_writer import counted
@@ -91,9 +92,9 @@ class Warehouse:
         view = _VIEW.match(sql)
         if view is None:
             return structs.replace(statement, sql=renamed_anywhere(sql, self.tables.registered))
-        text = dml.Text(sql)
+        text = Cursor(sql)
         while text.offset < view.end():
-            text.at += 1
+            text.take()
         path = text.name()
         if len(path) > 1 and self.tables.resolved(path) is not None:
             raise UnsupportedError(

@@ -96,8 +96,8 @@ def _split(text: str) -> None:
     with contextlib.suppress(MinisharkError):
         pieces = tokens.split_arguments(text)
         assert sum(map(len, pieces)) <= len(text)
-    for first, end, _, _ in tokens.find_calls(text, {"read_csv"}):
-        assert text[first:end].lower().startswith("read_csv")
+    for call in tokens.find_calls(text, {"read_csv"}):
+        assert text[call.first : call.last].lower().startswith("read_csv")
 
 
 def _endpoint(text: str) -> None:

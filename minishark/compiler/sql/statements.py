@@ -15,8 +15,8 @@ import msgspec
 
 from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.tokens import (
+    Cursor,
     SqlText,
-    TokenCursor,
     call_arguments,
     without_comments_around,
 )
@@ -253,11 +253,11 @@ def _classified(
         text = without_comments_around(sql).lower()
         if not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text)):
             return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
-        return _select(sql, TokenCursor(sql), parsed)
-    cursor = TokenCursor(sql)
+        return _select(sql, Cursor(sql), parsed)
+    cursor = Cursor(sql)
     if type_ == _TYPES.EXPLAIN:
         return _explain(con, cursor)
-    first = cursor.word()
+    first = cursor.take()
     classify = _BY_FIRST_WORD.get(first)
     # By the first word, too: DuckDB takes what has a PIVOT or a DEFAULT in it for several (MULTI).
     if classify is not None and type_.name not in _UNSUPPORTED:
@@ -278,25 +278,25 @@ def _classified(
 def _cache(text: str, found: re.Match[str]) -> ParsedStatement:
     """CACHE TABLE, which DuckDB does not parse."""
     sql = text.strip().rstrip(";").rstrip()
-    cursor = TokenCursor(text[found.end() :])
-    path = cursor.name()
+    cursor = Cursor(text[found.end() :])
+    path = cursor.path()
     if not path or cursor.rest.strip(" \n;"):
         raise QueryError("Write CACHE TABLE name or UNCACHE TABLE name, and nothing after it.")
     return CacheTable(sql, path=path, caches=not found[1], missing_ok=bool(found[2]))
 
 
-def _transaction(sql: str, _: TokenCursor, first: str) -> ParsedStatement:
+def _transaction(sql: str, _: Cursor, first: str) -> ParsedStatement:
     return Transaction(sql, verb=_VERBS.get(first, "ROLLBACK"))
 
 
-def _vacuum(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _vacuum(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     if cursor.skip("ANALYZE"):
         raise UnsupportedError("Statistics are measured when tables are written: no ANALYZE.")
-    return Vacuum(sql, path=cursor.name())
+    return Vacuum(sql, path=cursor.path())
 
 
-def _select(sql: str, cursor: TokenCursor, parsed: duckdb.Statement) -> ParsedStatement:
-    if cursor.next.upper() in ("SHOW", "DESCRIBE", "DESC"):
+def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement) -> ParsedStatement:
+    if cursor.next in ("SHOW", "DESCRIBE", "DESC"):
         return Show(sql, is_show=True)
     code = cursor.code
     if _CATALOG.search(code):
@@ -306,7 +306,7 @@ def _select(sql: str, cursor: TokenCursor, parsed: duckdb.Statement) -> ParsedSt
     return Query(sql, parsed)
 
 
-def _explain(con: duckdb.DuckDBPyConnection, cursor: TokenCursor) -> ParsedStatement:
+def _explain(con: duckdb.DuckDBPyConnection, cursor: Cursor) -> ParsedStatement:
     cursor.skip("EXPLAIN")
     analyze = cursor.skip("ANALYZE") or cursor.skip("ANALYSE")
     if cursor.next.startswith("("):
@@ -317,33 +317,33 @@ def _explain(con: duckdb.DuckDBPyConnection, cursor: TokenCursor) -> ParsedState
     return Explain(inner.sql, analyze)
 
 
-def _target(cursor: TokenCursor) -> Target | None:
-    path = cursor.name()
+def _target(cursor: Cursor) -> Target | None:
+    path = cursor.path()
     *schema, name = path or ("",)
     if not name:
         return None
     return Target(name, not schema or tuple(part.lower() for part in schema) in _MAIN, path)
 
 
-def _insert(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
-    return Write(sql, _target(cursor) if cursor.skip_to("INTO") and cursor.word() else None)
+def _insert(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    return Write(sql, _target(cursor) if cursor.skip_to("INTO") and cursor.take() else None)
 
 
-def _update(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _update(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     cursor.skip_any("ONLY")
     return Write(sql, _target(cursor))
 
 
-def _delete(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _delete(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     cursor.skip_any("FROM", "TABLE")  # TRUNCATE, too
     return Write(sql, _target(cursor))
 
 
-def _create(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
+def _create(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
     replaces = cursor.skip("OR", "REPLACE")
-    is_temporary = cursor.next.upper() in _TEMPORARY
+    is_temporary = cursor.next in _TEMPORARY
     cursor.skip_any(*_MODIFIERS)
-    noun = cursor.word()
+    noun = cursor.take()
     match noun:
         case "TABLE":
             if_missing = cursor.skip("IF", "NOT", "EXISTS")
@@ -355,24 +355,24 @@ def _create(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
                 )
             return CreateTable(sql, target, is_temporary)
         case "INDEX":
-            return Write(sql, _target(cursor) if cursor.skip_to("ON") and cursor.word() else None)
+            return Write(sql, _target(cursor) if cursor.skip_to("ON") and cursor.take() else None)
         case "TYPE" if cursor.skip_to("ENUM") and cursor.skip("ENUM", "("):
-            is_query = cursor.next.upper() in ("SELECT", "FROM", "WITH", "VALUES", "(")
+            is_query = cursor.next in ("SELECT", "FROM", "WITH", "VALUES", "(")
             return CreateEnum(sql) if is_query else Definition(sql)
         case _:
             return _defined(sql, cursor, first, noun, is_temporary=is_temporary)
 
 
-def _drop(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
-    noun = cursor.word()
+def _drop(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
+    noun = cursor.take()
     if noun != "TABLE":
         return _defined(sql, cursor, first, noun)
     missing_ok = cursor.skip("IF", "EXISTS")
     return DropTable(sql, _target(cursor), missing_ok=missing_ok)
 
 
-def _alter(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
-    noun = cursor.word()
+def _alter(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
+    noun = cursor.take()
     if noun != "TABLE":
         return _defined(sql, cursor, first, noun)
     cursor.skip("IF", "EXISTS")
@@ -380,13 +380,13 @@ def _alter(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
 
 
 def _defined(
-    sql: str, cursor: TokenCursor, first: str, noun: str, *, is_temporary: bool = False
+    sql: str, cursor: Cursor, first: str, noun: str, *, is_temporary: bool = False
 ) -> ParsedStatement:
     match noun:
         case "VIEW" | "MACRO" | "FUNCTION" | "TYPE":
             cursor.skip_any("TABLE")  # DROP MACRO TABLE
             cursor.skip_any("IF", "NOT", "EXISTS")
-            *_, name = cursor.name() or ("",)
+            *_, name = cursor.path() or ("",)
             is_view = noun == "VIEW" and first != "ALTER"
             return Definition(sql, name=name, is_temporary=is_temporary, is_view=is_view)
         case "SCHEMA" | "SEQUENCE" | "DATABASE":
@@ -397,15 +397,15 @@ def _defined(
             raise UnsupportedError(f"minishark does not run {first} {noun}.")
 
 
-def _front_end(sql: str, _: TokenCursor, __: str) -> ParsedStatement:
+def _front_end(sql: str, _: Cursor, __: str) -> ParsedStatement:
     return FrontEndCommand(sql)
 
 
-def _set(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
+def _set(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
     if first == "SET" and cursor.skip("VARIABLE"):
         return SetVariable(sql)
     cursor.skip_any("GLOBAL", "LOCAL", "SESSION")
-    name = ".".join(cursor.name())
+    name = ".".join(cursor.path())
     if name.lower() in ("schema", "search_path"):
         return FrontEndCommand(sql)
     return Setting(sql, is_reserved=_RESERVED.fullmatch(name) is not None)
@@ -413,8 +413,8 @@ def _set(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
 
 def session_setting(sql: str) -> str | None:
     """A SET or RESET as one that concerns its connection only; None if it asks for GLOBAL."""
-    cursor = TokenCursor(sql)
-    first = cursor.word()
+    cursor = Cursor(sql)
+    first = cursor.take()
     if cursor.skip("VARIABLE"):
         return sql
     if cursor.skip("GLOBAL"):
@@ -423,13 +423,13 @@ def session_setting(sql: str) -> str | None:
     return f"{first} SESSION {cursor.rest}"
 
 
-def _copy(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _copy(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     begin = cursor.offset
     target = _target(cursor)
     if not cursor.skip_to("TO"):
         return Write(sql, target)
     source = sql[begin : cursor.offset].strip()
-    cursor.word()
+    cursor.take()
     if not cursor.next.startswith("'"):  # a computed name
         return Write(sql, target)
     if source.startswith("("):
@@ -439,30 +439,30 @@ def _copy(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
     return CopyTo(sql, query=query, destination=cursor.rest)
 
 
-def _prepare(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
-    name = cursor.name()
+def _prepare(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    name = cursor.path()
     if not name or not cursor.skip_to("AS"):
         raise QueryError("Write PREPARE name AS statement.")
     cursor.skip("AS")
     return Prepare(sql, name=name[0].lower(), statement=cursor.rest)
 
 
-def _execute(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
-    name = cursor.name()
+def _execute(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    name = cursor.path()
     if not name:
         raise QueryError("Write EXECUTE name(arguments).")
     return Execute(sql, name=name[0].lower(), arguments=call_arguments(cursor.rest))
 
 
-def _deallocate(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _deallocate(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     cursor.skip("PREPARE")
-    name = cursor.name()
+    name = cursor.path()
     if not name:
         raise QueryError("Write DEALLOCATE name.")
     return Deallocate(sql, name=name[0].lower())
 
 
-_BY_FIRST_WORD: Mapping[str, Callable[[str, TokenCursor, str], ParsedStatement]] = {
+_BY_FIRST_WORD: Mapping[str, Callable[[str, Cursor, str], ParsedStatement]] = {
     "INSERT": _insert,
     "MERGE": _insert,
     "UPDATE": _update,

@@ -15,9 +15,9 @@ from typing import Any
 
 import duckdb
 
+from minishark.compiler.sql.tokens import Cursor, unquoted
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Column, Schema, quote
-from minishark.tables.warehouse.dml import Text, unquoted
 from minishark.tables.warehouse.types import iceberg_type
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
@@ -44,26 +44,26 @@ def parse_create(sql: str) -> CreateTable:
     Raises:
         UnsupportedError: it is a temporary one, or has a sort order.
     """
-    text = Text(sql)
+    text = Cursor(sql)
     text.skip("CREATE")
     replaces = text.skip("OR", "REPLACE")
     if not text.skip("TABLE"):
-        raise UnsupportedError(f"The warehouse has no {text.next()} tables.")
+        raise UnsupportedError(f"The warehouse has no {text.next} tables.")
     exists_ok = text.skip("IF", "NOT", "EXISTS")
     target = text.name()
     columns = ""
-    if text.next() == "(":
+    if text.next == "(":
         columns = text.brackets()
     partitions: tuple[str, ...] = ()
     properties: dict[str, str] = {}
-    while text.next() in ("PARTITIONED", "SORTED", "WITH"):
-        if text.next() == "SORTED":
+    while text.next in ("PARTITIONED", "SORTED", "WITH"):
+        if text.next == "SORTED":
             raise UnsupportedError("The warehouse does not sort tables: write ORDER BY in queries.")
         if text.skip("PARTITIONED", "BY"):
-            partitions = tuple(Text(text.brackets()[1:-1]).parts())
+            partitions = tuple(Cursor(text.brackets()[1:-1]).parts())
         else:
             text.skip("WITH")
-            properties = dict(map(_property, Text(text.brackets()[1:-1]).parts()))
+            properties = dict(map(_property, Cursor(text.brackets()[1:-1]).parts()))
     query = text.until() if text.skip("AS") else ""
     if query and text_ends_without_data(query):
         raise UnsupportedError("Write CREATE TABLE with the columns instead of WITH NO DATA.")
@@ -169,7 +169,7 @@ def parsed_transform(text: str, schema: Any) -> tuple[Any, str, str]:
     if found is None:
         column = _column(unquoted(text.strip()), schema)
         return transforms.IdentityTransform(), column, column
-    arguments = [part.strip() for part in Text(found[2]).parts()]
+    arguments = [part.strip() for part in Cursor(found[2]).parts()]
     numbers = [int(part) for part in arguments if _INTEGER.fullmatch(part)]
     names = [part for part in arguments if not _INTEGER.fullmatch(part)]
     kind = found[1].lower().removesuffix("s")
@@ -208,7 +208,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
         QueryError: it names a column that is missing, or that exists already.
         UnsupportedError: it is one that Iceberg has no change for.
     """
-    text = Text(sql)
+    text = Cursor(sql)
     text.skip("ALTER", "TABLE")
     text.skip("IF", "EXISTS")
     text.name()
@@ -216,15 +216,14 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
     if text.skip("RENAME", "TO"):
         return text.name()
     if text.skip("SET", "PARTITIONED", "BY"):
-        _repartition(transaction, tuple(Text(text.brackets()[1:-1]).parts()))
+        _repartition(transaction, tuple(Cursor(text.brackets()[1:-1]).parts()))
         return None
-    verb = text.next()
-    text.at += 1
+    verb = text.take()
     text.skip("COLUMN")
     with _changes(), transaction.update_schema() as update:
         match verb:
             case "ADD":
-                if text.skip("IF", "NOT", "EXISTS") and _has(_ahead(text), schema):
+                if text.skip("IF", "NOT", "EXISTS") and _has(text.ahead()[-1], schema):
                     return None
                 (column,), required = _one(described(con, f"({text.until()})"))
                 if _has(column.name, schema):
@@ -233,7 +232,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
                     raise UnsupportedError("A new column can't be NOT NULL: old rows have none.")
                 update.add_column(column.name, iceberg_type(column.name, column.type, count(1)))
             case "DROP":
-                if text.skip("IF", "EXISTS") and not _has(_ahead(text), schema):
+                if text.skip("IF", "EXISTS") and not _has(text.ahead()[-1], schema):
                     return None
                 update.delete_column(_column(text.name()[-1], schema))
             case "RENAME":
@@ -247,7 +246,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
     return None
 
 
-def _alter_column(update: Any, text: Text, schema: Any, con: duckdb.DuckDBPyConnection) -> None:
+def _alter_column(update: Any, text: Cursor, schema: Any, con: duckdb.DuckDBPyConnection) -> None:
     name = _column(text.name()[-1], schema)
     if text.skip("SET", "NOT", "NULL"):
         raise UnsupportedError("A column can't become NOT NULL: old rows may have NULL.")
@@ -258,20 +257,13 @@ def _alter_column(update: Any, text: Text, schema: Any, con: duckdb.DuckDBPyConn
     if not text.skip("TYPE"):
         raise UnsupportedError("The warehouse alters types and NOT NULL of columns, nothing else.")
     (column,), _ = _one(described(con, f"({quote(name)} {text.until('USING')})"))
-    if text.next() == "USING":
+    if text.next == "USING":
         raise UnsupportedError("Types of columns are widened without USING.")
     update.update_column(name, field_type=iceberg_type(name, column.type, count(1)))
 
 
 def _one(found: Described) -> tuple[Schema, bool]:
     return found.schema, bool(found.required)
-
-
-def _ahead(text: Text) -> str:
-    at = text.at
-    name = text.name()[-1]
-    text.at = at
-    return name
 
 
 def _has(name: str, schema: Any) -> bool:
@@ -302,10 +294,9 @@ def _changes() -> Iterator[None]:
 
 def comment(transaction: Any, sql: str) -> None:
     """Stage a COMMENT ON TABLE or COMMENT ON COLUMN."""
-    text = Text(sql)
+    text = Cursor(sql)
     text.skip("COMMENT", "ON")
-    noun = text.next()
-    text.at += 1
+    noun = text.take()
     path = text.name()
     text.skip("IS")
     value = text.until()
@@ -323,7 +314,7 @@ def comment(transaction: Any, sql: str) -> None:
 
 def comment_target(sql: str) -> tuple[str, ...] | None:
     """The table that a COMMENT is about; None if it is about something else."""
-    text = Text(sql)
+    text = Cursor(sql)
     text.skip("COMMENT", "ON")
     if text.skip("TABLE"):
         return text.name()
