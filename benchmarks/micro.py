@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     tables = tables_of(options)
     figures: dict[str, float] = {}
     for name, contestant in (("minishark", Contestant(ROOT)), ("duckdb", Contestant(None))):
-        times = [contestant.start() for _ in range(options.repetitions)]
+        times = [contestant.start()[0] for _ in range(options.repetitions)]
         figures[f"start, {name}, ms"] = 1000 * statistics.median(times)
     with minishark.connect() as session:
         figures |= _loading(session, tables, options.repetitions)

@@ -71,6 +71,31 @@ def copied(value: Any) -> Any:
     return loads(dumps_inside(value))
 
 
+def content(value: Any, is_handle: Callable[[Any], bool] = lambda _: False) -> bytes:
+    """Bytes that are equal for equal values in all processes, for a digest.
+
+    They depend neither on the order of sets nor on which of equal objects are the same one. A value
+    that only cloudpickle can pickle counts by its type.
+    """
+
+    class ContentPickler(pickle.Pickler):
+        def persistent_id(self, item: Any) -> Any:
+            if is_handle(item):
+                return "handle"
+            if type(item) in {set, frozenset}:
+                return type(item).__name__, sorted(content(each) for each in item)
+            return None
+
+    target = io.BytesIO()
+    pickler = ContentPickler(target, 5)
+    pickler.fast = True  # without references to what was pickled before
+    try:
+        pickler.dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError):
+        return type(value).__qualname__.encode()
+    return target.getvalue()
+
+
 def dump_tree(tree: Any, is_handle: Callable[[Any], bool]) -> tuple[bytes, list[Any]]:
     """What a driver returns, with its handles cut out: their places hold numbers of a list."""
     handles: list[Any] = []

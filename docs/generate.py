@@ -1,4 +1,4 @@
-"""Writes the generated parts of sparrow.md, performance.md and pyspark.md: what the code knows.
+"""Writes generated parts of sparrow.md, performance.md, pyspark.md, options.md: what code knows.
 
 python docs/generate.py          # rewrite
 python docs/generate.py --check  # fail if it is not current
@@ -15,6 +15,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -35,6 +36,7 @@ from minishark.dataframe.window import WindowSpec
 from minishark.dataframe.writer import DataFrameWriter
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings
+from minishark.session.options import OPTIONS
 from minishark.session.session import Session
 from minishark.tasks.items import Items
 from sparrow_core.machines.client import Client
@@ -54,6 +56,7 @@ from sparrow_core.runtime.transport.process import Supervisor
 PAGE = Path(__file__).with_name("sparrow.md")
 PERFORMANCE_PAGE = Path(__file__).with_name("performance.md")
 PYSPARK_PAGE = Path(__file__).with_name("pyspark.md")
+OPTIONS_PAGE = Path(__file__).with_name("options.md")
 PYSPARK_NAMES = Path(__file__).with_name("pyspark_names.json")
 PYSPARK_NOTES = Path(__file__).with_name("pyspark_notes.toml")
 # Who takes messages, and the modules in which it makes those that it sends.
@@ -108,9 +111,12 @@ def _describe(struct: type[Any], receiver: str, sent_by: list[str]) -> Iterator[
     arrow = ", ".join("itself" if each == receiver else each for each in sent_by)
     yield f"**{struct.__name__}**" + (f" (from: {arrow})" if arrow else "") + "  "
     yield f"{_first(struct)}  "
-    fields = [
-        f"`{each.name}`: {_type(struct, each.name)}" for each in msgspec.structs.fields(struct)
-    ]
+    if issubclass(struct, Enum):
+        fields = [f"`{each.name}`: {each.value}" for each in struct]
+    else:
+        fields = [
+            f"`{each.name}`: {_type(struct, each.name)}" for each in msgspec.structs.fields(struct)
+        ]
     if fields:
         yield "; ".join(fields)
     yield ""
@@ -294,6 +300,24 @@ def generate_pyspark(text: str) -> str:
     return text
 
 
+def options() -> Iterator[str]:
+    """The options of `connect`."""
+    yield "| option | default | values | for |\n|---|---|---|---|"
+    for name, option in OPTIONS.items():
+        default = "" if option.default is None else f"`{option.default!r}`"
+        yield f"| `{name}` | {default} | {option.range} | {option.place} |"
+    yield ""
+    for name, option in OPTIONS.items():
+        yield f"- `{name}`: {option.text}"
+
+
+def generate_options(text: str) -> str:
+    """docs/options.md with a current table."""
+    begin, end = "<!-- begin options -->", "<!-- end options -->"
+    before, _, rest = text.partition(begin)
+    return "\n\n".join([before + begin, "\n".join(options()), end + rest.partition(end)[2]])
+
+
 def main() -> int:
     """Write, or check."""
     status = 0
@@ -301,6 +325,7 @@ def main() -> int:
         (PAGE, generate),
         (PERFORMANCE_PAGE, generate_performance),
         (PYSPARK_PAGE, generate_pyspark),
+        (OPTIONS_PAGE, generate_options),
     )
     for page, make in pages:
         text = page.read_text()

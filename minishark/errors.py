@@ -12,6 +12,8 @@
     ├── ExecutionError        the statement failed during execution
     │   ├── QueryTimeoutError     it took longer than query_timeout_s
     │   ├── TaskFailedError       a task raised; carries the task's message
+    │   │   ├── ConstraintError       a key, NOT NULL, CHECK or foreign key is violated
+    │   │   └── DataValueError        a conversion, overflow, division or other operation on a value
     │   ├── FunctionError         a user's function failed, or returned what its schema excludes
     │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
     │   ├── TasksLostError        nodes died, with running tasks or with their input
@@ -76,7 +78,11 @@ class MinisharkError(Exception):
         super().__init__(*shown)
 
 
-class QueryError(MinisharkError):
+class AnalysisException(MinisharkError):  # noqa: N818 - PySpark's name
+    """What a statement or a verb names is wrong, or is not there: the base of such errors."""
+
+
+class QueryError(AnalysisException):
     """The statement does not parse or bind; the message is DuckDB's."""
 
 
@@ -88,7 +94,7 @@ class TransactionError(QueryError):
     """The transaction is aborted; or there is one already to BEGIN, or none to end."""
 
 
-class CatalogError(MinisharkError):
+class CatalogError(AnalysisException):
     """The table does not exist, exists already, or has an invalid name."""
 
 
@@ -96,7 +102,7 @@ class AlreadyExistsError(CatalogError):
     """A table, view, schema or other object of that name exists already."""
 
 
-class DataError(MinisharkError):
+class DataError(AnalysisException):
     """Input data is missing, unreadable or unsuitable."""
 
 
@@ -114,6 +120,14 @@ class ExecutionError(MinisharkError):
 
 class TaskFailedError(ExecutionError):
     """A task raised an error that a retry would not change."""
+
+
+class ConstraintError(TaskFailedError):
+    """Rows violate a constraint of their table: a key, NOT NULL, CHECK or a foreign key."""
+
+
+class DataValueError(TaskFailedError):
+    """An operation is not defined for a value: a conversion, an overflow, a division by zero."""
 
 
 class FunctionError(ExecutionError):
@@ -197,6 +211,12 @@ class QueryCancelledError(MinisharkError):
 
 class ClusterError(MinisharkError):
     """The cluster did not start, does not answer, or was stopped."""
+
+
+# PySpark's names, for programs that catch them.
+PySparkException = MinisharkError
+ParseException = QueryError
+IllegalArgumentException = OptionError
 
 
 class MinisharkDeprecationWarning(DeprecationWarning):

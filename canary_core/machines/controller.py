@@ -51,6 +51,7 @@ from canary_core.protocol.messages import (
     Replicate,
     Report,
     ResultPart,
+    Returned,
     Rules,
     Suspect,
     TellTrail,
@@ -68,6 +69,7 @@ TICK_S = 0.05
 BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance
 CUT_MARGIN = 4  # stages: a snapshot by time is at least so far ahead of all drivers
 EPOCH_BITS = 20
+CONFIRM_WAIT_S = 2.0  # for all copies of the driver to return, when one has
 SINGLE_KEY: Key = (1, 0)
 
 
@@ -109,6 +111,7 @@ class _Member(Struct, kw_only=True):
     end: int = 0
     digest: int = 0
     signals: int = 0
+    returned: int | None = None  # the digest with which its copy of the driver has returned
     has_partitions: bool = False
     reports: int = 0
     span_s: float = 0.0
@@ -154,6 +157,8 @@ class Controller(Machine[ControllerIn]):
         self._positions: dict[Key, int] = {}
         self._seen_at: dict[Key, Address] = {}  # who reported a partition last
         self._results: dict[Key, tuple[ResultPart, Frames]] = {}
+        # The complete result, with when it was; it is not told before all copies have returned.
+        self._ready: tuple[Outcome, float] | None = None
         self._inquiry = Inquiry()
         self._moves = 0
         self._tasks = 0
@@ -243,6 +248,10 @@ class Controller(Machine[ControllerIn]):
                 self._close_inquiry()
             case ResultPart():
                 self._on_result_part(body, frames)
+            case Returned():
+                if sender in self._members:
+                    self._members[sender].returned = body.digest
+                self._confirm()
             case Leaving():
                 self._drain(sender)
             case Left():
@@ -276,7 +285,8 @@ class Controller(Machine[ControllerIn]):
             self._told_at = now
             self._release_leavers()
             self._plan_cut()
-            self._tell_all()
+            self._tell_all(*self._witness())
+        self._confirm()
 
     # --- members -------------------------------------------------------------------------------
 
@@ -359,10 +369,11 @@ class Controller(Machine[ControllerIn]):
         self._cuts = ()
         self._positions = dict.fromkeys(self._rows, stage)
         self._seen_at = {}
-        self._results = {}
+        self._results, self._ready = {}, None
         self._inquiry.drop()
         for member in self._members.values():
             member.end, member.digest, member.has_partitions = 0, 0, False
+            member.returned = None
             member.busy_s, member.reports, member.span_s = {}, 0, 0.0
         begin = self._begin(stage, stage, (), joining=False)
         for worker in self._members:
@@ -478,14 +489,18 @@ class Controller(Machine[ControllerIn]):
             for worker in self._members:
                 self._links.post(worker, MapChanged((), tuple(moved)))
 
-    def _tell_all(self) -> None:
-        """The heartbeat."""
+    def _witness(self) -> tuple[int, int]:
+        """How many stages some copy of the driver has recorded, and their digest."""
         ends = [m for m in self._members.values() if m.has_partitions and m.end]
         witness = min(ends, key=lambda member: member.end, default=None)
+        return (witness.end, witness.digest) if witness else (0, 0)
+
+    def _tell_all(self, witness: int, digest: int) -> None:
+        """The heartbeat."""
         body = Advance(
             floor=self._floor,
-            witness=witness.end if witness else 0,
-            digest=witness.digest if witness else 0,
+            witness=witness,
+            digest=digest,
             complete=self._complete,
             cuts=self._cuts,
         )
@@ -569,9 +584,31 @@ class Controller(Machine[ControllerIn]):
             return
         groups = sorted(single[0].groups)
         keys = [(size, index) for size in groups for index in range(size)]
-        if all(key in self._results for key in keys):
+        if self._ready is None and all(key in self._results for key in keys):
             parts = tuple([Part(*key, self._results[key][1]) for key in keys])
-            self._finish(Outcome(None, single[0].tree, single[0].handles, parts))
+            outcome = Outcome(None, single[0].tree, single[0].handles, parts)
+            self._ready = outcome, self._now
+            self._tell_all(single[0].stage + 1, single[0].digest)
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Tell the result, if the copies of the driver agree with the one that it is of.
+
+        Where stages are of singles only, no message between workers would tell. A copy whose driver
+        takes much longer than the others is not waited for.
+        """
+        if self._ready is None or self._outcome is not None:
+            return
+        outcome, since = self._ready
+        digest = self._results[SINGLE_KEY][0].digest
+        busy = {row.worker for row in self._rows.values()}
+        awaited = [m for worker, m in self._members.items() if worker in busy and not m.leaving]
+        if any(member.returned not in {None, digest} for member in awaited):
+            self._on_suspect()
+            return
+        is_late = self._now - since > CONFIRM_WAIT_S and not self._inquiry.is_open
+        if is_late or all(member.returned is not None for member in awaited):
+            self._finish(outcome)
 
     def _on_suspect(self) -> None:
         """Copies of the driver differ: ask all for their stages, to name the first that does."""

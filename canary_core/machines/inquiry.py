@@ -24,6 +24,11 @@ class Inquiry:
         self._since = 0.0
         self._closed = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether answers are on their way."""
+        return self._trails is not None
+
     def open(self, now: float) -> bool:
         """Begin to ask; False if answers are on their way already."""
         if self._trails is not None:

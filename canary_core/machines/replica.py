@@ -197,7 +197,7 @@ class Replica:
             routes=routes,
         )
         if kind == stages.SINGLE:
-            self._digester.fold_constant(stage, b"".join(values.dumps_inside(fn)))
+            self._digester.fold_constant(stage, values.content(fn))
         else:
             self._digester.fold(stage)
         self._append(stage)
@@ -311,7 +311,8 @@ class Replica:
             size=1,
             target=1,
         )
-        self._digester.fold_constant(stage, body + repr(ids).encode())
+        told = values.content(tree, lambda item: isinstance(item, Value))
+        self._digester.fold_constant(stage, told + repr(ids).encode())
         self._append(stage)
         for size, group in ids.items():
             self._step(size, RETURN, tuple(group), stage)

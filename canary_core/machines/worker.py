@@ -57,6 +57,7 @@ from canary_core.protocol.messages import (
     Rejoin,
     Replicate,
     ResultPart,
+    Returned,
     SignalsKnown,
     Suspect,
     TellTrail,
@@ -370,6 +371,8 @@ class Worker(Machine[WorkerIn]):
                 plan_cuts(part, replica)
         for stage in self._comparison.recorded(replica, before):
             self._links.post(self._controller, Suspect(stage))
+        if replica.returned:
+            self._links.post(self._controller, Returned(replica.digest))
 
     # --- effects of steps ----------------------------------------------------------------------
 

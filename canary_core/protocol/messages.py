@@ -5,7 +5,7 @@ epoch, and bodies. Links (machines/links.py) deliver bodies once and in order, s
 care for loss. Every rollback begins an epoch; bodies of an earlier one are dropped, those of a
 later one are kept until the receiver has begun it too.
 
-    worker      Ready, Report, WantGroup, Failed, Suspect, Trail, ResultPart ─▶ controller
+    worker      Ready, Report, WantGroup, Failed, Suspect, Trail, Returned, ResultPart ─▶ controller
     worker      Leaving, Left ─▶ controller
     controller  Begin, MapChanged, Advance, Replicate, TellTrail, Rejoin, End ─▶ worker
     worker      Pieces, SignalsKnown, AskSignals, Moved, Keep, Farewell ─▶ worker
@@ -182,6 +182,16 @@ class Trail(Message, frozen=True):
 
     calls: tuple[Call, ...]
     end: int
+
+
+class Returned(Message, frozen=True):
+    """The sender's copy of the driver has returned.
+
+    Attributes:
+        digest: Of the whole program, with what it returned.
+    """
+
+    digest: int
 
 
 class ResultPart(Message, frozen=True, kw_only=True):
@@ -407,7 +417,7 @@ class Keep(Message, frozen=True, kw_only=True):
 
 
 Body = (
-    Ready | Report | WantGroup | Failed | Suspect | Trail | ResultPart | Leaving | Left
+    Ready | Report | WantGroup | Failed | Suspect | Trail | Returned | ResultPart | Leaving | Left
     | Begin | MapChanged | Advance | Replicate | TellTrail | Rejoin | End
     | Pieces | SignalsKnown | AskSignals | Moved | Keep | Farewell
 )  # fmt: skip

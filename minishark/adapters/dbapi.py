@@ -372,23 +372,22 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except errors.MinisharkError as error:
-        raise _error_class(error)(str(error)) from error
+        raise standard_class(type(error))(str(error)) from error
 
 
-def _error_class(error: errors.MinisharkError) -> type[DatabaseError]:
-    match error:
-        case errors.QueryError() | errors.CatalogError() | errors.OptionError():
-            return ProgrammingError
-        case errors.UnsupportedError():
-            return NotSupportedError
-        case errors.DataError():
-            return DataError
-        case errors.TaskFailedError():
-            return IntegrityError if str(error).startswith("Constraint Error") else DataError
-        case errors.ExecutionError() | errors.ClusterError() | errors.QueryCancelledError():
-            return OperationalError
-        case _:
-            return DatabaseError
+_CLASSES: tuple[tuple[tuple[type[errors.MinisharkError], ...], type[DatabaseError]], ...] = (
+    ((errors.TransactionError,), OperationalError),
+    ((errors.QueryError, errors.CatalogError, errors.OptionError), ProgrammingError),
+    ((errors.UnsupportedError,), NotSupportedError),
+    ((errors.ConstraintError,), IntegrityError),
+    ((errors.TaskFailedError, errors.DataError), DataError),
+    ((errors.ExecutionError, errors.ClusterError, errors.QueryCancelledError), OperationalError),
+)
+
+
+def standard_class(kind: type[errors.MinisharkError]) -> type[DatabaseError]:
+    """PEP 249's class for an error of minishark's."""
+    return next((theirs for ours, theirs in _CLASSES if issubclass(kind, ours)), DatabaseError)
 
 
 def _python_rows(table: pa.Table, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -30,21 +30,16 @@ from sqlalchemy.schema import Sequence
 from sqlalchemy.sql import compiler, text
 
 from minishark.adapters import dbapi
+from minishark.adapters.flight.failures import our_class
+from minishark.errors import OptionError, TransactionError
 from minishark.expressions import quote, quote_text
 from minishark.session.connect import connect
+from minishark.session.options import OPTIONS, Kind, Option
 from minishark.session.session import Session
 from minishark.tables.warehouse.catalog import MAIN
 from minishark.tables.warehouse.catalog import NAME as WAREHOUSE
 
-_INTEGERS = frozenset(
-    {
-        *("cpus_per_node", "executors_per_node", "max_nodes", "min_nodes", "nodes", "partitions"),
-        *("schedulers", "single_task_rows", "task_threads"),
-    }
-)
-_FLOATS = frozenset({"idle_s", "probe_ratio"})
-_SWITCHES = frozenset({"in_process"})
-_ON, _OFF = frozenset({"1", "on", "true", "yes"}), frozenset({"0", "off", "false", "no"})
+_OF_SERVERS = {"tls": Option(kind=Kind.SWITCH, sentence="encrypted", default=False)}
 
 _SIMPLE: dict[str, type[types.TypeEngine[Any]]] = {
     "BIGINT": types.BIGINT,
@@ -373,10 +368,13 @@ class _Connection(dbapi.Connection):
 
 # Statements that answer with a number of rows, or with nothing.
 _WITHOUT_ROWS = re.compile(
-    r"(?:\s|--.*\n|/\*(?s:.*?)\*/)*(?:alter|comment|copy|create|delete|drop|insert|merge|reset|set"
-    r"|truncate|update|use|vacuum)\b(?!(?s:.*)\breturning\b)",
+    r"(?:\s|--.*\n|/\*(?s:.*?)\*/)*(?:abort|alter|begin|comment|commit|copy|create|delete|drop|end"
+    r"|insert|merge|reset|rollback|set|start|truncate|update|use|vacuum)\b"
+    r"(?!(?s:.*)\breturning\b)",
     re.IGNORECASE,
 )
+
+_BEGINS = re.compile(r"(?:\s|--.*\n|/\*(?s:.*?)\*/)*(?:begin|start)\b", re.IGNORECASE)
 
 # Schemas are those of memory and of the warehouse: their names are looked up in both, but that
 # `warehouse` is the warehouse's schema `main`.
@@ -683,16 +681,18 @@ class MinisharkDialect(default.DefaultDialect):
 
 
 @contextlib.contextmanager
-def _integrity_told() -> Iterator[None]:
-    """Flight has no code for violated constraints; DB-API has a class of errors."""
+def _classes_told() -> Iterator[None]:
+    """Flight has fewer codes than DB-API has classes of errors, but the message tells ours."""
     import adbc_driver_manager.dbapi as adbc  # noqa: PLC0415 - an optional package
 
     try:
         yield
     except adbc.DatabaseError as error:
-        if "Constraint Error" not in str(error) or isinstance(error, adbc.IntegrityError):
+        ours = our_class(error)
+        kind = None if ours is None else getattr(adbc, dbapi.standard_class(ours).__name__)
+        if kind is None or isinstance(error, kind):
             raise
-        told = adbc.IntegrityError(
+        told = kind(
             str(error),
             status_code=error.status_code,
             sqlstate=error.sqlstate,
@@ -704,8 +704,8 @@ def _integrity_told() -> Iterator[None]:
 class _FlightCursor:
     """A cursor of ADBC; of what is no query, it has the number of rows in place of rows."""
 
-    def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
+    def __init__(self, cursor: Any, connection: _FlightConnection) -> None:
+        self._cursor, self._connection = cursor, connection
         self.description: Any = None
         self.rowcount = -1
 
@@ -714,7 +714,9 @@ class _FlightCursor:
 
     def execute(self, operation: str, parameters: Any = None) -> None:
         """Run a statement."""
-        with _integrity_told():
+        if _BEGINS.match(operation):
+            self._connection.may_be_in_transaction = True
+        with _classes_told():
             self._cursor.execute(operation, parameters or None)
         self.description, self.rowcount = self._cursor.description, self._cursor.rowcount
         if _WITHOUT_ROWS.match(operation):
@@ -725,23 +727,45 @@ class _FlightCursor:
 
     def executemany(self, operation: str, parameters: Any) -> None:
         """Run a statement with each set of parameters."""
-        with _integrity_told():
+        with _classes_told():
             self._cursor.executemany(operation, parameters)
         self.description, self.rowcount = None, self._cursor.rowcount
 
 
 class _FlightConnection:
-    """A connection of ADBC."""
+    """A connection of ADBC, which commits each statement unless a BEGIN came before."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self.may_be_in_transaction = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     def cursor(self) -> _FlightCursor:
         """A new cursor."""
-        return _FlightCursor(self._connection.cursor())
+        return _FlightCursor(self._connection.cursor(), self)
+
+    def commit(self) -> None:
+        """Commit what follows a BEGIN, if a statement was one."""
+        self._end("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo what follows a BEGIN, if a statement was one."""
+        self._end("ROLLBACK")
+
+    def _end(self, verb: str) -> None:
+        if not self.may_be_in_transaction:
+            return
+        self.may_be_in_transaction = False
+        cursor = self.cursor()
+        try:
+            cursor.execute(verb)
+        except self._connection.DatabaseError as error:
+            if our_class(error) is not TransactionError:  # a statement has ended it
+                raise
+        finally:
+            cursor.close()
 
 
 class FlightDialect(MinisharkDialect):
@@ -764,7 +788,7 @@ class FlightDialect(MinisharkDialect):
             ArgumentError: there is no such option, or no host.
         """
         query = {name: _text(name, value) for name, value in url.query.items()}
-        encrypted = _switch("tls", query.pop("tls", "no"))
+        encrypted = _option("tls", query.pop("tls", "no"), _OF_SERVERS)
         options: dict[str, str] = {}
         if url.username is not None:
             options |= {"username": url.username, "password": str(url.password or "")}
@@ -807,20 +831,11 @@ def _text(name: str, value: Any) -> str:
     raise exc.ArgumentError(f"The option {name} is given more than once.")
 
 
-def _switch(name: str, value: str) -> bool:
-    if value.lower() in _ON | _OFF:
-        return value.lower() in _ON
-    raise exc.ArgumentError(f"The option {name} is true or false, not {value!r}.")
-
-
-def _option(name: str, value: Any) -> Any:
+def _option(name: str, value: Any, options: Mapping[str, Option] = OPTIONS) -> Any:
     """A value of a URL as the type that `minishark.connect` takes."""
-    value = _text(name, value)
-    if name in _SWITCHES:
-        return _switch(name, value)
-    if name in _INTEGERS | _FLOATS:
-        try:
-            return int(value) if name in _INTEGERS else float(value)
-        except ValueError:
-            raise exc.ArgumentError(f"The option {name} is a number, not {value!r}.") from None
-    return value
+    if (option := options.get(name)) is None:
+        raise exc.ArgumentError(f"There is no option {name}; there are {', '.join(options)}.")
+    try:
+        return option.parsed(name, _text(name, value))
+    except OptionError as error:
+        raise exc.ArgumentError(str(error)) from error

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from minishark.errors import OptionError
+from minishark.session.options import OPTIONS, Kind
 from minishark.worker.memory import parse_size
 
 TEXT_FORMATS = ("csv", "tsv", "json", "jsonlines", "markdown", "line")
@@ -99,33 +100,34 @@ version_option = click.option(
     callback=_print_version,
     help="Show the version and exit.",
 )
-keys_option = click.option(
-    "--keys",
+
+
+def session_option(name: str, **settings: Any) -> Callable[[_Command], _Command]:
+    """One of `connect`'s options, as OPTIONS has it; `settings` are click's that differ."""
+    option = OPTIONS[name]
+    derived: dict[str, Any] = {
+        "metavar": option.kind.metavar,
+        "help": option.help(default=settings.get("default") is None),
+        "show_default": settings.get("default") is not None,
+    }
+    if option.kind is Kind.WHOLE:
+        most = None if math.isinf(option.most) else int(option.most)
+        derived["type"] = click.IntRange(int(option.least), most)
+    if option.kind is Kind.SIZE:
+        derived["callback"] = lambda _context, _parameter, text: text and parse_size(text)
+    return click.option(f"--{name.replace('_', '-')}", **derived | settings)
+
+
+keys_option = session_option(
+    "keys",
     type=click.Path(exists=True, file_okay=False),
     metavar="FOLDER",
     envvar="MINISHARK_KEYS",
-    show_envvar=True,
-    help="Folder of the cluster's keys, required for tcp; see `minishark cluster keygen`.",
 )
-cluster_option = click.option(
-    "--cluster",
-    metavar="NAME|ADDRESS",
-    help="Use a running cluster: its name, if it was started on this machine, or the address "
-    "of one of its nodes. MINISHARK_KEYS names the folder of its keys.",
-)
-memory_option = click.option(
-    "--memory-limit",
-    metavar="SIZE",
-    callback=lambda _context, _parameter, text: None if text is None else parse_size(text),
-    help="Memory limit of all started nodes together, such as 4GiB; what exceeds it spills to "
-    "disk.  [default: MINISHARK_MEMORY_LIMIT, else 75% of the machine's]",
-)
-warehouse_option = click.option(
-    "--warehouse",
-    metavar="FOLDER|ADDRESS",
-    help="Durable tables: a folder, which is made if it is missing, or the address of an Iceberg "
-    "REST catalog.",
-)
+cluster_option = session_option("cluster", metavar="NAME|ADDRESS")
+memory_option = session_option("memory_limit")
+warehouse_option = session_option("warehouse", metavar="FOLDER|ADDRESS")
+nodes_option = session_option("nodes", default=2)
 verbose_option = click.option(
     "--verbose", "-v", is_flag=True, help="Print details of each step on stderr."
 )
@@ -143,9 +145,6 @@ def count_option(
         show_default=default is not None,
         help=description,
     )
-
-
-nodes_option = count_option("--nodes", "Nodes of the local cluster.", default=2)
 
 
 def _several(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:

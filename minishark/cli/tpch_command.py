@@ -15,6 +15,7 @@ from minishark.cli.options import (
     debug_option,
     memory_option,
     nodes_option,
+    session_option,
     verbose_option,
 )
 from minishark.errors import OptionError
@@ -60,15 +61,13 @@ def _check_placement(_context: click.Context, _option: click.Parameter, value: s
 @count_option("--executors", "Executors of each node.", default=1)
 @cluster_option
 @memory_option
-@count_option("--partitions", "Partitions of each large table.  [default: the cluster's slots]")
+@session_option("partitions")
 @count_option("--replicas", "Replicas of each partition.  [default: 2, or 1 on one node]")
-@click.option(
-    "--placement",
+@session_option(
+    "placement",
     metavar=f"[{'|'.join(PLACEMENTS)}|MODULE:FACTORY]",
     callback=_check_placement,
     default="sparrow",
-    show_default=True,
-    help="Placement policy of tasks; random takes any node that holds their data.",
 )
 @count_option(
     "--repetitions",

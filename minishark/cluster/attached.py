@@ -25,7 +25,6 @@ from msgspec import structs
 
 from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster import wire
-from minishark.cluster.acquaintance import MetNodes, NodeFolders, awaited, placed_on, silent
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.endpoints import own_endpoint
@@ -33,6 +32,7 @@ from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import RefusedError, greet, open_schedulers
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
+from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on, silent
 from minishark.cluster.node import IDLE, service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
@@ -96,7 +96,7 @@ class AttachedCluster:
         self._node_folders = NodeFolders()
         self._silent: frozenset[str] = frozenset()  # services that did not answer the last time
         self._known: list[str] = []  # services of the nodes that there were at last
-        self._met = MetNodes[StoreLocation]()
+        self._last_seen = LastSeen[StoreLocation]()
         self._find = find or (lambda: address)
         self.recovery_s = recovery_timeout_s
         # When and why the cluster, started again, did not take this session.
@@ -249,14 +249,14 @@ class AttachedCluster:
 
     def may_return(self, node: str) -> bool:
         self._meet()
-        met = self._met.last(node)
+        met = self._last_seen.last(node)
         if met is None:
             return False
         there = [live for live in self._nodes() if live.service == met.service]
         return all(live.memory == met.memory for live in there) and not refuses(met.service)
 
     def _meet(self) -> None:
-        self._met.meet({node.name: node for node in self._nodes()}, time.monotonic())
+        self._last_seen.note({node.name: node for node in self._nodes()}, time.monotonic())
 
     def homes(self) -> dict[str, str]:
         return {node.name: node.memory for node in self._nodes()}
@@ -356,7 +356,7 @@ class AttachedCluster:
                     self._keep, released=released, schedulers=self._sparrow.live_schedulers
                 )
                 self._meet()
-                self._node_folders.forget_others([place.memory for place in self._met.places])
+                self._node_folders.forget_others([place.memory for place in self._last_seen.places])
                 self._learn(self._kept(beat))
                 self._make_missing_folders()
                 self._remote_files.remove_unwanted()

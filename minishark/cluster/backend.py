@@ -14,7 +14,9 @@ from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.wire import Reply, Request, Usage
 from minishark.errors import (
     ClusterError,
+    ConstraintError,
     DataError,
+    DataValueError,
     ExecutionError,
     FunctionError,
     MinisharkError,
@@ -63,6 +65,12 @@ BackendError: TypeAlias = SparrowError
 
 class FragmentRejectedError(Exception):
     """DuckDB rejected a fragment; the statement can still run as a whole."""
+
+
+_LOST_ADVICE = (
+    "If it is always the same task, look for code that crashes, ends or stops its process, takes "
+    "too much memory, or holds Python's lock (GIL) for long, and run that in a process of its own."
+)
 
 
 class FilesLostError(TasksLostError):
@@ -239,6 +247,13 @@ class Cluster(Protocol):
         """Stop the session's own cluster, or disconnect; remove all files. Idempotent."""
 
 
+_FAILURES: Mapping[TaskProblem, type[TaskFailedError]] = {
+    TaskProblem.SQL: TaskFailedError,
+    TaskProblem.VALUE: DataValueError,
+    TaskProblem.CONSTRAINT: ConstraintError,
+}
+
+
 def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
     # DuckDB's excerpt of the text helps if the task ran the user's own statement (`is_own_text`);
     # an excerpt of a generated fragment would not.
@@ -253,9 +268,10 @@ def task_error(event: TaskFailed, *, is_own_text: bool = False) -> Exception:
             return ResourceError(detail.message)
         case TaskProblem.INTERRUPTED:
             return QueryCancelledError("The query was cancelled.")
-        case TaskProblem.SQL:
+        case TaskProblem.SQL | TaskProblem.VALUE | TaskProblem.CONSTRAINT:
             message = detail.message
-            return TaskFailedError(message if is_own_text else message.partition("\n\nLINE ")[0])
+            message = message if is_own_text else message.partition("\n\nLINE ")[0]
+            return _FAILURES[detail.problem](message)
         case TaskProblem.INPUT:
             return ExecutionError(f"Input data can't be read: {detail.message}")
         case TaskProblem.SOURCE:
@@ -305,13 +321,19 @@ def function_error(detail: ProblemDetail, node: str, place: str = "") -> Excepti
     return error
 
 
+def tasks_lost(what: str, event: TaskLost | JobFailed) -> TasksLostError:
+    """`what` had tasks whose executors died or fell silent each time, as the event tells."""
+    story = "".join(f"\n  {line}" for line in event.story)
+    return TasksLostError(f"{what} failed: {event.message}{story}\n{_LOST_ADVICE}")
+
+
 def job_error(event: JobFailed, where: str = "") -> MinisharkError:
     story = "".join(f"\n  {line}" for line in event.story)
     match event.kind:
         case "cancelled":
             return QueryCancelledError("The query was cancelled.")
         case "task_lost":
-            return TasksLostError(f"The query failed{where}: {event.message}{story}")
+            return tasks_lost(f"The query{where}", event)
         case "no_nodes" | "no_executors" | "no_scheduler" | "protocol":
             return ClusterError(f"The cluster can't run the query: {event.message}{story}")
         case _:

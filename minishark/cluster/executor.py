@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -88,7 +89,7 @@ class ExecutorRunner:
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
                 self._runner.tell_progress()
-                PRINTS.write()
+                PRINTS.write(self._name)
             if self._is_doomed() and self._calls.idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
                 # sooner: who has submitted it may run here, too, and would be lost with it.
@@ -113,19 +114,17 @@ class ExecutorRunner:
         if self._own_process and job.working_folder:
             _work_in(job.working_folder)
         PRINTS.take()  # of threads that an earlier task has left behind
+        if self._own_process and not self._has_hosts and not isinstance(job, ProgramJob):
+            # While it runs, what it prints is written for its front end, in its own cluster.
+            PRINTS.begin(partial(self._store.in_memory, f"{job.folder}/{PRINTS_FOLDER}"))
         try:
-            with self._printing(job):
-                return self._result(job, payload)
+            return self._result(job, payload)
         except TaskError as error:
             retryable = _may_succeed(job, error.detail)
             detail = structs.replace(error.detail, printed=PRINTS.take())
             raise TaskFailure(str(error), encode(detail), retryable=retryable) from error
-
-    def _printing(self, job: Job) -> contextlib.AbstractContextManager[None]:
-        """While a task runs, what it prints is written for its front end, in its own cluster."""
-        if not self._own_process or self._has_hosts or isinstance(job, ProgramJob):
-            return contextlib.nullcontext()
-        return PRINTS.of_task(self._store.in_memory(f"{job.folder}/{PRINTS_FOLDER}"), self._name)
+        finally:
+            PRINTS.end()
 
     def _job(self, job_id: str, shared: bytes) -> Job:
         job = self._jobs.get(job_id)
@@ -185,6 +184,12 @@ def _may_succeed(job: Job, detail: ProblemDetail) -> bool:
 
 def _work_in(folder: str) -> None:
     """Resolve relative paths as the front end does, or against the root if this host lacks it."""
+    try:
+        # To ask takes half as long, if no call has left it; a Path would take longer.
+        if os.getcwd() == folder:  # noqa: PTH109
+            return
+    except OSError:
+        pass  # it is gone
     # A relative path then fails, instead of reading another file of the same name.
     try:
         os.chdir(folder)

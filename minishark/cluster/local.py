@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minishark.cluster.folders import ClusterFolders, make_folders
-from minishark.cluster.machine import RUNNER, node_memory, node_meter, runner_config
+from minishark.cluster.machine import RUNNER, node_limits, node_memory, node_meter, runner_config
 from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
 from minishark.errors import ClusterError, DataError, OptionError
 from minishark.worker.cores import usable_cores
@@ -29,7 +29,6 @@ from sparrow_core import (
     NodeStatus,
     SparrowError,
 )
-from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 if TYPE_CHECKING:
     from canary_core.runtime.mailbox import Mailbox
@@ -58,10 +57,6 @@ class ClusterOptions:
     recovery_timeout_s: float = RECOVERY_S
 
     def check(self) -> None:
-        for name in ("nodes", "executors_per_node", "schedulers"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name} must be a whole number, at least 1.")
         if self.scaling is not None:
             self.scaling.check()
             if self.in_process:
@@ -154,7 +149,7 @@ class OwnCluster:
             slots=1,
             runner=RUNNER,
             runner_config=runner_config(node, self.paths, self._memory, own_process=own_process),
-            limits=NodeMonitorConfig(memory_bytes=self._memory.query_bytes),
+            limits=node_limits(self._memory),
             orphaned_folders=tuple(folders),
         )
 

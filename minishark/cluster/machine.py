@@ -23,6 +23,7 @@ from minishark.worker.memory import (
 )
 from minishark.worker.paths import StorePaths
 from minishark.worker.storage import StorageMeter
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 _STARTED_TOLERANCE_S = 1.0
 _STACKS_BYTES = 256 << 20  # of threads to come, which use little of them
@@ -119,6 +120,14 @@ def runner_config(
         "keys": keys,
     }
     return {name: value for name, value in config.items() if value is not None}
+
+
+def node_limits(memory: NodeMemory, *, release: str = "") -> NodeMonitorConfig:
+    """Limits of a node, of a session's own cluster or another; `release`: of whom others must be.
+
+    Nobody waits behind another's crowd of tasks.
+    """
+    return NodeMonitorConfig(policy="fair", memory_bytes=memory.query_bytes, release=release)
 
 
 def node_meter(paths: StorePaths, node: str, memory: NodeMemory) -> StorageMeter:

@@ -22,14 +22,13 @@ import msgspec
 
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
-from minishark.cluster.machine import RUNNER, node_memory, runner_config
+from minishark.cluster.machine import RUNNER, node_limits, node_memory, runner_config
 from minishark.cluster.node_service import NodeControl, NodeService
 from minishark.cluster.wire import Announce, Failure, Hello, Welcome, own_release, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
-from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.ids import Address, address
 from sparrow_core.protocol.messages import Drain, SetSchedulers
 from sparrow_core.runtime.transport.child import NodeSettings
@@ -145,9 +144,7 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
             schedulers=schedulers,
             own_schedulers=(_SCHEDULER,) if own in heads else (),
             attributes=(*attributes_of(service.node), *((IDLE,) * (not groups))),
-            limits=NodeMonitorConfig(
-                policy="fair", memory_bytes=memory.query_bytes, release=own_release()
-            ),
+            limits=node_limits(memory, release=own_release()),
             bind=options.bind and sparrow_endpoint(options.bind),
             keys=keys,
             metrics=True,

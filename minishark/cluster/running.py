@@ -44,11 +44,12 @@ class RunningTasks:
                 known, began_s = self._attempts.get(key), now - task.for_s
                 # A report is up to a second old, so the earliest estimate is the best.
                 if known is None or began_s < known.began_s - _ABOUT_S:
-                    known = _running_task(task, began_s)
+                    known = running_task(task, began_s)
                 yield key, known
 
 
-def _running_task(task: TaskStatus, began_s: float) -> kinds.RunningTask:
+def running_task(task: TaskStatus, began_s: float) -> kinds.RunningTask:
+    """A task of the session as events have it."""
     stage, what = kinds.StageTag(query=0, stage=0), ""
     if isinstance(task.tag, kinds.StageTag):
         stage = task.tag

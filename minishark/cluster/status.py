@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import memory_of
 from minishark.cluster.node import service_address, store_of, this_host
+from minishark.cluster.running import running_task
 from minishark.cluster.wire import (
     Done,
     DrainNode,
@@ -66,6 +67,7 @@ class NodeState:
         stored_bytes: size of its files in shared memory; 0 if not known.
         disk_bytes: size of its files on disk, spilled data included; 0 if not known.
         draining: whether it takes no new tasks, and leaves.
+        tasks: those of this session that have run for a second and run still, at most 50.
     """
 
     name: str
@@ -79,6 +81,8 @@ class NodeState:
     stored_bytes: int = 0
     disk_bytes: int = 0
     draining: bool = False
+    # They change with time, which is no change of the node's state.
+    tasks: tuple[kinds.RunningTask, ...] = field(default=(), compare=False)
 
     @property
     def slots(self) -> int:
@@ -141,6 +145,7 @@ def _node(status: NodeStatus, paths: StorePaths, usage: Usage | None) -> NodeSta
         stored_bytes=usage.stored if usage else 0,
         disk_bytes=usage.disk if usage else 0,
         draining=status.draining,
+        tasks=tuple(running_task(each, time.time() - each.for_s) for each in status.longest),
     )
 
 

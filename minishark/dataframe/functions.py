@@ -265,17 +265,17 @@ def approx_count_distinct(column_: Any, rsd: float = 0.05) -> Column:
 
 
 def percentile_approx(column_: Any, fraction: Any, accuracy: int = 10_000) -> Column:
-    """An approximate quantile of the values.
+    """The least of the values that are at least as great as a fraction of them: exact.
 
     Args:
         column_: the values.
         fraction: from 0 to 1; a list of fractions gives a list of values.
-        accuracy: positive; DuckDB uses its own.
+        accuracy: positive; has no effect.
     """
     if accuracy <= 0:
         raise OptionError("accuracy is a positive number.")
     wanted = list(fraction) if isinstance(fraction, tuple) else fraction
-    return call_function("approx_quantile", column_, value(wanted))
+    return call_function("quantile_disc", column_, value(wanted))
 
 
 approx_percentile = percentile_approx

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from minishark.dataframe.made_functions import bind
+from minishark.dataframe.generated_functions import bind
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation

@@ -12,8 +12,8 @@ from typing import Any
 from minishark.dataframe.arguments import literal_text, no_options
 from minishark.dataframe.column import ByType, Column, call, column_or_name, value
 from minishark.dataframe.conversions import date_format
+from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.local import declared_columns, json_structure
-from minishark.dataframe.made_functions import made
 from minishark.dataframe.templates import Template, by_name, function_of, shown_as
 from minishark.errors import OptionError
 from minishark.worker import pyspark_functions as py
@@ -217,12 +217,12 @@ _FUNCTIONS = (
 PYTHON = by_name([*(each.template for each in _FUNCTIONS), _AES_ENCRYPT])
 
 
-def _made(
+def _generated(
     run: Callable[..., Any], returns: str, *, takes_task: bool = False, volatile: bool = False
 ) -> Callable[[], str]:
     # Pickled when it is first called: by name, as executors have the module.
     return functools.cache(
-        lambda: made(
+        lambda: generated(
             run.__name__,
             run,
             returns,
@@ -235,12 +235,12 @@ def _made(
 
 
 def _function(found: _Function) -> Callable[..., Column]:
-    name = _made(found.run, found.returns, takes_task=found.takes_task)
+    name = _generated(found.run, found.returns, takes_task=found.takes_task)
     return function_of(found.template, lambda: {"call(": f"{name()}("})
 
 
 def _parse_url(label: str) -> Callable[..., Column]:
-    whole, keyed = _made(py.parse_url, "VARCHAR"), _made(py.parse_url_query, "VARCHAR")
+    whole, keyed = _generated(py.parse_url, "VARCHAR"), _generated(py.parse_url_query, "VARCHAR")
     doc = "A part of a URL: HOST, PATH, QUERY, REF, PROTOCOL, FILE, AUTHORITY or USERINFO."
     sql = ("one({url}, {partToExtract})", "two({url}, {partToExtract}, {key})")
     template = Template(f"{label}(url, partToExtract, key=None)", sql, doc)
@@ -248,8 +248,8 @@ def _parse_url(label: str) -> Callable[..., Column]:
 
 
 def _aes_encrypt() -> Callable[..., Column]:
-    drawn = _made(py.aes_encrypt, "BLOB", volatile=True)
-    given = _made(py.aes_encrypt_with, "BLOB")
+    drawn = _generated(py.aes_encrypt, "BLOB", volatile=True)
+    given = _generated(py.aes_encrypt_with, "BLOB")
     return function_of(_AES_ENCRYPT, lambda: {"drawn(": f"{drawn()}(", "given(": f"{given()}("})
 
 
@@ -257,7 +257,7 @@ def _of_options(
     signature: str, run: Callable[..., Any], doc: str, argument: str = "call({col}, {options})"
 ) -> Callable[..., Column]:
     """A function of a text and PySpark's options, which run as JSON."""
-    name = _made(run, "VARCHAR")
+    name = _generated(run, "VARCHAR")
     template = Template(signature, argument, doc, _XML)
     function = function_of(template, lambda: {"call(": f"{name()}("})
 
@@ -280,9 +280,9 @@ to_xml = _of_options(
     "A struct as XML; options are `rowTag`, `attributePrefix`, `valueTag`, `validateName`.",
     "call(to_json({col})::VARCHAR, {options})",
 )
-_from_xml = _made(xml.from_xml, "VARCHAR")
-_schema_of_csv = _made(py.schema_of_csv, "VARCHAR")
-_to_char = _made(py.to_char, "VARCHAR")
+_from_xml = _generated(xml.from_xml, "VARCHAR")
+_schema_of_csv = _generated(py.schema_of_csv, "VARCHAR")
+_to_char = _generated(py.to_char, "VARCHAR")
 
 
 def from_xml(col: Any, schema: Any, options: Mapping[str, str] | None = None) -> Column:

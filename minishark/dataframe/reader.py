@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minishark.dataframe.column import call
+from minishark.dataframe.column import Column, call
 from minishark.dataframe.dates import date_pattern
 from minishark.dataframe.frame import DataFrame, relation_frame, source_frame
 from minishark.dataframe.literals import literal
@@ -79,15 +79,21 @@ class DataFrameReader(CamelCase):
 
         Raises:
             QueryError: there are no files, DuckDB can't read them, or has no such option.
-            OptionError: `format` was not called.
+            OptionError: `format` was not called, or there is no such `mode`.
+            UnsupportedError: DuckDB has no such `mode` for the format.
         """
         if self._kind is None:
             raise OptionError("Call format() before load(), or csv(), json() or parquet().")
-        kind, merged = self._kind, {**self._options, **options}
+        kind = self._kind
+        merged, is_permissive = _without_mode(kind, {**self._options, **options})
         listed = _listed(path, kind)
         names, types = names_and_types(self._schema)
+        is_cast = kind == "parquet" or (kind == "csv" and is_permissive)
         if names is not None and types is not None and kind != "parquet":
-            merged["columns"] = dict(zip(names, types, strict=True))
+            read = ["VARCHAR"] * len(types) if is_cast else types
+            merged["columns"] = dict(zip(names, read, strict=True))
+            if is_cast:  # DuckDB finds no dialect where rows are of different lengths
+                merged.setdefault("auto_detect", False)
         bare = kind == "csv" and not any(name.lower() in _NAMING for name in merged)
         if bare:  # as in PySpark; DuckDB would guess
             merged["header"] = False
@@ -96,10 +102,11 @@ class DataFrameReader(CamelCase):
         frame = relation_frame(self._runtime, relation, self._runtime.bind(f"FROM {relation}"))
         if bare and names is None:
             return frame.to_df(*(_NUMBERED.sub(_pyspark_name, name) for name in frame.columns))
-        if names is None or kind != "parquet":
+        if names is None or not is_cast:
             return frame
+        cast = Column.try_cast if is_permissive else Column.cast
         casts = [
-            frame[n] if types is None else frame[n].cast(types[i]) for i, n in enumerate(names)
+            frame[n] if types is None else cast(frame[n], types[i]) for i, n in enumerate(names)
         ]
         return frame.select(*casts)
 
@@ -219,6 +226,33 @@ def _known(kind: str) -> str:
             "whatever DuckDB reads without an extension in session.sql('FROM ...')."
         )
     return kind.lower()
+
+
+def _without_mode(kind: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Options with DuckDB's in place of PySpark's `mode` and `multiLine`; whether to be permissive.
+
+    Values may have line breaks anyway: for CSV in quotes, for JSON between values.
+    """
+    found = {name: item for name, item in options.items() if name.lower() != "multiline"}
+    written = next((name for name in found if name.lower() == "mode"), None)
+    if written is None or kind not in ("csv", "json"):
+        return found, False
+    mode = str(found.pop(written)).upper()
+    match kind, mode:
+        case _, "FAILFAST":
+            pass
+        case ("csv", "DROPMALFORMED") | ("json", "PERMISSIVE"):
+            found["ignore_errors"] = True
+        case "csv", "PERMISSIVE":
+            found["null_padding"] = True
+        case "json", "DROPMALFORMED":
+            raise UnsupportedError(
+                "DuckDB does not drop malformed lines of JSON: mode PERMISSIVE makes rows of NULLs "
+                "of them, which dropna('all') drops."
+            )
+        case _:
+            raise OptionError(f"There is no mode {mode}: PERMISSIVE, DROPMALFORMED or FAILFAST.")
+    return found, mode == "PERMISSIVE"
 
 
 def _absolute(path: str, kind: str) -> str:

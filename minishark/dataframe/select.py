@@ -33,7 +33,7 @@ from minishark.dataframe.column import (
     Resolve,
     only_reference,
 )
-from minishark.dataframe.made_functions import declare
+from minishark.dataframe.generated_functions import declare
 from minishark.dataframe.names import ident, nearest, readable
 from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError

@@ -147,9 +147,10 @@ def _check_fits(item: Any, name: str, type_: str) -> None:
 
 
 def _filled(name: str, type_: str, item: Any) -> Column:
+    fitting = value(item).cast(type_)  # the column keeps its type, as in PySpark
     if type_ not in _FLOATS:
-        return call("coalesce", column(name), item)
-    return case(_present(name, type_), column(name)).otherwise(item)
+        return call("coalesce", column(name), fitting)
+    return case(_present(name, type_), column(name)).otherwise(fitting)
 
 
 def _present(name: str, type_: str) -> Column:

@@ -16,8 +16,8 @@ from minishark.dataframe import higher_order
 from minishark.dataframe.column import Column, call, column_or_name, value
 from minishark.dataframe.conversions import json_tuple
 from minishark.dataframe.function_tables import TEMPLATES
+from minishark.dataframe.generated_functions import bind, generated
 from minishark.dataframe.local import declared_columns
-from minishark.dataframe.made_functions import bind, made
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.runtime import Runtime, latest_session
 from minishark.dataframe.templates import function_of
@@ -85,7 +85,7 @@ class TableFunction:
         """The name in SQL of the function that returns the rows as a list."""
         fields = ", ".join(f"{ident(name)} {type_}" for name, type_ in self.columns)
         run = Rows(self.handler, tuple(name for name, _ in self.columns))
-        return made(self.handler.__name__, run, f"STRUCT({fields})[]", volatile=True)
+        return generated(self.handler.__name__, run, f"STRUCT({fields})[]", volatile=True)
 
 
 def udtf(

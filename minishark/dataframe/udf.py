@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
 
 import duckdb
 
 from minishark.dataframe.applied import check_callable, pickled
 from minishark.dataframe.column import Column, Kind, call, column_or_name, sql_type
+from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.local import declared_columns
-from minishark.dataframe.made_functions import made
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.errors import DataError, OptionError, UnsupportedError
 from minishark.worker.protocol import ScalarFunction
 
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 NULL_HANDLINGS = ("default", "special")
 
 
@@ -53,7 +57,7 @@ class PythonFunction:
 
     def __call__(self, *columns: Any) -> Column:
         """The function of columns, or of columns' names."""
-        name = made(
+        name = generated(
             self.name,
             self.run,
             self.returns,
@@ -295,6 +299,19 @@ class OfStruct:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class OfWhole:
+    """A function that returns numbers, as one of whole numbers: fractions are cut off."""
+
+    fn: Callable[..., Any]
+
+    def __call__(self, *values: Any) -> Any:
+        found = self.fn(*values)
+        if type(found) is int or found is None or isinstance(found, Integral):
+            return found
+        return math.trunc(found) if isinstance(found, Real | Decimal) else found
+
+
 def _fields_of(type_: str) -> tuple[str, ...]:
     """The names of a struct's fields; none of another type."""
     is_struct = type_.startswith("STRUCT(") and not type_.endswith("]")
@@ -302,6 +319,8 @@ def _fields_of(type_: str) -> tuple[str, ...]:
 
 
 def _giving(fn: Callable[..., Any], returns: str) -> Callable[..., Any]:
+    if returns in _WHOLE:
+        return OfWhole(fn)
     names = _fields_of(returns)
     return OfStruct(fn, names) if names else fn
 

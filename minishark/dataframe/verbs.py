@@ -25,8 +25,8 @@ from minishark.dataframe.column import (
     text_column,
     value,
 )
+from minishark.dataframe.generated_functions import bind
 from minishark.dataframe.lazy_query import LazyQuery
-from minishark.dataframe.made_functions import bind
 from minishark.dataframe.randomness import rand
 from minishark.dataframe.select import Item, Select, parenthesized, statement
 from minishark.errors import ColumnError, OptionError, UnsupportedError

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
 
 _FORMATS = ("parquet", "csv", "json")
+_WRITTEN_ELSEWHERE = {
+    "delta": " Use deltalake.write_deltalake(path, df.to_arrow()).",
+    "iceberg": " Use connect(warehouse=...), and save_as_table().",
+}
 _MODES = ("error", "errorifexists", "overwrite", "append", "ignore")
 
 
@@ -57,7 +61,8 @@ class DataFrameWriter(CamelCase):
     def format(self, kind: str) -> DataFrameWriter:
         """The format of the files: "parquet", "csv" or "json"."""
         if kind.lower() not in _FORMATS:
-            raise UnsupportedError(f"minishark writes {', '.join(_FORMATS)}, not {kind!r}.")
+            others = _WRITTEN_ELSEWHERE.get(kind.lower(), "")
+            raise UnsupportedError(f"minishark writes {', '.join(_FORMATS)}, not {kind!r}.{others}")
         return changed(self, _kind=kind.lower())
 
     def option(self, name: str, value: Any) -> DataFrameWriter:
@@ -219,3 +224,21 @@ class TableWriter(CamelCase):
 
     def _writer(self, mode: str) -> DataFrameWriter:
         return self._frame.write.mode(mode).partition_by(*self._keys)
+
+
+def new_folder(path: str) -> str:
+    """Make a local folder for items of `parallelize`; its absolute path.
+
+    Raises:
+        OSError: it exists.
+        UnsupportedError: the path is a URI.
+        DataError: it is one of an unknown scheme.
+    """
+    place = destination(path)
+    if is_remote(place):
+        raise UnsupportedError(
+            f"Items are written to local folders, not to {place}: make them a DataFrame with "
+            "to_df(), and use its write."
+        )
+    Path(place).mkdir(parents=True, exist_ok=False)
+    return place

@@ -52,6 +52,8 @@ STAGE_TASKS_MAX = 20_000
 """Of how many tasks of one stage the details are kept."""
 STREAM_MAX = 4_000
 STREAM_S = 60.0
+WAIT_S = 2.0
+"""After how long without a task a query waits; what is heard of nodes is a second old."""
 SECONDS_MAX = 300
 _LISTED_SQL = 300
 _LONGEST = 20
@@ -144,6 +146,11 @@ class Query:
         own = 2 + 2 * len(self.plan) + len(self.sql) // 500
         return own + sum(stage.weight for stage in self.stages.values())
 
+    def has_all_of(self, stage: Stage) -> bool:
+        """Whether a stage has put out what it was to; of a query that is done, with fewer tasks."""
+        some = not stage.is_open and stage.done > 0
+        return some and (self.state in ("running", "done") or stage.done >= stage.planned_tasks)
+
     def reduce(self) -> None:
         """Forget all but what is listed."""
         self.line = self.listed()
@@ -166,7 +173,7 @@ class Query:
             "planning_s": self.planning_s,
             "error": self.error[:_LISTED_SQL],
             "stages": len(self.stages),
-            "stages_done": sum(not s.is_open and s.done > 0 for s in stages),
+            "stages_done": sum(self.has_all_of(stage) for stage in stages),
             "tasks": sum(stage.planned_tasks for stage in stages),
             "done": sum(stage.done for stage in stages),
             "bytes": sum(stage.bytes for stage in stages),
@@ -226,6 +233,7 @@ class Board:
         self.seconds: OrderedDict[int, list[float]] = OrderedDict()
         self.waits: deque[tuple[str, float, bool | None]] = deque(maxlen=STREAM_MAX)
         self.placed: deque[tuple[float, str, int, dict[str, Any]]] = deque(maxlen=_PLACED_MAX)
+        self._waiting: dict[str, list[str] | None] = {}  # what running queries wait behind
         self._weight = 0
         self._weighed: OrderedDict[str, int] = OrderedDict()  # queries that are over, oldest first
 
@@ -253,6 +261,33 @@ class Board:
         stage = query.stages.get(task.stage)
         ended = stage.tasks.get(task.task) if stage is not None else None
         return ended is None or ended.at < task.began_s
+
+    def behind(self, query: Query) -> list[str] | None:
+        """What has the slots for which a query waits, as people call it; None if it does not wait.
+
+        It waits if all slots are busy, no task of it is known to run, and none has ended lately.
+        """
+        stages = [stage for stage in query.stages.values() if stage.is_open]
+        if query.state != "running" or not stages:
+            return None
+        tasks = list(self.running_tasks())
+        since = self.now_s - WAIT_S
+        ends = [task.at for stage in stages for task in stage.tasks.values()]
+        began = [stage.began_s for stage in stages]
+        if max(began + ends) > since or query.key in {f"{own}-{t.query}" for own, t in tasks}:
+            return None
+        cluster = self._cluster(query.session)
+        nodes = [node for (name, _), node in self.nodes.items() if name == cluster and node.alive]
+        slots = sum(executor.slots for node in nodes for executor in node.executors)
+        if not slots or sum(node.running for node in nodes) < slots:
+            return None
+        now = [(f"{own}-{task.query}" if task.query else "", task.what) for own, task in tasks]
+        now += [(key, what) for _, _, ended, key, what in self.stream if ended > since]
+        return list(dict.fromkeys(self._called(key, what) for key, what in now))
+
+    def _called(self, key: str, what: str) -> str:
+        """A query by its number, anything else by its name."""
+        return f"query {self.queries[key].number}" if key in self.queries else what
 
     # Events
 
@@ -318,6 +353,10 @@ class Board:
         if recent or runs or self.running():
             self.now_s = max(self.now_s, now_s)
             self.states += 1
+        waiting = {query.key: self.behind(query) for query in self.running()}
+        if waiting != self._waiting:
+            self._waiting = waiting
+            self.version += 1
 
     def end(self, session: str) -> None:
         """No more events come of a session: what still runs of it will not be heard of."""
@@ -447,7 +486,7 @@ class Board:
             query.line = None
         query.kind = event.kind
         query.state, query.ended_s, query.elapsed_s = event.state, event.at, event.elapsed_s
-        query.planning_s, query.error = event.planning_s, event.error
+        query.planning_s, query.error = event.planning_s or query.planning_s, event.error
         query.warnings, query.in_front_end = event.warnings, event.in_front_end
         for stage in query.stages.values():
             stage.is_open = False

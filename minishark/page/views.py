@@ -53,7 +53,7 @@ def cluster(board: Board) -> dict[str, Any]:
     return {
         "nodes": [_node(board, cluster, node) for (cluster, _), node in nodes],
         "deaths": [list(each) for each in board.deaths],
-        "running": [_progress(query) for query in board.running()[-20:]],
+        "running": [_progress(board, query) for query in board.running()[-20:]],
         "running_tasks": running,
         "counts": board.counted(),
         "stream": {"lanes": lanes, "marks": marks, "keys": keys, "span_s": STREAM_S},
@@ -134,7 +134,7 @@ def listing(board: Board, text: str = "", state: str = "", limit: int = 100) -> 
         if wanted and wanted not in query.sql.lower() and wanted not in query.error.lower():
             continue
         if len(found) < limit:
-            found.append(_progress(query) if query.state == "running" else query.listed())
+            found.append(_progress(board, query) if query.state == "running" else query.listed())
         else:
             more += 1
     found.sort(key=lambda line: line["state"] != "running")
@@ -152,14 +152,20 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
     if query is None:
         return None
     stages = list(query.stages.items())
-    complete = {i: stage.rows for i, stage in stages if not stage.is_open and stage.done}
+    complete = {i: stage.rows for i, stage in stages if query.has_all_of(stage)}
     measured = [_measured(node, query.stages.get(node.stage)) for node in query.plan]
     rows = known_rows(query.plan, complete, measured)
+    if query.state != "done":  # stored rows are read by stages that have run only
+        rows = [
+            count if node.stage in complete else None
+            for node, count in zip(query.plan, rows, strict=True)
+        ]
+    behind = board.behind(query)
     tasks = [task for _, stage in stages for task in stage.tasks.values()]
     began = min((task.at - task.run_s for task in tasks), default=query.began_s)
     longest = sorted(tasks, key=lambda task: -task.run_s)[:_LONGEST]
     return {
-        **_progress(query),
+        **_progress(board, query),
         "sql": query.sql,
         "error": query.error,
         "warnings": query.warnings,
@@ -174,7 +180,10 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
             ]
             for i, n in enumerate(query.plan)
         ],
-        "stage_list": [_stage(index, stage) for index, stage in stages],
+        "stage_list": [
+            {**_stage(index, stage), "state": _state(query, stage, behind)}
+            for index, stage in stages
+        ],
         "timeline": timeline(tasks, min(began, query.began_s)),
         "running_tasks": _running_tasks(board, key),
         "longest": [_task(task) for task in longest],
@@ -313,10 +322,22 @@ def about(board: Board) -> dict[str, Any]:
     }
 
 
-def _progress(query: Query) -> dict[str, Any]:
-    """A query's line, with the progress of its stages."""
+def _state(query: Query, stage: Stage, behind: Sequence[str] | None) -> str:
+    """What a stage does, or what has become of it."""
+    if query.has_all_of(stage):
+        return "done"
+    if stage.is_open:
+        return "running" if behind is None else "waiting"
+    if stage.failed:
+        return "failed"
+    return "stopped" if stage.began_s else "not started"
+
+
+def _progress(board: Board, query: Query) -> dict[str, Any]:
+    """A query's line, with the progress of its stages, and what it waits behind."""
     return {
         **query.listed(),
+        "behind": board.behind(query),
         "progress": [
             [index, stage.planned_tasks, stage.done, stage.is_open]
             for index, stage in query.stages.items()

@@ -31,7 +31,7 @@ from minishark.tables.tables import Tables
 from minishark.worker.program_files import keep_part
 from minishark.worker.protocol import ProgramJob, StoredPartition, encode
 from minishark.worker.values import unsendable
-from sparrow_core import JobSpec, NodeName, TaskSpec
+from sparrow_core import JobOptions, JobSpec, NodeName, TaskSpec
 
 _PARTITIONS_PER_WORKER = 4
 _WAIT_S = 1.0  # for all workers to come, before the program starts with those that have
@@ -116,7 +116,7 @@ class Programs:
             result_of if into is None else partial(self._load, into),
             partial(self._cluster.remove_folder, folder),
         )
-        jobs = _jobs(placement, encode(shared), workers, _name(driver))
+        jobs = _jobs(placement, encode(shared), workers, name=_name(driver), group=folder)
         self._open.add(run)
         run.name = _name(driver)
         self._known[number] = run
@@ -163,14 +163,17 @@ def _settings(
     )
 
 
-def _jobs(placement: Placement, shared: bytes, workers: int, name: str) -> list[JobSpec]:
-    """A job for each worker; they spread over the nodes."""
+def _jobs(
+    placement: Placement, shared: bytes, workers: int, *, name: str, group: str
+) -> list[JobSpec]:
+    """A job for each worker; they spread over the nodes, and share slots with others as one."""
     nodes = itertools.islice(itertools.cycle(placement.nodes), workers)
     return [
         JobSpec(
             tasks=(TaskSpec(0, b"", (NodeName(node),), _SPREAD_S),),
             shared=shared,
             user=placement.user,
+            options=JobOptions(group=group),
             tag=f"program {name}, worker {number}",
         )
         for number, node in enumerate(nodes)

@@ -119,7 +119,7 @@ class JobBuilder:
             user=placement.user,
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
-            options=JobOptions(explain=self.traced),
+            options=JobOptions(explain=self.traced, group=self.folder),
         )
         return job, preferred
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minishark.errors import OptionError, ResourceError
-from minishark.worker.memory import parse_size
+from minishark.errors import ResourceError
 
 if TYPE_CHECKING:
     from minishark.worker.protocol import (
@@ -22,40 +21,12 @@ class Limits:
     task_timeout_s: float | None = None  # how long a call takes that names no limit of its own
     query_disk_bytes: int | None = None  # what it writes to disk for itself: outputs, spilled rows
 
-    @classmethod
-    def of(
-        cls,
-        query_timeout_s: float | None,
-        task_timeout_s: float | None,
-        query_disk_limit: int | str | None,
-    ) -> Limits:
-        """From options.
-
-        Raises:
-            OptionError: one is not above 0, or no amount.
-        """
-        seconds = {"query_timeout_s": query_timeout_s, "task_timeout_s": task_timeout_s}
-        for name, value in seconds.items():
-            if value is not None and not is_duration(value):
-                raise OptionError(f"{name} must be a number of seconds above 0, or None.")
-        disk = None
-        if query_disk_limit is not None:
-            disk = parse_size(query_disk_limit, "query_disk_limit")
-        return cls(
-            query_timeout_s=query_timeout_s, task_timeout_s=task_timeout_s, query_disk_bytes=disk
-        )
-
     def settings(self, slots: int) -> tuple[str, ...]:
         """DuckDB's settings for tasks that run in so many slots at a time."""
         if self.query_disk_bytes is None:
             return ()
         each = self.query_disk_bytes // max(1, slots)
         return (f"SET max_temp_directory_size = '{each}B'",)
-
-
-def is_duration(value: object) -> bool:
-    """Whether an option is a number of seconds above 0; it may be infinite."""
-    return isinstance(value, int | float) and value > 0
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -320,12 +321,20 @@ class _Overlay:
                 continue
             elif _is_in_list(node):
                 filters_s += node.run_s + node.inputs[1].run_s
+            elif self._looks_up_text(node):
+                others_s += node.run_s
             else:
                 break
             if not node.inputs:
                 break
             node = node.inputs[0]
         return _Chain(_rows(root), filters_s, others_s, filters, node)
+
+    def _looks_up_text(self, node: Profiled) -> bool:
+        """Whether it joins each row with the one row of dictionaries, for the text of codes."""
+        texts = {text for each in self.stage.hints.dictionary_codes for _, text in each.columns}
+        is_cross = node.kind == "CROSS_PRODUCT" and len(node.inputs) == 2
+        return bool(texts) and is_cross and _is_dictionary(node.inputs[1], texts)
 
     def _node(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         above: list[PhysicalPlan] = []
@@ -518,6 +527,13 @@ def _kinds(operator: PhysicalOperator) -> frozenset[str]:
     if aggregate is not None:
         return _GROUPED if aggregate.groups else _UNGROUPED
     return _KINDS.get(type(operator), frozenset())
+
+
+def _is_dictionary(node: Profiled, texts: AbstractSet[str]) -> bool:
+    """Whether it is the row of a dictionary of some texts, or of several dictionaries."""
+    if node.kind in (*_UNGROUPED, "PROJECTION", "CROSS_PRODUCT") and node.inputs:
+        return all(_is_dictionary(each, texts) for each in node.inputs)
+    return node.kind == "TABLE_SCAN" and node.read_rows == 1 and texts >= {*node.columns}
 
 
 def _is_in_list(node: Profiled) -> bool:

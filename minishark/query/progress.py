@@ -35,10 +35,12 @@ class QueryProgress:
     Attributes:
         stages: its stages, in topological order.
         elapsed_s: seconds since it started to run.
+        query: its number in the session, by which tasks of `session.nodes()` name it.
     """
 
     stages: tuple[StageProgress, ...]
     elapsed_s: float
+    query: int = 0
 
 
 ProgressHandler: TypeAlias = Callable[[QueryProgress], None]

@@ -274,7 +274,8 @@ class QueryRun:
     def progress(self) -> QueryProgress:
         """How far the query is."""
         stages = tuple(self._stage_progress(stage) for stage in self.stages)
-        return QueryProgress(stages, time.perf_counter() - self._started_s)
+        number = 0 if self.observer is None else self.observer.number
+        return QueryProgress(stages, time.perf_counter() - self._started_s, number)
 
     def _stage_progress(self, stage: Stage) -> StageProgress:
         outcomes = [each.outcome for each in self._graph.outputs(stage.index)]

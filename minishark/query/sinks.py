@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 from msgspec import structs
@@ -29,8 +29,9 @@ from minishark.worker.protocol import (
 )
 
 if TYPE_CHECKING:
-    from minishark.query.run import QueryRun
+    from minishark.compiler.stages.stage import Stage
     from minishark.query.stored_rows import StoredRows
+    from minishark.worker.protocol import TaskOutcome
     from minishark.worker.store import Store
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -101,6 +102,29 @@ class Output:
         return replica_locations(nodes, index, self.replicas)
 
 
+class CompleteRun(Protocol):
+    """A complete run of a query (`query/run.py`), as sinks see it."""
+
+    stages: Sequence[Stage]  # in topological order; the last gives the result
+    store: Store  # where results are read from
+    output: Output
+
+    def outcomes(self) -> list[tuple[TaskOutcome, str]]:
+        """The outcome of each task of the last stage, and its node."""
+
+    def result(self) -> pa.Table:
+        """The gathered rows."""
+
+    def batches(self) -> pa.RecordBatchReader:
+        """The gathered rows as a stream, which outlives the query's files."""
+
+    def pieces(self) -> list[FileSlice | pa.Table]:
+        """The last stage's outputs: where each is stored, or itself if it came in a message."""
+
+    def run_again(self, lost: FilesLostError) -> None:
+        """Compute outputs of the last stage again that were lost since."""
+
+
 class Sink(Generic[Result_co]):
     """What a query is run for; by default, its plan stays, and its rows go to the front end."""
 
@@ -137,7 +161,7 @@ class Sink(Generic[Result_co]):
         """What the tasks of the last stage of `plan` do; `columns` are its column names."""
         return Output(kind=OutputKind.RESULT, columns=columns, lossless=self.lossless)
 
-    def finish(self, run: QueryRun) -> Result_co:
+    def finish(self, run: CompleteRun) -> Result_co:
         """The result of a complete run, whose files still exist."""
         raise NotImplementedError
 
@@ -158,7 +182,7 @@ class CollectRows(Sink[pa.Table]):
     distributes_files = True
     needs_tasks = False
 
-    def finish(self, run: QueryRun) -> pa.Table:
+    def finish(self, run: CompleteRun) -> pa.Table:
         return run.result()
 
     def accept(self, rows: pa.Table) -> pa.Table:
@@ -175,7 +199,7 @@ class StreamRows(Sink[pa.RecordBatchReader]):
     def takes_stored(self, *, on_hosts: bool) -> bool:
         return not on_hosts
 
-    def finish(self, run: QueryRun) -> pa.RecordBatchReader:
+    def finish(self, run: CompleteRun) -> pa.RecordBatchReader:
         return run.batches()
 
     def accept(self, rows: pa.Table) -> pa.RecordBatchReader:
@@ -202,7 +226,7 @@ class HandOver(Sink[Result_co]):
     def takes_stored(self, *, on_hosts: bool) -> bool:
         return True
 
-    def finish(self, run: QueryRun) -> Result_co:
+    def finish(self, run: CompleteRun) -> Result_co:
         while True:
             try:
                 return self.take(run.pieces(), run.output.names)
@@ -229,7 +253,7 @@ class ApplyFunction(Sink[pa.Table]):
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         return Output(kind=OutputKind.RESULT, columns=columns, function=self.function)
 
-    def finish(self, run: QueryRun) -> pa.Table:
+    def finish(self, run: CompleteRun) -> pa.Table:
         return run.result()
 
 

@@ -5,16 +5,17 @@ Tasks would copy them, and nothing would be read before the last one has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
+from minishark.catalog import Table
 from minishark.compiler.logical.operators import Project, Scan
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.expressions import ColumnRef
 from minishark.query.inputs import partition_slices
-from minishark.query.planner import QueryPlan
 from minishark.worker.columns import ChosenColumns
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
@@ -46,7 +47,20 @@ class StoredRows:
         return pa.RecordBatchReader.from_batches(self.columns.schema, _drained(parts))
 
 
-def stored_rows(plan: QueryPlan, schema: Callable[[], pa.Schema]) -> StoredRows | None:
+class _Plan(Protocol):
+    """What is looked at of a query's plan."""
+
+    @property
+    def logical(self) -> LogicalPlan: ...
+
+    @property
+    def tables(self) -> Mapping[str, Table]: ...
+
+    @property
+    def sources(self) -> Collection[str]: ...
+
+
+def stored_rows(plan: _Plan, schema: Callable[[], pa.Schema]) -> StoredRows | None:
     """The rows of a plan that only chooses columns of a stored table; None for all others.
 
     Args:

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from minishark.session.session import Session
 
 
+def is_ignored(name: str) -> bool:
+    """Whether a setting is Spark's; warns the caller's caller of it."""
+    if not name.startswith("spark."):
+        return False
+    warnings.warn(
+        f"minishark ignores the setting {name}: arguments of minishark.connect() are its "
+        "settings, and it chooses memory and partitions itself.",
+        stacklevel=3,
+    )
+    return True
+
+
 class SessionBuilder(CamelCase):
     """`Session.builder`: settings, then a session.
 
@@ -59,12 +71,7 @@ class SessionBuilder(CamelCase):
         Raises:
             OptionError: it has no such argument.
         """
-        if name.startswith("spark."):
-            warnings.warn(
-                f"minishark ignores the setting {name}: arguments of minishark.connect() are its "
-                "settings, and it chooses memory and partitions itself.",
-                stacklevel=2,
-            )
+        if is_ignored(name):
             return self
         known = list(inspect.signature(self._connect).parameters)
         if name not in known:

@@ -17,6 +17,7 @@ from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
+from minishark.session.builder import is_ignored
 from minishark.session.runtime import Runtime
 from minishark.tables.replication import replicas
 
@@ -372,22 +373,26 @@ class Settings(CamelCase):
     run: Callable[[str], Any]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a setting; `default` if it has none.
+        """The value of a setting; `default` if it has none, as Spark's have.
 
         Raises:
             OptionError: there is no such setting.
         """
+        if name.startswith("spark.") and default is not None:
+            return default
         _check_setting(name)
         value = self.runtime.setting(name)
         return default if value is None else value
 
     def set(self, name: str, value: Any) -> None:
-        """Change a setting.
+        """Change a setting; Spark's are ignored, with a warning.
 
         Raises:
             OptionError: there is no such setting.
             UnsupportedError: minishark sets it itself.
         """
+        if is_ignored(name):
+            return
         _check_setting(name)
         self.run(f"SET {ident(name)} = {literal(value)}")
 
@@ -406,7 +411,9 @@ class Settings(CamelCase):
         return True
 
     def unset(self, name: str) -> None:
-        """Reset a setting to its default."""
+        """Reset a setting to its default; Spark's are ignored, with a warning."""
+        if is_ignored(name):
+            return
         _check_setting(name)
         self.run(f"RESET {ident(name)}")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import math
 import numbers
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -19,11 +18,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
-from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions, check_partitions
+from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
 from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
-from minishark.query.limits import Limits, is_duration
+from minishark.query.limits import Limits
 from minishark.session.lazy import imported
+from minishark.session.options import OPTIONS, Where, check_options, documented
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
@@ -39,23 +39,40 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def _named(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A function with keywords, which says what others are near when one is misspelt."""
-    known = inspect.signature(function).parameters
+def _by_options(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A function whose arguments are OPTIONS: its docstring has them, and their values are checked.
+
+    Whoever misspells one is told what others are near.
+    """
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        for name in kwargs.keys() - known.keys():
+        for name in kwargs.keys() - OPTIONS.keys():
             from minishark.dataframe.names import nearest  # noqa: PLC0415 - slow to import
 
-            near = nearest(name, known) or f" Its options are {', '.join(known)}."
+            near = nearest(name, OPTIONS) or f" Its options are {', '.join(OPTIONS)}."
             raise OptionError(f"{function.__name__}() has no option {name!r}.{near}")
+        given = signature.bind(*args, **kwargs).arguments
+        check_options(given, _where(given.get("cluster")))
         return function(*args, **kwargs)
 
+    called.__doc__ = documented(function)
     return called
 
 
-@_named
+def _where(cluster: Any) -> Where:
+    if isinstance(cluster, numbers.Number):
+        raise OptionError(
+            f"connect() takes the address or name of a cluster; write connect(nodes={cluster}) for "
+            "a number of nodes."
+        )
+    if cluster is None:
+        return Where.HERE
+    return Where.PLATFORM if is_platform(cluster) else Where.RUNNING
+
+
+@_by_options
 def connect(
     cluster: Any = None,
     *,
@@ -88,82 +105,6 @@ def connect(
 ) -> Session:
     """Open a session on a new cluster on this machine, or on a running one.
 
-    Args:
-        cluster: a running cluster: `tcp://host:port` or `ipc://path` of one of its nodes, or its
-            name on this machine; `ray:NAME` for one that was started with `minishark cluster start
-            --on ray`; `@FILE` for one whose nodes meet in a file. None starts one that ends with
-            the session, on this machine; "ray", "ray://host:port", "dask" or a Client of Dask's
-            distributed start one on machines of Ray or Dask (see docs/cluster.md). `nodes`,
-            `cpus_per_node` (Ray and Dask), `executors_per_node`, `schedulers` and
-            `memory_limit` are for those, `in_process` is for this machine.
-        keys: the folder of the cluster's keys, for tcp; None for the environment variable
-            MINISHARK_KEYS, or the folder that the cluster was started with.
-        nodes: number of nodes; None for two (one on a machine with one core); on Ray or Dask for
-            one on each machine.
-        cpus_per_node: on Ray or Dask, the cores that each node takes; None for those of the
-            smallest machine.
-        executors_per_node: executor processes per node; None for one slot per core in all.
-        schedulers: number of Sparrow schedulers; None for two, or one if there is one node; on Ray
-            for one (Dask: two), in a process of its own.
-        partitions: default number of partitions of tables and shuffles; None for one per slot.
-        min_nodes: the fewest nodes of a new cluster with `max_nodes`; None for one. It starts with
-            these, or with `nodes` if given.
-        max_nodes: for a new cluster that grows up to there while tasks wait for slots, and shrinks
-            while it is idle; None for one that keeps its number of nodes.
-        idle_s: seconds for which one node fewer would have sufficed, after which one goes.
-        placement: how tasks are placed on nodes, a name of `sparrow_core.PLACEMENTS`, or
-            "module:factory" for a policy of your own, which schedulers must be able to import (see
-            docs/policies.md); by default Sparrow's batch sampling with late binding.
-        probe_ratio: reservations per task, at least 1.
-        in_process: run the cluster on threads of this process, for tests and debugging.
-        single_task_rows: statements over tables of at most this many rows in total run in one
-            task, and larger ones if that is estimated to be faster; 0 distributes everything,
-            for tests and demonstrations.
-        task_threads: threads of a task that runs alone, on a single-machine cluster; None for one
-            per slot, or 1 if `partitions` is given. Concurrent queries share them.
-        disabled_optimizations: optimizer rules to switch off, for comparisons: "one_task" (one task
-            where that is faster, above `single_task_rows`), "eager_aggregation" (pre-aggregation
-            below joins), "semi_join_duplicates" (no duplicate elimination on the tested side),
-            "group_keys" (grouping by dictionary codes instead of text), "semi_join_filters" (scans
-            skip rows without a join partner), "group_runs" (aggregation of consecutive groups
-            without hash tables), "join_sides" (build sides chosen by statistics),
-            "prepared_fragments" (prepared statements for repeated queries), "inline_outputs"
-            (small outputs in messages), "coalesced_tasks" (several small partitions in one task),
-            "source_pushdown" (only the needed columns, files and parts of sources);
-            and of those that change the plan while it runs, by the true sizes of complete stages:
-            "empty_inputs" (what has no rows is skipped), "join_switch" (shuffle instead of
-            broadcast, and back), "collapse" (one task for the rest), "skew_split" (several tasks
-            for a large bucket).
-        memory_limit: for a new cluster, as "4GiB" or in bytes: executors with their DuckDBs, tables
-            and shuffles in shared memory. The rest goes to disk. None for the environment variable
-            MINISHARK_MEMORY_LIMIT, or 3/4 of the machine's (or container's) memory.
-        event_log: a folder for the history of the session: what happens, as lines of JSON of at
-            most 64 MiB, which `minishark ui FOLDER` shows. None for none.
-        storage_options: how object stores are reached, beside what the environment says: settings
-            by name, as pandas and polars have them ("aws_access_key_id", "aws_endpoint_url" ...);
-            or such settings by URI prefix ({"s3://bucket": {...}}); or a function that returns
-            them, called for each statement that needs a store.
-        warehouse: named schemas and durable tables (see docs/warehouse.md): a folder, which is made
-            if it is missing, also of S3 ("s3://bucket/lake"); the address of an Iceberg REST
-            catalog; or the properties of a catalog as PyIceberg takes them. None for none.
-        audit: for a new cluster on this machine, a folder for Sparrow's audit logs, one file for
-            each process: when each task was placed, started and ended. `sparrow audit FOLDER`
-            reports times and shares, and says why a task ran where it did. None for none.
-        recovery_timeout_s: how long statements and calls wait for a node and a scheduler that
-            answer, in seconds, while those that died are being started again, or nodes with the
-            only replicas are cut off (see docs/reliability.md). Ctrl-C ends the wait.
-        query_timeout_s: seconds after which a query or load is cancelled, with QueryTimeoutError;
-            None for no limit.
-        task_timeout_s: seconds after which a call of a Python function is given up that names no
-            timeout of its own, with TaskTimeoutError; None for no limit.
-        query_disk_limit: how much a query may write to disk for itself, where its rows do not fit
-            into memory, as "10GiB" or in bytes; more is a ResourceError. None for no limit.
-        progress: whether queries and programs that take a while show their progress on stderr, if
-            that is a terminal; None for an interactive Python only.
-        prints: whether what user code prints in tasks is shown on stderr, with the executor's name
-            before each line; at most 16,384 characters of a task. In a cluster that was running
-            already, or on Ray or Dask, lines come when their task has ended.
-
     Raises:
         OptionError: an argument is invalid.
         DataError: `event_log`, `audit` or `warehouse` can't be written.
@@ -175,16 +116,10 @@ def connect(
         ...     session.sql("SELECT 42 AS answer").collect()
         [Row(answer=42)]
     """
-    if isinstance(cluster, numbers.Number):
-        raise OptionError(
-            f"connect() takes the address or name of a cluster; write connect(nodes={cluster}) for "
-            "a number of nodes."
-        )
     check_placement(placement, probe_ratio)
-    check_partitions(partitions)
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
-    check_optimizations(task_threads, disabled_optimizations)
+    check_optimizations(disabled_optimizations)
 
     def begin(on: Cluster) -> Session:
         imported("minishark.session.session")
@@ -205,16 +140,14 @@ def connect(
         group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
         return Session(group, Scope(engine), progress=progress, owns=True)
 
-    if not is_duration(recovery_timeout_s):
-        raise OptionError("recovery_timeout_s must be a number of seconds above 0.")
-    limits = Limits.of(query_timeout_s, task_timeout_s, query_disk_limit)
+    disk = None if query_disk_limit is None else parse_size(query_disk_limit)
+    limits = Limits(
+        query_timeout_s=query_timeout_s, task_timeout_s=task_timeout_s, query_disk_bytes=disk
+    )
     storage = Storage.of(storage_options)
-    limit = None if memory_limit is None else parse_size(memory_limit, "memory_limit")
-    if audit is not None and cluster is not None:
-        raise OptionError("Only a new cluster on this machine has audit logs; connect without.")
-    if is_platform(cluster):
-        if in_process or keys is not None:
-            raise OptionError("On Ray or Dask, nodes are processes, and keys are made for them.")
+    limit = None if memory_limit is None else parse_size(memory_limit)
+    where = _where(cluster)
+    if where is Where.PLATFORM:
         scaling = _scaling(min_nodes, max_nodes, idle_s)
         if scaling is not None:
             scaling.check()
@@ -227,18 +160,8 @@ def connect(
             most_nodes=max_nodes,
         )
         return begin(_deployed(cluster, shape, scaling, recovery_timeout_s))
-    if cpus_per_node is not None:
-        raise OptionError("cpus_per_node is for clusters on Ray or Dask; use executors_per_node.")
-    if cluster is not None:
-        if not (min_nodes is max_nodes is None):
-            raise OptionError("A running cluster grows by nodes that join it, not by max_nodes.")
-        if in_process or not (nodes is executors_per_node is schedulers is None):
-            raise OptionError("A running cluster has its nodes; connect without them.")
-        if memory_limit is not None:
-            raise OptionError("A running cluster has its memory limit.")
+    if where is Where.RUNNING:
         return begin(_attached(cluster, keys, recovery_timeout_s))
-    if keys is not None:
-        raise OptionError("keys go with the address of a cluster.")
     _check_import(placement)
     cores = usable_cores()
     few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
@@ -307,14 +230,13 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
 
 
 def check_placement(placement: str, probe_ratio: object) -> None:
+    OPTIONS["probe_ratio"].check("probe_ratio", probe_ratio)
     try:
         check_policy(placement)
     except InvalidJob as error:
         known = ", ".join(PLACEMENTS)
         text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
         raise OptionError(text) from error
-    if not isinstance(probe_ratio, numbers.Real) or not 1 <= float(probe_ratio) < math.inf:
-        raise OptionError("probe_ratio must be at least 1: each task needs a reservation.")
 
 
 def _check_import(placement: str) -> None:
@@ -325,9 +247,7 @@ def _check_import(placement: str) -> None:
         raise OptionError(f"{error}.") from error
 
 
-def check_optimizations(task_threads: int | None, disabled: Collection[str]) -> None:
-    if task_threads is not None and task_threads < 1:
-        raise OptionError("task_threads must be at least 1.")
+def check_optimizations(disabled: Collection[str]) -> None:
     if not disabled:
         return
     from minishark.compiler.rules import RULES  # noqa: PLC0415 - `connect` is light

@@ -28,6 +28,7 @@ from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
     ClusterError,
+    DataValueError,
     MinisharkError,
     PartitionsLostError,
     QueryCancelledError,
@@ -657,7 +658,7 @@ class _Query(Generic[Result]):
             raise RefusedError(str(rejected)) from None
         try:
             rows = self._front_end_rows()
-        except (QueryCancelledError, ResourceError):
+        except (QueryCancelledError, ResourceError, DataValueError):
             raise
         except MinisharkError:  # what the executors said is about the query as it was planned
             raise RefusedError(str(rejected)) from None

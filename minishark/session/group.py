@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from minishark.cluster.backend import CALLS_FOLDER
 from minishark.page.server import PageServer
@@ -23,8 +23,13 @@ from minishark.tasks.verbs import Calls
 from minishark.worker.prints import PRINTS_FOLDER
 
 if TYPE_CHECKING:
-    from minishark.session.session import Session
     from minishark.session.warehouse_tables import SharedWarehouse
+
+
+class Stoppable(Protocol):
+    """A session."""
+
+    def stop(self) -> None: ...
 
 
 class SessionGroup:
@@ -54,7 +59,7 @@ class SessionGroup:
         name = cluster.store_name if cluster.address else secrets.token_hex(3)
         self.watcher = Watcher(engine, name, cluster.address)
         self.page: PageServer | None = None
-        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.sessions: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._page_lock = threading.Lock()
         share(self.watcher, engine)
         if event_log is not None:

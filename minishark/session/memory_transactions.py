@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from minishark.session.engine import Engine
     from minishark.session.scope import Scope
 
+NOT_IN_TRANSACTION = (
+    "A transaction over tables in memory takes queries, and INSERT, UPDATE, DELETE, MERGE and "
+    "TRUNCATE that write only what changes (docs/sql.md): COMMIT or ROLLBACK before other "
+    "statements."
+)
 _numbers = itertools.count()
 
 
@@ -126,6 +131,12 @@ class MemoryTransaction:
 
     def _end(self) -> None:
         self.engine.cluster.remove_folder(self.folder)
+
+
+def in_memory(scope: Scope) -> MemoryTransaction | None:
+    """A session's transaction, if it is over tables in memory."""
+    store = scope.transaction.store
+    return store if isinstance(store, MemoryTransaction) else None
 
 
 def begin(engine: Engine, scope: Scope) -> MemoryTransaction:

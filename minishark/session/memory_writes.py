@@ -36,7 +36,7 @@ from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
-from minishark.session.memory_transactions import AddedRows, measured, with_rows
+from minishark.session.memory_transactions import AddedRows, in_memory, measured, with_rows
 from minishark.session.scope import Scope
 from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
 from minishark.tables.attempts import attempted
@@ -74,7 +74,7 @@ class MemoryWrites:
         def restore(lost: PartitionsLostError) -> None:
             engine.restore(lost, self.scope)
 
-        is_alone = self.scope.memory_transaction is None
+        is_alone = in_memory(self.scope) is None
         return attempted(lambda: self._table(target.name), change, restore, is_alone=is_alone)
 
     def _table(self, name: str) -> Table | None:
@@ -332,7 +332,7 @@ class MemoryWrites:
         """Let the next statements see a version; `added` if it only has more rows."""
         engine = self.engine
         new = measured(engine.tables.merged(new), new, None)
-        open_ = self.scope.memory_transaction
+        open_ = in_memory(self.scope)
         if open_ is not None:
             open_.change(old, new, added)
         else:

@@ -22,6 +22,7 @@ from minishark.dataframe.partitioned import kept
 from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION, in_memory
 from minishark.session.memory_writes import MemoryWrites
 from minishark.session.scope import Scope
 from minishark.sources.contract import Source
@@ -49,11 +50,8 @@ class NamedTables:
     scope: Scope  # what names mean, and what is changed but not committed
 
     def _refuse_in_transaction(self) -> None:
-        if self.scope.memory_transaction is not None:
-            raise UnsupportedError(
-                "A transaction changes rows of tables in memory that have no indexes, and "
-                "nothing else: COMMIT or ROLLBACK it first."
-            )
+        if in_memory(self.scope) is not None:
+            raise UnsupportedError(NOT_IN_TRANSACTION)
 
     @property
     def names(self) -> list[str]:

@@ -11,19 +11,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from minishark.errors import ClusterError
+from minishark.query.progress import QueryProgress
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.text import Text
 
     from minishark.cluster.status import NodeState
-    from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
+    from minishark.query.progress import ProgressHandler, StageProgress
 
 _DELAY_S = 0.25
 _REFRESH_S = 0.1
 _QUIET_S = 2.0
 _BAR = 24
 _STAGES_MAX = 8
+_BEHIND_MAX = 3
 
 
 class Watched(Protocol):
@@ -147,9 +149,9 @@ class _Display:
 
     def drawn(self) -> Group:
         now = time.monotonic()
-        stages = self._heard.stages if self._heard is not None else ()
+        heard = self._heard or QueryProgress((), 0.0)
         quiet_s = now - self._heard_s
-        return progress_lines(stages, now - self._started_s, quiet_s, self._nodes(quiet_s))
+        return progress_lines(heard, now - self._started_s, quiet_s, self._nodes(quiet_s))
 
     def _nodes(self, quiet_s: float) -> Sequence[NodeState] | None:
         if quiet_s < _QUIET_S:
@@ -161,7 +163,7 @@ class _Display:
 
 
 def progress_lines(
-    stages: Sequence[StageProgress],
+    progress: QueryProgress,
     elapsed_s: float,
     quiet_s: float,
     nodes: Sequence[NodeState] | None,
@@ -170,6 +172,7 @@ def progress_lines(
     from rich.console import Group  # noqa: PLC0415 - see above
     from rich.text import Text  # noqa: PLC0415
 
+    stages = progress.stages
     # There are no stages while the query is planned, or runs in the front end. `quiet_s` are the
     # seconds since the last progress; `nodes` are those of the cluster if that is a while, else
     # None.
@@ -181,13 +184,15 @@ def progress_lines(
     parts = [f"{elapsed_s:.1f} s"]
     parts += [f"{done} of {len(stages)} stages done"] if stages else ["working"]
     if quiet_s >= _QUIET_S and nodes is not None:
-        parts.append(waiting_text(quiet_s, nodes))
+        parts.append(waiting_text(quiet_s, nodes, progress.query))
     parts.append("Ctrl-C cancels")
     return Group(*lines, Text(" · ".join(parts), style="dim"))
 
 
-def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
+def waiting_text(quiet_s: float, nodes: Sequence[NodeState], query: int = 0) -> str:
     """What a query is probably waiting for, judged by the state of the nodes."""
+    tasks = [task for node in nodes if node.alive for task in node.tasks]
+    own = [task for task in tasks if task.query == query]
     lost = [node.name for node in nodes if not node.alive]
     slots = sum(node.slots for node in nodes if node.alive)
     running = sum(node.running for node in nodes if node.alive)
@@ -197,9 +202,13 @@ def waiting_text(quiet_s: float, nodes: Sequence[NodeState]) -> str:
     if not slots:
         return f"waiting {waited}: no executor is alive"
     gone = f", lost: {', '.join(lost)}" if lost else ""
-    if running >= slots:
-        return f"no task has ended {waited}: {running} of {slots} slots are busy{gone}"
-    return f"no progress {waited}: {running} of {slots} slots are busy{gone}"
+    busy = f"{running} of {slots} slots are busy"
+    if own or running < slots:
+        runs = f"{len(own)} of its tasks {'runs' if len(own) == 1 else 'run'}, " if own else ""
+        return f"no task has ended {waited}: {runs}{busy}{gone}"
+    others = dict.fromkeys(f"query {task.query}" if task.query else task.what for task in tasks)
+    behind = ", ".join([*others][:_BEHIND_MAX]) or "other tasks"
+    return f"waiting {waited}, behind {behind}: {busy}{gone}"
 
 
 def _stage_line(stage: StageProgress) -> Text:

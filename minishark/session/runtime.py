@@ -302,7 +302,7 @@ class Runtime:
         self.engine.cached.forget(cached.name)
 
     def partitions(self, name: str) -> tuple[Partition, ...]:
-        with self.up_to_date():
+        with self._asked():
             self.engine.compute((name,), self.scope)
             return self.tables.catalog.get(name).partitions
 
@@ -326,7 +326,7 @@ class Runtime:
         return self.calls.items(count, parts, frame)
 
     def count_tasks(self, sql: str) -> int:
-        with self.up_to_date():
+        with self._asked():
             sink = ApplyFunction(TaskFunction("", b"", ()))
             while True:
                 try:

@@ -17,7 +17,6 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.query.planner import QueryPlanner
 from minishark.query.progress import ProgressHandler
 from minishark.session.interruption import stopped_by
-from minishark.session.memory_transactions import MemoryTransaction
 from minishark.session.scratch_database import ReadTable, ScratchDatabase
 from minishark.session.transaction import SessionTransaction
 
@@ -112,16 +111,15 @@ class Scope:
             self.definitions = (*self.definitions, sql)
 
     @property
-    def memory_transaction(self) -> MemoryTransaction | None:
-        """Its transaction, if it is over tables in memory."""
-        store = self.transaction.store
-        return store if isinstance(store, MemoryTransaction) else None
-
-    @property
     def catalog(self) -> Catalog:
         """The tables that its statements read: all, or those of its transaction."""
-        open_ = self.memory_transaction
-        return self._engine.tables.catalog if open_ is None else open_.view
+        view = self._view
+        return self._engine.tables.catalog if view is None else view
+
+    @property
+    def _view(self) -> Catalog | None:
+        store = self.transaction.store
+        return None if store is None else store.view
 
     @property
     def planner(self) -> QueryPlanner:
@@ -136,8 +134,8 @@ class Scope:
 
     def _rows(self, name: str) -> pa.Table:
         """All rows of a table in the cluster, as the session sees it."""
-        tables, open_ = self._engine.tables, self.memory_transaction
-        return tables.read(name) if open_ is None else tables.stored_rows(open_.view.get(name))
+        tables, view = self._engine.tables, self._view
+        return tables.read(name) if view is None else tables.stored_rows(view.get(name))
 
     # What runs
 

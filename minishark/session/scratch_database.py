@@ -22,6 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import Target
 from minishark.compiler.sql.tokens import Edit, edited, names_in, sql_tokens
@@ -843,7 +844,7 @@ def _translated(error: duckdb.Error) -> Exception:
         return AlreadyExistsError(text) if "already exists" in text else CatalogError(text)
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
-    return TaskFailedError(text)
+    return failure_class(error)(text)
 
 
 def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:

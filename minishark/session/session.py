@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import operator
 import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -457,6 +458,21 @@ class Session(Operations, CamelCase):
         check_partitions(partitions)
         return self._calls().parallelize(items, partitions, self.create_dataframe)
 
+    def text_file(self, path: str | Path | list[str]) -> Items:
+        """The lines of text files; as `read.text(path).rdd`, they pass through the front end.
+
+        Raises:
+            DataError: there are no files, or they can't be read.
+
+        Examples:
+            >>> session.parallelize(["to be", "or not"], 1).save_as_text_file("verses")
+            >>> words = session.text_file("verses/part-*").flat_map(str.split)
+            >>> sorted(words.map(lambda word: (word, 1)).reduce_by_key(int.__add__).collect())
+            [('be', 1), ('not', 1), ('or', 1), ('to', 1)]
+        """
+        rows: Items = self.read.text(path).rdd
+        return rows.map(operator.itemgetter(0))
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the cluster; its result is the future's.
 
@@ -875,7 +891,7 @@ class Session(Operations, CamelCase):
             self._runtime.stop(with_engine=False)
             return
         if not self.is_stopped:
-            for other in set(self._group.sessions) - {self}:
+            for other in [each for each in self._group.sessions if each is not self]:
                 other.stop()
             self._group.stop()
         if self._runtime.stop(with_engine=True):

@@ -16,16 +16,12 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.query.sinks import CollectRows, Layout
 from minishark.session.file_writer import counted
-from minishark.session.memory_transactions import begin
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION, begin, in_memory
 from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
 from minishark.tables.store import survives_arrow
 
-_NOT_IN_TRANSACTION = (
-    "A transaction over tables in memory takes queries, and INSERT, DELETE, UPDATE and MERGE on "
-    "tables without indexes: COMMIT or ROLLBACK before other statements."
-)
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
 _WAREHOUSE = (
     "VACUUM and CACHE TABLE are for tables of a warehouse: see connect(warehouse=...). Others are "
@@ -81,8 +77,8 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if runtime.scope.memory_transaction is not None and isinstance(statement, _DEFINES):
-            raise UnsupportedError(_NOT_IN_TRANSACTION)
+        if in_memory(runtime.scope) is not None and isinstance(statement, _DEFINES):
+            raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
                 return self._query(sql, None, parsed)
@@ -207,9 +203,9 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
-        if runtime.scope.memory_transaction is not None:
+        if in_memory(runtime.scope) is not None:
             if runtime.scratch.names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
-                raise UnsupportedError(_NOT_IN_TRANSACTION)
+                raise UnsupportedError(NOT_IN_TRANSACTION)
             return runtime.named.write(statement.sql, target)
         if runtime.scope.is_apart:
             if statement.is_temporary and target is not None:

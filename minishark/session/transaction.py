@@ -14,11 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from minishark.catalog import Catalog
 from minishark.errors import TransactionError
 
 
 class StoreTransaction(Protocol):
     """What a store knows of a transaction."""
+
+    @property
+    def view(self) -> Catalog | None:
+        """The tables in memory that its statements read, if not those that there are."""
 
     @property
     def lock(self) -> AbstractContextManager[object]:

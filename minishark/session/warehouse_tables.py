@@ -14,6 +14,7 @@ from typing import Any
 
 from pyiceberg.table import Table as IcebergTable
 
+from minishark.catalog import Catalog
 from minishark.errors import CatalogError, QueryError
 from minishark.expressions import quote
 from minishark.query.sinks import Layout
@@ -58,6 +59,7 @@ class WarehouseTransaction:
     # Whether, as long as it has changed nothing, what no transaction can hold is committed at once.
     is_lazy: bool = False
     lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
+    view: Catalog | None = None  # tables in memory are as they are
 
     @property
     def refuses(self) -> bool:

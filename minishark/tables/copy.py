@@ -26,8 +26,7 @@ from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
 from minishark.errors import DataError, ResourceError
 from minishark.expressions import Schema, numbered, quote, quote_text
-from minishark.query.run import QueryRun
-from minishark.query.sinks import Output, Sink
+from minishark.query.sinks import CompleteRun, Output, Sink
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,
     StoreAccess,
@@ -154,7 +153,7 @@ class WriteFiles(Sink[tuple[Written, ...]]):
         target = CopyTarget(str(self.staging), self.copy.text, suffix, self.access)
         return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)
 
-    def finish(self, run: QueryRun) -> tuple[Written, ...]:
+    def finish(self, run: CompleteRun) -> tuple[Written, ...]:
         return tuple(Written(outcome.file or "", outcome.rows) for outcome, _ in run.outcomes())
 
 

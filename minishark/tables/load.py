@@ -46,7 +46,15 @@ from minishark.worker.protocol import (
     decode_outcome,
     encode,
 )
-from sparrow_core import JobFinished, JobSpec, NodeName, TaskCompleted, TaskFailed, TaskSpec
+from sparrow_core import (
+    JobFinished,
+    JobOptions,
+    JobSpec,
+    NodeName,
+    TaskCompleted,
+    TaskFailed,
+    TaskSpec,
+)
 
 OnProgress = Callable[[int, int], None]
 
@@ -219,6 +227,7 @@ class TableLoader:
             tasks=tasks,
             shared=encode(shared),
             user=self._placed.user,
+            options=JobOptions(group=self.folder),
             tag=self.observer.tag(stage),
         )
 

@@ -75,7 +75,7 @@ def _is_lopsided(table: Table, nodes: Sequence[str], wanted: int) -> bool:
 
 
 @dataclass(slots=True)
-class Farewells:
+class DrainTracker:
     """What a session still reads from nodes that leave, and from where replicas have moved.
 
     Queries, loads and programs have folders while they are open. What they read was chosen when

@@ -29,7 +29,7 @@ from minishark.errors import MinisharkError
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import partition_slices
 from minishark.query.locality import replica_locations
-from minishark.tables.rebalancing import Copy, Farewells, moves
+from minishark.tables.rebalancing import Copy, DrainTracker, moves
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
 
@@ -99,7 +99,7 @@ class Replicator:
     # whether they did: not if the table has changed meanwhile.
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
     clock: Clock = SYSTEM_CLOCK
-    _farewells: Farewells = field(default_factory=Farewells)
+    _drains: DrainTracker = field(default_factory=DrainTracker)
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -135,17 +135,17 @@ class Replicator:
             needed = [copy for table in self.tables() for copy in moves(table, nodes)]
         if needed:
             self.clock.each(self._copy, needed, COPIES_AT_ONCE)
-        self._say_farewell()
+        self._release_drained()
 
-    def _say_farewell(self) -> None:
+    def _release_drained(self) -> None:
         """Delete replicas that have moved, and release draining nodes, when nobody needs them."""
         tables = tuple(self.tables())
         lasting = {self.cluster.folder(CALLS_FOLDER), *(table.folder for table in tables)}
         open_folders = [each for each in self.cluster.open_folders if each not in lasting]
-        for file, node in self._farewells.superfluous(open_folders):
+        for file, node in self._drains.superfluous(open_folders):
             self.cluster.remove_copy(file, node)
         draining = self.cluster.draining
-        released = self._farewells.released(draining, self.cluster.nodes, tables, open_folders)
+        released = self._drains.released(draining, self.cluster.nodes, tables, open_folders)
         self.cluster.release(released)
 
     def _forget_restarted(self) -> None:
@@ -173,18 +173,18 @@ class Replicator:
         gone = [node for node in partition.locations if node not in there]
         # The table may be dropped or replaced during the copy: `moved` checks for that.
         for file in partition.files:
-            self._farewells.keep(file, copy.target)
+            self._drains.keep(file, copy.target)
         files = partition.files
         is_whole = all(self.cluster.copy_file(f, copy.source, copy.target) for f in files)
         if is_whole and self.moved(copy.table, copy.index, (copy.target,), (*gone, *copy.leaves)):
             # Whoever begins after this plans with the new locations.
             for node in copy.leaves:
                 for file in partition.files:
-                    self._farewells.give_up(file, node, self.cluster.open_folders)
+                    self._drains.give_up(file, node, self.cluster.open_folders)
         elif any(table.folder == copy.table.folder for table in self.tables()):
             # The partition has other files by now, or some did not arrive: what did is of no use.
             for file in partition.files:
-                self._farewells.give_up(file, copy.target, self.cluster.open_folders)
+                self._drains.give_up(file, copy.target, self.cluster.open_folders)
         else:  # the table was dropped: copying has made its folder again
             self.cluster.remove_folder(copy.table.folder)
 

@@ -20,8 +20,7 @@ from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import hash_columns, hashed_on, ranged_on, together
 from minishark.errors import CatalogError
 from minishark.expressions import Column, Schema, numbered
-from minishark.query.run import QueryRun
-from minishark.query.sinks import Layout, Output, Sink
+from minishark.query.sinks import CompleteRun, Layout, Output, Sink
 from minishark.tables.load import TableLayout, TableSource, stored_table
 from minishark.tables.sources import SourceSize
 from minishark.tables.tables import Tables
@@ -106,7 +105,7 @@ class StoreAsTable(Sink[Table]):
             replicas=self.tables.copies(plan.distribution.partitions, self.layout.replicas),
         )
 
-    def finish(self, run: QueryRun) -> Table:
+    def finish(self, run: CompleteRun) -> Table:
         if run.output.kind is OutputKind.PARTITION:
             keys = self._partitioned_by(run.stages[-1].plan)
             assert keys is not None, "only a plan that partitions as the table does has this output"
@@ -124,7 +123,7 @@ class StoreAsTable(Sink[Table]):
         rows = rows.rename_columns([column.name for column in self.schema])
         return self.tables.build(self.name, self.folder, rows, self.layout)
 
-    def _loaded(self, run: QueryRun) -> Table:
+    def _loaded(self, run: CompleteRun) -> Table:
         source, size = _pieces(run, self.schema)
         layout = self.tables.layout(self.layout, size)
         tables = self.tables
@@ -154,7 +153,7 @@ class StoreMany(Sink[pa.Table | Table]):
         names = tuple(column.name for column in self.table.schema)
         return Output(kind=OutputKind.PIECE, columns=names, cuts=self.tables.partitions)
 
-    def finish(self, run: QueryRun) -> pa.Table | Table:
+    def finish(self, run: CompleteRun) -> pa.Table | Table:
         while True:
             source, size = _pieces(run, self.table.schema)
             try:
@@ -180,7 +179,7 @@ class StoreMany(Sink[pa.Table | Table]):
         return rows.rename_columns([column.name for column in self.table.schema])
 
 
-def _pieces(run: QueryRun, schema: Schema) -> tuple[TableSource, SourceSize]:
+def _pieces(run: CompleteRun, schema: Schema) -> tuple[TableSource, SourceSize]:
     """The last stage's output as a source, in the query's order."""
     slices: list[FileSlice] = []
     counts: list[int] = []

@@ -54,7 +54,7 @@ from minishark.tables.deltas import (
 )
 from minishark.tables.load import LoadedTable, Origin, TableLayout, TableLoader, TableSource
 from minishark.tables.pieces import Pieces
-from minishark.tables.rebalancing import Farewells
+from minishark.tables.rebalancing import DrainTracker
 from minishark.tables.replication import Replicator, come_back, doubtful, readable
 from minishark.tables.sources import (
     SourceSize,
@@ -111,7 +111,7 @@ class Tables:
     _emptied: dict[str, dict[str, int]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
     _numbered: set[str] = field(default_factory=set)  # folders of tables whose rows were numbered
-    _retired: Farewells = field(default_factory=Farewells)  # files of former versions
+    _retired: DrainTracker = field(default_factory=DrainTracker)  # files of former versions
     _restoring: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from minishark.errors import OptionError, UnsupportedError
-from minishark.sources.filesystems import destination, is_remote
+from minishark.errors import OptionError
 from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.values import dump, load_small
 
@@ -373,24 +372,6 @@ def _exchanged(process: subprocess.Popen[bytes], chunks: Iterator[bytes]) -> Ite
                     if waiting is None:
                         selector.unregister(process.stdin)
                         process.stdin.close()
-
-
-def new_folder(path: str) -> str:
-    """Make a local folder; its absolute path.
-
-    Raises:
-        OSError: it exists.
-        UnsupportedError: the path is a URI.
-        DataError: it is one of an unknown scheme.
-    """
-    place = destination(path)
-    if is_remote(place):
-        raise UnsupportedError(
-            f"Items are written to local folders, not to {place}: make them a DataFrame with "
-            "to_df(), and use its write."
-        )
-    Path(place).mkdir(parents=True, exist_ok=False)
-    return place
 
 
 # Several

@@ -21,11 +21,14 @@ class CallOptions:
         prefers: nodes to run on; others only after a while, or if none of these is alive.
         retries: how often a call that raised is tried again; lost executors do not count.
         timeout_s: seconds after which a running call is given up; None for no limit.
+        group: of which map it is; calls of a group share slots with others as one. Empty for calls
+            that are submitted alone: together, those of a session are one group.
     """
 
     prefers: tuple[str, ...] = ()
     retries: int = 0
     timeout_s: float | None = None
+    group: str = ""
 
     def __post_init__(self) -> None:
         if self.retries < 0:

@@ -22,6 +22,7 @@ from typing import Any
 
 from minishark.dataframe.applied import check_callable
 from minishark.dataframe.names import CamelCase
+from minishark.dataframe.writer import new_folder
 from minishark.errors import OptionError, UnsupportedError
 from minishark.tasks import algebra
 from minishark.tasks.accumulators import counted, counting
@@ -399,7 +400,7 @@ class Items(Pairs, Figures, CamelCase):
             OSError: the folder exists.
             UnsupportedError: the path is the URI of an object store.
         """
-        folder = algebra.new_folder(path)
+        folder = new_folder(path)
         written = self.map_partitions_with_index(algebra.TextFile(folder))
         written.chained("save_as_text_file", list)
 
@@ -413,7 +414,7 @@ class Items(Pairs, Figures, CamelCase):
             UnsupportedError: the path is the URI of an object store.
         """
         del batch_size
-        folder = algebra.new_folder(path)
+        folder = new_folder(path)
         written = self.map_partitions_with_index(algebra.PickleFile(folder))
         written.chained("save_as_pickle_file", list)
 

@@ -30,11 +30,11 @@ from minishark.cluster.backend import (
     function_error,
     printed_by,
     task_error,
+    tasks_lost,
 )
 from minishark.errors import (
     ClusterError,
     ExecutionError,
-    TasksLostError,
     TaskTimeoutError,
 )
 from minishark.events.kinds import CallEnded, CallsSubmitted, message, shortened
@@ -46,8 +46,10 @@ from minishark.tasks.files import Files
 from minishark.tasks.functions import Function, Functions
 from minishark.tasks.keeping import keeping
 from minishark.worker.protocol import (
+    ProblemDetail,
     PythonJob,
     PythonOutcome,
+    TaskProblem,
     Value,
     decode_python_outcome,
     encode,
@@ -278,7 +280,13 @@ class CallPool:
             user=placement.user,
             placement=placement.policy,
             probe_ratio=placement.probe_ratio,
-            options=JobOptions(task_s=min(task_s, _UNKNOWN_S), independent=True),
+            options=JobOptions(
+                task_s=min(task_s, _UNKNOWN_S),
+                independent=True,
+                limit_s=options.timeout_s,
+                # However a session submits many calls, nobody waits behind more than one of them.
+                group=f"{self.files.folder}/{options.group}",
+            ),
             tag=function.label,
         )
 
@@ -292,6 +300,10 @@ class CallPool:
                     self.discard(decode_python_outcome(event.result))
                 else:
                     self.completed(call, event.result, event.node, event.run_s, event.executor)
+            case TaskFailed(timed_out=True):
+                call = self._ended(sent, event.task_id)
+                if call is not None:
+                    self._timed_out(call, event)
             case TaskFailed():
                 call = self._ended(sent, event.task_id)
                 self._show(event.executor, printed_by(event))
@@ -300,9 +312,7 @@ class CallPool:
             case TaskLost():
                 call = self._ended(sent, event.task_id)
                 if call is not None:
-                    story = "".join(f"\n  {line}" for line in event.story)
-                    name = call.function.label
-                    self.fail(call, TasksLostError(f"{name} failed: {event.message}{story}"))
+                    self.fail(call, tasks_lost(call.function.label, event))
             case TasksReturned():
                 for number in event.task_ids:
                     call = self._ended(sent, number)
@@ -312,7 +322,7 @@ class CallPool:
                 self._forget(sent)
             case JobFailed():
                 for call in self._forget(sent):
-                    self.fail(call, _job_error(event))
+                    self.fail(call, _job_error(call, event))
 
     def _ended(self, sent: Sent, number: int) -> Call | None:
         """A sent call has ended, or has come back; None if it was cancelled before."""
@@ -376,6 +386,15 @@ class CallPool:
             call.receiver.returned(outcome, node)
         else:
             self.discard(outcome)
+
+    def _timed_out(self, call: Call, event: TaskFailed) -> None:
+        """A call ended with its executor, after its timeout: as if the executor had said so."""
+        timeout_s = call.options.timeout_s
+        assert timeout_s is not None, "its job has a limit"
+        message = f"The task took longer than {timeout_s:g} s, and its process had to be ended."
+        problem = ProblemDetail(problem=TaskProblem.FUNCTION, message=message)
+        outcome = encode(PythonOutcome(None, problem, timed_out=True))
+        self.completed(call, outcome, event.node, timeout_s, event.executor)
 
     def _show(self, executor: str, printed: str) -> None:
         if printed and self._on_print is not None:
@@ -538,7 +557,9 @@ class CallPool:
         self._callbacks.close()
 
 
-def _job_error(event: JobFailed) -> Exception:
+def _job_error(call: Call, event: JobFailed) -> Exception:
+    if event.kind == "task_lost":
+        return tasks_lost(call.function.label, event)
     story = "".join(f"\n  {line}" for line in event.story)
     if event.kind == "cancelled":
         return ClusterError(_STOPPED)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from minishark.errors import OptionError
@@ -87,6 +88,7 @@ class Results(Iterator[T], Generic[T]):
         self.total = plan.total
         self._pool = pool
         self._plan = plan
+        self._options = replace(plan.options, group=secrets.token_hex(4))
         self._chunks: deque[_Chunk] = deque()  # not taken, in order
         self._ready: deque[_Chunk] = deque()  # done and not taken, in the order of their ends
         self._arrived = threading.Condition()
@@ -134,7 +136,7 @@ class Results(Iterator[T], Generic[T]):
         chunk = _Chunk(first=self._read, size=len(items))
         receiver = _Receiver(weakref.ref(self), chunk)
         try:
-            call = self._pool.call(receiver, plan.function, (items,), {}, plan.options)
+            call = self._pool.call(receiver, plan.function, (items,), {}, self._options)
         except OptionError as error:  # an item can't be pickled
             self._failure, self._exhausted = error, True
             return None

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,36 +38,38 @@ class Prints:
         self._parts: list[str] = []
         self._chars = 0
         self._left_out = 0
-        self._file: Path | None = None  # of the task that runs
+        # Of the task that runs: its folder is only asked for by those that print for a while.
+        self._folder: Callable[[], Path] | None = None
+        self._file: Path | None = None
         self._began_s = 0.0
         self._numbers = itertools.count()
         self._written: list[Path] = []
 
-    @contextlib.contextmanager
-    def of_task(self, folder: Path, executor: str) -> Iterator[None]:
-        """A task runs while the block does: what it prints goes to a file in a folder.
+    def begin(self, folder: Callable[[], Path]) -> None:
+        """A task begins, until `end`: what it prints goes to a file in a folder.
 
         Args:
-            folder: is made when it is needed; that in which it is, is there.
-            executor: the name of this process.
+            folder: tells it. It is made when it is needed; that in which it is, is there.
         """
-        name = f"{executor}{_MARK}{os.getpid()}{_MARK}{next(self._numbers)}"
         with self._lock:
-            self._file, self._began_s = folder / name, time.monotonic()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._file = None
+            self._folder, self._file, self._began_s = folder, None, time.monotonic()
 
-    def write(self) -> None:
+    def end(self) -> None:
+        """The task has ended."""
+        with self._lock:
+            self._folder = None
+
+    def write(self, executor: str) -> None:
         """Write the lines that the task has printed to its file, if it has run for a while."""
         if not self._parts or time.monotonic() < self._began_s + _AFTER_S:
             return
         with self._lock:
             lines, _, rest = "".join(self._parts).rpartition("\n")
-            if self._file is None or not lines:
+            if self._folder is None or not lines:
                 return
+            if self._file is None:
+                name = f"{executor}{_MARK}{os.getpid()}{_MARK}{next(self._numbers)}"
+                self._file = self._folder() / name
             with contextlib.suppress(OSError):  # the query is over, or memory is full
                 self._file.parent.mkdir(exist_ok=True)
                 with self._file.open("a", encoding="utf-8", errors="replace") as file:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from minishark.compiler.sql.advice import advised
-from minishark.errors import DataError
+from minishark.compiler.sql.failures import failure_class
+from minishark.errors import ConstraintError, DataError, DataValueError, TaskFailedError
 from minishark.worker.host_files import FetchInterruptedError
 from minishark.worker.protocol import ProblemDetail, TaskProblem
 from minishark.worker.store import FolderMissingError, InputMissingError
@@ -22,6 +23,13 @@ _REJECTIONS = (
     duckdb.NotImplementedException,
     duckdb.ParserException,
 )
+
+
+_PROBLEMS: Mapping[type[TaskFailedError], TaskProblem] = {
+    TaskFailedError: TaskProblem.SQL,
+    DataValueError: TaskProblem.VALUE,
+    ConstraintError: TaskProblem.CONSTRAINT,
+}
 
 
 class TaskError(Exception):
@@ -83,4 +91,4 @@ def task_errors() -> Iterator[None]:
     except MemoryError as error:
         raise TaskError(TaskProblem.RESOURCE, out_of_memory("MemoryError")) from error
     except (duckdb.Error, pa.ArrowException) as error:
-        raise TaskError(TaskProblem.SQL, advised(str(error))) from error
+        raise TaskError(_PROBLEMS[failure_class(error)], advised(str(error))) from error

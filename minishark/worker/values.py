@@ -50,8 +50,9 @@ UNPICKLABLE = (AttributeError, TypeError, pickle.PicklingError)
 
 def unsendable(what: str, error: Exception) -> OptionError:
     """The error of something that can't be pickled."""
+    why = str(error).rstrip(".")
     return OptionError(
-        f"{what} can't be sent to other processes: {error}. Open files, locks and connections stay "
+        f"{what} can't be sent to other processes: {why}. Open files, locks and connections stay "
         "where they are: make them inside the function, or pass what they are made from."
     )
 

@@ -1,4 +1,4 @@
-"""Beyond the papers: shortest remaining work, and soft constraints."""
+"""Beyond the papers: shortest remaining work, soft constraints, and crowds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from itertools import product
 from typing import Annotated
 
 import numpy as np
+from msgspec import structs
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
-from sparrow_core.lab.findings import Finding, Reading, times, value
+from sparrow_core.lab.findings import Finding, Reading, percent_over, times, value
 from sparrow_core.lab.parameters import (
     Count,
     Loads,
@@ -191,6 +192,64 @@ def _reading_jobs(
     return arrivals
 
 
+# --- a crowd of calls and short queries of one user --------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """A user submits many calls at once, each alone, and asks queries while they wait."""
+
+    nodes: Count = 1  # of `slots` slots each
+    slots: Count = 2
+    calls: Count = 1500
+    call_s: Positive = 0.02
+    query_s: Positive = 0.012
+    # Of the queries, which come at random until the calls alone would be done.
+    demands: Annotated[tuple[NotNegative, ...], Some] = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
+    policies: Names = ("fifo", "fair")
+
+    def __post_init__(self) -> None:
+        check_policies(self.policies)
+
+
+_CROWD_NAMES = {"fifo": "first in, first out", "fair": "fair among groups"}
+
+
+def crowd(parameters: Crowd, seed: int, advance: Advance) -> Sequence[Response]:
+    """Response times of the queries, and when the last call of the crowd is done."""
+    slots = parameters.nodes * parameters.slots
+    call = TaskSpec(0, payload_of(parameters.call_s))
+    together = JobOptions(group="calls")
+    calls = [
+        StartJob(job_id=JobId(f"call{number}"), user="user", tasks=(call,), options=together)
+        for number in range(parameters.calls)
+    ]
+
+    def measure(policy: str, demand: float, part: Advance) -> Iterator[Response]:
+        queries = Stream(
+            user="user", demand=demand * slots, tasks=1, task_s=parameters.query_s,
+            until_s=parameters.calls * parameters.call_s / slots,
+        ).jobs(seed)  # fmt: skip
+        own = [JobOptions(group=each.job.job_id) for each in queries]
+        asked = [
+            Arrival(each.at_s, structs.replace(each.job, options=options))
+            for each, options in zip(queries, own, strict=True)
+        ]
+        cluster = ExpressCluster(
+            nodes=parameters.nodes, slots=parameters.slots, policy=policy, seed=seed
+        )
+        arrivals = [*(Arrival(START_S, each) for each in calls), *asked]
+        ended_s = run_for(cluster, arrivals, math.inf, part)
+        name = _CROWD_NAMES.get(policy, policy)
+        last_s = max(ended_s[each.job_id] for each in calls)
+        yield response("last call of the crowd", name, demand, [last_s])
+        if asked:
+            times_s = [ended_s[each.job.job_id] for each in asked]
+            yield response("queries", name, demand, times_s)
+
+    return over_cases(product(parameters.policies, parameters.demands), measure, advance)
+
+
 def _of_jobs(kind: str, policy: str, load: float) -> Reading:
     return value(_POLICY_NAMES[policy], load, f"{kind} jobs")
 
@@ -243,6 +302,41 @@ EXPERIMENTS = (
             )
             for wait in ("50 ms", "200 ms")
             for name, field in (("median", "p50_ms"), ("95th percentile", "p95_ms"))
+        ),
+    ),
+    Experiment(
+        name="crowd",
+        title="Queries of {query_s:g} s beside a crowd of {calls:,} calls of {call_s:g} s of the "
+        "same user",
+        source="past the papers: groups of jobs within a user",
+        kind="simulated",
+        parameters=Crowd(),
+        runs=5,
+        quick=Crowd(calls=100, demands=(0.0, 0.05)),
+        run=crowd,
+        chart=Chart(x="Demand of the queries (share of slots)", log_y=True, same_y=False),
+        findings=(
+            *(
+                Finding(
+                    f"queries beside the crowd, 5 % demand, {_CROWD_NAMES[policy]}, {name} (ms)",
+                    "",
+                    value(_CROWD_NAMES[policy], 0.05, "queries", field),
+                    "{:.0f}",
+                )
+                for policy in ("fifo", "fair")
+                for name, field in (("median", "p50_ms"), ("95th percentile", "p95_ms"))
+            ),
+            *(
+                Finding(
+                    f"the crowd is done later by, {demand:.0%} demand (%)",
+                    "",
+                    percent_over(
+                        value(_CROWD_NAMES["fair"], demand, "last call"),
+                        value(_CROWD_NAMES["fair"], 0.0, "last call"),
+                    ),
+                )
+                for demand in (0.05, 0.2)
+            ),
         ),
     ),
 )

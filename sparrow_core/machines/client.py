@@ -100,6 +100,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
         job_silence_max_s: A job about which its scheduler says nothing for this long is
             resubmitted, even if there is no other scheduler.
         result_wait_s: How long the result of a finished task may take before the task is rerun.
+        max_deaths: Deaths of a job's schedulers in a row, while none of its tasks ends, after which
+            it fails: what its tasks did to their nodes has died with the schedulers.
         release: What must be equal in a cluster beside the protocol, see `SchedulerConfig`; empty
             for clients to which it does not matter.
     """
@@ -112,6 +114,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     ping_s: float = 1.0
     job_silence_max_s: float = 3.0
     result_wait_s: float = 1.0
+    max_deaths: int = 4
     release: str = ""
 
 
@@ -136,6 +139,7 @@ class _Job:
         copy: Scheduler and id of the second submission of stragglers.
         placement: Steps so far; None before the scheduler has reported them.
         stopped: Whether tasks that may run were withdrawn.
+        deaths: Of its schedulers' processes, since a task of it last ended.
     """
 
     start: StartJob
@@ -159,6 +163,7 @@ class _Job:
     copy: tuple[Address, JobId] | None = None
     placement: tuple[PlacementStep, ...] | None = None
     stopped: bool = False
+    deaths: int = 0
 
     @property
     def wire_id(self) -> JobId:
@@ -493,7 +498,7 @@ class Client:
             events.append(event)
         if not events:
             return []
-        job.refused_at, job.story = -math.inf, ()  # there are nodes
+        job.refused_at, job.story, job.deaths = -math.inf, (), 0  # there are nodes
         out = [self._notify(job.start.job_id, *events)]
         # Results may be late instead of lost.
         for event in events if job.overdue else ():
@@ -648,13 +653,24 @@ class Client:
         if msg.returns:  # its jobs move, to itself if it is the only one
             self._silent[msg.scheduler] = None
             silent = Envelope(self._sink, SchedulerSilent(msg.scheduler, True))
-            return [silent, *self._move_all(msg.scheduler, now)]
+            failed = self._blame(msg)
+            return [silent, *failed, *self._move_all(msg.scheduler, now)]
         if msg.scheduler in self._schedulers:
             self._schedulers.remove(msg.scheduler)
         if msg.reason:
             self._schedulers_lost = f"no scheduler is left; the last one: {msg.reason}"
         self._silent.pop(msg.scheduler, None)
         return self._move_all(msg.scheduler, now)
+
+    def _blame(self, msg: SchedulerLost) -> list[Envelope]:
+        """A scheduler has died, once more: the jobs that may be why, again and again, fail."""
+        out: list[Envelope] = []
+        for job in [each for each in self._jobs.values() if each.scheduler == msg.scheduler]:
+            job.deaths += 1
+            if job.deaths >= self._config.max_deaths:
+                text = f"its scheduler's process died {job.deaths} times before a task of it ended"
+                out += self._fail(job, "task_lost", f"{text}; at last: {msg.reason}", job.story)
+        return out
 
     def _on_set_schedulers(self, msg: SetSchedulers, now: float) -> list[Envelope]:
         gone = [each for each in self._schedulers if each not in msg.schedulers]

@@ -367,24 +367,16 @@ class NodeMonitor:
         ahead = self._pool.ahead
         if not self._discipline.unbounded and self._pool.total_room(ahead) <= 0:
             return
-        earlier = iter(self._queue)
-        for job_id in self._lanes.heads():
-            # Fairness: no job fetches ahead before an older one has had its first slot.
-            if ahead and not self._served_up_to(job_id, earlier):
-                ahead = 0
+        heads = self._lanes.heads()
+        # Fairness: nobody fetches ahead while a job that may be next waits for its first slot. It
+        # would find none free, as the others' tasks would always be more than the slots.
+        if ahead and not all(job_id in self._jobs for job_id in heads):
+            ahead = 0
+        for job_id in heads:
             queued = self._queue[job_id]
             queued.ahead = ahead
             if self._unclaimed(queued) > 0:
                 yield job_id, queued
-
-    def _served_up_to(self, job_id: JobId, queue: Iterator[JobId]) -> bool:
-        """Whether each job from here on to this one has had a slot; advances the iterator."""
-        for other in queue:
-            if other not in self._jobs:
-                return False
-            if other == job_id:
-                break
-        return True
 
     def _unclaimed(self, queued: Queued) -> int:
         """How many tasks of the job may be asked for now."""
@@ -433,7 +425,7 @@ class NodeMonitor:
         for task in msg.tasks:
             key = TaskKey(msg.job_id, task.task_id, task.attempt)
             if key not in self._running:
-                self._ready.setdefault(key, NodeTask(task, msg, now))
+                self._ready.setdefault(key, NodeTask(assignment=task, answer=msg, at=now))
         # The slots pass from the request to its tasks. Taking before releasing keeps the user's
         # share from being dropped in between.
         self._pool.take(msg.claim, len(self._ready) - before)
@@ -757,7 +749,9 @@ class NodeMonitor:
             silent_s = now - executor.heard_at
             task = self._oldest(executor, now) if at in self._pool.executors else None
             reason = self._why_kill(silent_s, task, now)
-            blame = Blame.SILENCE if self._is_unheard(silent_s) else Blame.DEATH
+            # A task is not to blame if its executor was silent before.
+            heard = task is not None and task.at <= executor.heard_at + 2 * self._config.heartbeat_s
+            blame = Blame.SILENCE if heard and silent_s > timeout_s else Blame.DEATH
             if reason is not None:
                 killed = f"{reason}, and killed"
                 out += self._bury(at, killed, now, blame)
@@ -933,7 +927,7 @@ class NodeMonitor:
         assert not self._earlier.keys() & self._moved.keys()
         earlier = {job_id for ids in self._earlier.values() for job_id in ids}
         assert earlier == self._jobs.keys() & self._moved.keys()
-        taken = Counter(task.answer.claim.framework for _, task in self._tasks())
+        taken = Counter(task.answer.claim for _, task in self._tasks())
         for ask in self._asking.values():
-            taken[ask.claim.framework] += ask.count
+            taken[ask.claim] += ask.count
         self._pool.check(taken)

@@ -32,7 +32,7 @@ class Asked:
     at: float
 
 
-class NodeTask(Struct):
+class NodeTask(Struct, kw_only=True):
     """An attempt that is ready (`executor` is None) or runs, since `at`.
 
     `answer` is the message that brought it. `first_at`: since when it is the oldest of its
@@ -265,9 +265,13 @@ class SlotPool:
             for executor in (*self.executors.values(), *self.silent.values()):
                 executor.heard_at = min(now, executor.heard_at + stall_s)
 
-    def check(self, taken: Counter[str]) -> None:
+    def check(self, taken: Counter[Claim]) -> None:
         """Assert that exactly these slots are taken, and that no executor is overloaded."""
-        assert +self._taken == +taken
+        by_framework: Counter[str] = Counter()
+        for claim, count in taken.items():
+            by_framework[claim.framework] += count
+        assert +self._taken == +by_framework
+        self._discipline.check(taken)
         assert not self.executors.keys() & self.silent.keys()
         assert all(count >= 0 for count in self._taken.values())
         slots: Counter[str] = Counter()

@@ -4,22 +4,23 @@ A discipline is chosen by name per node, one of `DISCIPLINES` or "module:factory
 sees the queued jobs in order of arrival, and is told when slots are taken and released; the queue
 itself belongs to the node monitor. Jobs between which a discipline decides by arrival alone form a
 *lane*, and only the first job of each lane is a candidate: the cost of a choice depends on the
-number of users or priorities, not of jobs.
+number of users, groups or priorities, not of jobs.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from sparrow_core.policy.plugins import is_path, made
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import Address, JobId
 from sparrow_core.protocol.types import Claim
 
-_SMOOTHING = 0.2  # weight of a user's latest task in the running mean of its task times
+_SMOOTHING = 0.2  # weight of the latest task in the running mean of a share's task times
 _FIRST_GUESS_S = 0.1  # of that mean
+_ALIKE: Mapping[str, float] = {}  # weights of 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +63,9 @@ class Discipline:
 
     def set_weights(self, weights: dict[str, float]) -> None:
         """Set the users' weights; 1 for those not named."""
+
+    def check(self, taken: Mapping[Claim, int]) -> None:
+        """Assert that it counts exactly these slots as taken."""
 
 
 class NoQueue(Discipline):
@@ -107,70 +111,146 @@ class ShortestRemaining(Discipline):
         return True, claim.task_s * claim.waiting
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Share:
-    """A user's service so far (seconds / weight), running tasks, and mean task time."""
+    """What a user, or a group of a user's jobs, has had; the node is the share of all users.
 
+    Attributes:
+        weight: Its part of what it shares with others, in proportion.
+        served_s: The level where it began, and its service since then, in seconds / weight.
+        running: Slots that it has.
+        mean_s: Running mean of its task times.
+        parts: Those among which it is divided that have tasks here: of a user its groups.
+        start_s: The level where new parts begin.
+    """
+
+    weight: float = 1.0
     served_s: float = 0.0
     running: int = 0
     mean_s: float = _FIRST_GUESS_S
+    parts: dict[str, _Share] = field(default_factory=dict)
+    start_s: float = 0.0
+
+    def part(self, name: str, weight: float = 1.0) -> _Share:
+        """One of its parts; a new one has tasks as long as the others', as far as is known."""
+        part = self.parts.get(name)
+        if part is None:
+            part = _Share(weight=weight, served_s=self.start_s, mean_s=self.mean_s)
+            self.parts[name] = part
+        return part
+
+    @property
+    def level_s(self) -> float:
+        """Its normalized service."""
+        # Running tasks count in advance: else one part would get all slots that are free at once.
+        return self.served_s + self.running * self.mean_s / self.weight
+
+    def serve_next(self, waiting: Mapping[str, object], weights: Mapping[str, float]) -> str:
+        """The name of the part that is served next, of those that wait: the lowest.
+
+        Of these, one that has no slot: how long others' tasks will run is a guess. Then the oldest.
+        """
+        parts = self.parts
+        if len(parts) > 1 or waiting.keys() != parts.keys():
+            self._meet(waiting, weights)
+            first = min(waiting, key=lambda name: (parts[name].level_s, parts[name].running))
+        else:
+            (first,) = waiting
+        self.start_s = parts[first].level_s
+        return first
+
+    def _meet(self, waiting: Mapping[str, object], weights: Mapping[str, float]) -> None:
+        """Drop what is over, and let those begin that are new."""
+        parts = self.parts
+        for name in [name for name in parts if name not in waiting and not parts[name].running]:
+            self._drop(name)
+        # Nobody begins above one that waits, who may have been expected to take longer than it did.
+        levels_s = [parts[name].level_s for name in waiting if name in parts]
+        self.start_s = min([self.start_s, *levels_s])
+        for name in waiting:
+            if name not in parts:
+                self.part(name, weights.get(name, 1.0))
+
+    def _drop(self, name: str) -> None:
+        """Forget a part; for those that are left, time passes by what it had in it.
+
+        Otherwise newcomers would begin at one level for ever, below whoever waits longer: a stream
+        of them would starve it.
+        """
+        weights = sum(part.weight for part in self.parts.values())
+        part = self.parts.pop(name)
+        self.start_s += max(0.0, part.served_s - self.start_s) * part.weight / weights
+
+    def charge(self, ran_s: float) -> None:
+        self.served_s += ran_s / self.weight
+        self.mean_s += _SMOOTHING * (ran_s - self.mean_s)
 
 
 class WeightedFair(Discipline):
-    """Weighted fair sharing of slot time among the users with queued jobs.
+    """Weighted fair sharing of slot time among users, and of a user's among its groups of jobs.
 
-    Start-time fair queueing: the user with the least (service + expected time of running tasks) /
-    weight is next. A user that was idle starts at the level of the user served last, so that
-    idleness earns no credit.
+    Start-time fair queueing in two levels, among those with queued jobs: of the users, and then of
+    the user's groups (`JobOptions.group`), the one with the least (service + expected time of
+    running tasks) / weight is next. Groups weigh the same; jobs of one are served in order of
+    arrival. Whoever comes, also after a time away, begins at the level of the one served last: a
+    newcomer is next, and idleness earns no more credit than that.
     """
 
     steady = False
 
     def __init__(self) -> None:
         self._weights: dict[str, float] = {}
-        self._shares: dict[str, _Share] = {}
-        self._level_s = 0.0
+        self._all = _Share()
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
-        return claim.framework, claim.user
+        return claim.framework, claim.user, claim.group
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        first: dict[str, JobId] = {}
+        waiting: dict[str, dict[str, JobId]] = {}
         for job_id, queued in candidates:
-            first.setdefault(queued.claim.user, job_id)
-        if not first:
+            claim = queued.claim
+            waiting.setdefault(claim.user, {}).setdefault(claim.group, job_id)
+        if not waiting:
             return None
-        user = min(first, key=self._level_of)
-        self._level_s = self._level_of(user)
-        return first[user]
-
-    def _level_of(self, user: str) -> float:
-        """The user's normalized service; at least the level of the user served last."""
-        share = self._shares.setdefault(user, _Share())
-        # Running tasks count in advance: else one user would get all slots that are free at once.
-        ahead_s = share.running * share.mean_s / self._weight(user)
-        share.served_s = max(share.served_s, self._level_s - ahead_s)
-        return share.served_s + ahead_s
-
-    def _weight(self, user: str) -> float:
-        return self._weights.get(user, 1.0)
+        user = self._all.serve_next(waiting, self._weights)
+        groups = waiting[user]
+        return groups[self._all.parts[user].serve_next(groups, _ALIKE)]
 
     def taken(self, claim: Claim, count: int = 1) -> None:
-        self._shares.setdefault(claim.user, _Share()).running += count
+        node = self._all
+        user = node.part(claim.user, self._weights.get(claim.user, 1.0))
+        group = user.part(claim.group)
+        node.running += count
+        user.running += count
+        group.running += count
 
     def given_back(self, claim: Claim, ran_s: float | None, count: int = 1) -> None:
-        share = self._shares[claim.user]
-        share.running -= count
-        assert share.running >= 0
+        self.taken(claim, -count)
+        user = self._all.parts[claim.user]
+        group = user.parts[claim.group]
+        assert group.running >= 0
         if ran_s is not None:
-            share.served_s += ran_s / self._weight(claim.user)
-            share.mean_s += _SMOOTHING * (ran_s - share.mean_s)
-        if not share.running and share.served_s <= self._level_s:
-            # A newcomer would start at the same level, so that idle users need no memory.
-            del self._shares[claim.user]
+            self._all.charge(ran_s)
+            user.charge(ran_s)
+            group.charge(ran_s)
 
     def set_weights(self, weights: dict[str, float]) -> None:
         self._weights = weights
+        for user, share in self._all.parts.items():
+            share.weight = weights.get(user, 1.0)
+
+    def check(self, taken: Mapping[Claim, int]) -> None:
+        running: Counter[tuple[str, str]] = Counter()
+        for claim, count in taken.items():
+            running[claim.user, claim.group] += count
+        users = self._all.parts
+        assert self._all.running == running.total()
+        assert all(each.running == sum(part.running for part in each.parts.values())
+                   for each in users.values())  # fmt: skip
+        assert +running == +Counter({
+            (user, group): part.running
+            for user, share in users.items() for group, part in share.parts.items()
+        })  # fmt: skip
 
 
 class Lanes:

@@ -14,7 +14,8 @@ from sparrow_core.protocol.ids import NodeName
 _ROUNDING = 1e-9
 _BRISK_S = 0.001  # about a round trip: tasks that are longer gain nothing from being fetched ahead
 BATCH_S = 0.0001  # about the time to wake a thread
-AHEAD_MAX = 32
+REPORT_S = 0.0003  # in which outcomes are collected while further tasks wait
+AHEAD_MAX = 64
 _SMOOTHING = 0.1
 
 

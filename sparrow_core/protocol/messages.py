@@ -44,11 +44,16 @@ from sparrow_core.protocol.types import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Base of all messages."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may wait a little for another message to the same process."""
+        return False
 
 
 # --- timers (a machine's messages to itself) ---------------------------------------------------
@@ -300,6 +305,10 @@ class EndJob(Message, frozen=True):
     job_id: JobId
     finished: bool = False
     moved: bool = False
+
+    @property
+    def may_wait(self) -> bool:
+        return self.finished
 
 
 class EndJobs(Message, frozen=True):

@@ -50,6 +50,8 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
             ones are submitted a second time, once half of the tasks have finished.
         explain: Record the steps of placement in `JobFinished`; see `why.explain`.
         independent: Tasks fail alone: one that fails, or is lost too often, does not end the job.
+        group: Jobs of a user with the same group count as one for the policy "fair", under which a
+            user's groups share its slots.
         limit_s: How long a task may run; None for no limit. The runner is to end it by then. If it
             does not, or the executor is lost later than that, the node gives the task up for good.
     """
@@ -61,6 +63,7 @@ class JobOptions(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     straggler_factor: Annotated[float, Meta(ge=0)] = 0.0
     explain: bool = False
     independent: bool = False
+    group: str = ""
     limit_s: Seconds | None = None
 
 
@@ -77,6 +80,7 @@ class Claim(Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     task_s: Seconds = 1.0
     waiting: Count = 1
     levels: bool = False
+    group: str = ""
 
 
 def claim_of(user: str, options: JobOptions, waiting: int, *, levels: bool = False) -> Claim:
@@ -84,6 +88,7 @@ def claim_of(user: str, options: JobOptions, waiting: int, *, levels: bool = Fal
     return Claim(
         user=user, framework=options.framework, priority=options.priority,
         task_s=options.task_s, waiting=waiting, levels=levels,
+        group=options.group,
     )  # fmt: skip
 
 

@@ -105,6 +105,7 @@ class SlotThread(Machine[SlotIn]):
         self._dropped: dict[TaskKey, bool] = {}  # queued tasks, and whether they were interrupted
         self._runner: Runner | None = None
         self._current: TaskKey | None = None
+        self._reported_at = 0.0  # when outcomes were last reported while others waited
         self._thread = threading.Thread(target=self._loop, name=address, daemon=True)
         self._thread.start()
 
@@ -173,20 +174,23 @@ class SlotThread(Machine[SlotIn]):
         while (msg := self._tasks.get()) is not None:
             if isinstance(msg, ForgetJob):
                 self._guard(partial(runner.forget, msg.job_id))
-                continue
-            self._run_all(runner, msg)
+            else:
+                self._run_all(runner, msg)
+            if self._tasks.empty():
+                self._report()
         self._guard(runner.close)
 
     def _run_all(self, runner: Runner, msg: StartTasks) -> None:
-        """Run tasks one after the other; report outcomes every `BATCH_S` or so, and at the end."""
-        reported_at = time.perf_counter()
+        """Run tasks one after the other; report outcomes now and then, and when none is left.
+
+        Those that wait behind others are all very short.
+        """
         for task in msg.tasks:
             self._run(runner, msg.job_id, msg.shared, task)
             now = time.perf_counter()
-            if now > reported_at + policy.BATCH_S:
+            if now > self._reported_at + policy.REPORT_S:
                 self._report()
-                reported_at = now
-        self._report()
+                self._reported_at = now
 
     def _report(self) -> None:
         with self._lock:

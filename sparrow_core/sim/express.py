@@ -469,7 +469,7 @@ class ExpressCluster:
                     self._start_task(answer, task)
         queue = node.queue
         asks: list[_Ask] = []
-        if not node.plain and node.room and queue:
+        if not node.plain and node.room:  # also if nothing waits, as disciplines look at that
             asks = self._chosen_by_discipline(node)
         while node.plain and node.room and queue:
             job_id = next(iter(queue))

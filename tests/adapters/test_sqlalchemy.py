@@ -222,6 +222,23 @@ def test_constraints(engine: sa.Engine) -> None:
         connection.execute(sa.text("DROP TABLE children; DROP TABLE parents"))
 
 
+def test_aborted_transactions(engine: sa.Engine) -> None:
+    """After BEGIN, an error leaves nothing to commit; a pool gives the connection out as new."""
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE kept (a INTEGER PRIMARY KEY)"))
+    with engine.connect() as connection:
+        for sql in ("BEGIN", "INSERT INTO kept VALUES (1)"):
+            connection.execute(sa.text(sql))
+        with pytest.raises(sa.exc.IntegrityError):
+            connection.execute(sa.text("INSERT INTO kept VALUES (1)"))
+        with pytest.raises(sa.exc.OperationalError, match="aborted"):
+            connection.execute(sa.text("INSERT INTO kept VALUES (2)"))
+        connection.commit()
+        assert [] == connection.execute(sa.text("FROM kept")).all()
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE kept"))
+
+
 def test_json_and_division(engine: sa.Engine, person: type) -> None:
     """Parts of JSON values are found in their types; integers divide as in Python."""
     likes = person.likes  # type: ignore[attr-defined]
@@ -265,8 +282,11 @@ def test_an_engine_owns_its_session(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("minishark:///?nodes=two", "is a number"),
-        ("minishark:///?in_process=maybe", "true or false"),
+        ("minishark:///?nodes=two", "nodes must be a whole number"),
+        ("minishark:///?in_process=maybe", "in_process must be True or False"),
+        ("minishark:///?query_timeout_s=soon", "a number of seconds above 0"),
+        ("minishark:///?storage_options=x", "storage_options must be an object"),
+        ("minishark:///?node=2", "no option node"),
         ("minishark+flight://host/?tsl=true", "no option tsl"),
         ("minishark+flight://", "Name the server"),
     ],

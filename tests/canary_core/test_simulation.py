@@ -707,6 +707,63 @@ def _spent(seconds: float, x: int) -> int:
     return x
 
 
+def _of_singles(how: str) -> Any:
+    copies = itertools.count()
+
+    def driver(run: Run) -> Any:
+        mine = next(copies)
+        w = run.single(0)
+        for _ in range(30 + 7 * mine if how == "rounds" else 30):
+            w = run.map(lambda a: a + 1, w)
+        if how == "last stage" and mine % 2:
+            w = run.map(lambda a: -a, w)
+        if how == "last function":
+            w = run.map(functools.partial(max, mine), w)
+        if how == "never ends" and mine % 2:
+            while True:
+                w = run.map(lambda a: a + 1, w)
+        if how == "waits" and mine % 2:
+            run.signal(bool, w)
+        return (w, mine) if how == "what it returns" else w
+
+    return driver
+
+
+@pytest.mark.parametrize(
+    "how", ["rounds", "last stage", "last function", "never ends", "waits", "what it returns"]
+)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_driver_of_singles_is_found_out_too(how: str, workers: int) -> None:
+    """Its stages run on one worker, so only the ends of the other copies tell."""
+    with pytest.raises(ProgramDiverged) as caught:
+        simulated(_of_singles(how), workers=workers).result(10.0)
+    assert 31 == caught.value.stage
+
+
+_TEXT = "same"
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        ({0, 8}, {8, 0}),
+        (frozenset({(0, "x"), (8, "x")}), frozenset({(8, "x"), (0, "x")})),
+        ([_TEXT, _TEXT], [_TEXT, "".join([*_TEXT])]),
+        ({"k": [1.5, None, np.arange(3)]}, {"k": [1.5, None, np.arange(3)]}),
+    ],
+    ids=["set", "frozenset", "one object", "array"],
+)
+def test_equal_values_are_no_divergence(equal: tuple[Any, Any]) -> None:
+    """Whatever order a copy's sets have, and whichever of its objects are the same one."""
+    copies = itertools.count()
+
+    def driver(run: Run) -> Any:
+        mine = equal[next(copies) % 2]
+        return run.single(mine), mine
+
+    simulated(driver, workers=2).result(10.0)
+
+
 def test_a_driver_without_communication_is_found_out_too() -> None:
     """By the controller's heartbeat: no message between workers could tell."""
     copies = itertools.count()

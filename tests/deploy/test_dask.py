@@ -74,9 +74,9 @@ def test_wrong_arguments(dask: Any) -> None:
     """Are told before anything is launched."""
     with pytest.raises(OptionError, match="nodes must be a whole number"):
         minishark.connect(dask, nodes=0)
-    with pytest.raises(OptionError, match="keys are made for them"):
+    with pytest.raises(OptionError, match="keys is for a running cluster"):
         minishark.connect(dask, keys="keys")
-    with pytest.raises(OptionError, match="cpus_per_node is for clusters on Ray or Dask"):
+    with pytest.raises(OptionError, match="cpus_per_node is for a new cluster on Ray or Dask"):
         minishark.connect(cpus_per_node=2)
 
 

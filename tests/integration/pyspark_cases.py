@@ -726,6 +726,8 @@ F.pmod(F.floor(F.rand(5) * 2), F.lit(2)).isin(0, 1)
 """
 
 AGGREGATES = """
+F.percentile_approx("v", 0.25)
+F.percentile_approx("v", [0.0, 0.1, 0.75, 1.0], 1000)
 F.try_sum("x")
 F.sum(F.col("v") * 2) + 1
 F.sum("v").cast("string")

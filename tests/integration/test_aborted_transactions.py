@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +55,18 @@ WORKING = (
     "DELETE FROM {prefix}t WHERE k = 2",
     "FROM {prefix}t",
     "DELETE FROM {prefix}t",
+)
+# Keyed tables are part of transactions like any other.
+WORKING_ON_KEYS = (
+    "INSERT INTO {prefix}t VALUES (1, 'again'), (5, 'e') ON CONFLICT DO NOTHING",
+    "INSERT OR REPLACE INTO {prefix}t VALUES (2, 'other')",
+    "UPDATE {prefix}t SET k = k + 10 WHERE v > 'a'",
+    (
+        "MERGE INTO {prefix}t USING (VALUES (1, 'm'), (6, 'n')) AS s(k, v) ON t.k = s.k "
+        "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT VALUES (s.k, s.v)"
+    ),
+    "TRUNCATE {prefix}t",
+    "INSERT INTO {prefix}n VALUES (7, '2020-01-01')",
 )
 ENDS = ("BEGIN", "COMMIT", "ROLLBACK")
 
@@ -166,10 +177,14 @@ def test_one_text_with_several_statements(session: Session) -> None:
 
 
 STATEMENTS = st.lists(
-    st.sampled_from([*WORKING, *ENDS, *ENDS, *FAILING[:4], *FAILING[7:11], *FAILING_ON_KEYS]),
+    st.sampled_from(
+        [
+            *(*WORKING, *WORKING_ON_KEYS, *ENDS, *ENDS),
+            *(*FAILING[:4], *FAILING[7:11], *FAILING_ON_KEYS),
+        ]
+    ),
     max_size=12,
 )
-numbers = itertools.count()
 
 
 @settings(

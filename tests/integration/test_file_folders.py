@@ -170,6 +170,43 @@ def test_arrow_files(session: Session, tmp_path: Path) -> None:
         session.read.arrow(str(tmp_path / "bad.arrow"))
 
 
+def _write_arrow(table: pa.Table, file: Path) -> None:
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+@pytest.mark.parametrize("offset", [1 << 28, -(1 << 30)])
+def test_an_arrow_file_whose_offsets_point_elsewhere_is_refused(
+    session: Session, tmp_path: Path, offset: int
+) -> None:
+    """They would be followed into other memory of the executor, or kill it."""
+    file = tmp_path / "bad.arrow"
+    text = pa.array([f"x{i}" for i in range(5000)])
+    _write_arrow(pa.table({"a": range(5000), "b": text}), file)
+    data = bytearray(file.read_bytes())
+    at = data.index(text.buffers()[1].to_pybytes()[:400]) + 4 * 50
+    data[at : at + 4] = offset.to_bytes(4, "little", signed=True)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"bad\.arrow is a damaged Arrow file: .*[Oo]ffset"):
+        session.sql(f"SELECT max(b) FROM read_arrow('{file}')").collect()
+    assert [{"n": 12_497_500}] == session.sql(
+        f"SELECT sum(a)::BIGINT AS n FROM read_arrow('{file}')"
+    ).collect()
+
+
+def test_an_arrow_file_with_damaged_batches_is_refused(session: Session, tmp_path: Path) -> None:
+    """Whether the footer is whole or not: the description of each batch counts, too."""
+    file = tmp_path / "bad.arrow"
+    _write_arrow(pa.table({"a": range(5000)}), file)
+    with pa.memory_map(str(file)) as mapped, pa.ipc.open_file(mapped) as reader:
+        schema = len(reader.schema.serialize())
+    data = bytearray(file.read_bytes())
+    data[8 + schema + 8 : 8 + schema + 40] = b"\xff" * 32
+    file.write_bytes(data)
+    with pytest.raises(DataError, match=r"bad\.arrow is no Arrow file, or is damaged: "):
+        session.sql(f"SELECT sum(a) FROM read_arrow('{file}')").collect()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_folders(session: Session, tmp_path: Path) -> None:

@@ -927,7 +927,7 @@ def test_transactions_that_conflict(durable: Server) -> None:
         second.execute("UPDATE lab.t SET a = 20")
         assert [(20,)] == _rows(second, "FROM lab.t")
         one.commit()
-        with pytest.raises(Exception, match="changed"):
+        with pytest.raises(dbapi.OperationalError, match="changed"):
             other.commit()
         assert [(10,)] == _rows(second, "FROM lab.t")
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
 
 import duckdb
 import pytest
 
 from minishark import DataFrame, Row, Window
 from minishark import functions as F
-from minishark.errors import ColumnError, MinisharkError, OptionError, QueryError
+from minishark.errors import (
+    AnalysisException,
+    ColumnError,
+    MinisharkError,
+    OptionError,
+    ParseException,
+    QueryError,
+    UnsupportedError,
+)
 from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
 
@@ -312,3 +322,130 @@ def test_text_that_is_no_whole_number_is_an_error(toy_session: Session, text: st
     with pytest.raises(MinisharkError, match=f"{re.escape(text)} .no whole number.' to INT32"):
         frame.select(frame["s"].cast("int")).collect()
     assert [(None,)] == [tuple(row) for row in frame.select(frame["s"].try_cast("int")).collect()]
+
+
+def _values(frame: DataFrame) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in frame.collect()]
+
+
+def test_a_function_of_whole_numbers_cuts_fractions_off(toy_session: Session) -> None:
+    """As in PySpark, where SQL's CAST rounds: floats, decimals, and NULLs."""
+    frame = toy_session.create_dataframe([(1.5,), (-1.5,), (2.5,), (None,)], "x double")
+    for type_ in ("int", "bigint"):
+        same = F.udf(lambda x: x, type_)
+        assert [(1,), (-1,), (2,), (None,)] == _values(frame.select(same("x")))
+    exact = F.udf(lambda x: x if x is None else Decimal(repr(x)), "int")
+    assert [(1,), (-1,), (2,), (None,)] == _values(frame.select(exact("x")))
+
+
+def test_quantiles_are_values_of_the_column(toy_session: Session) -> None:
+    """The least that is as great as the fraction of all, and its type is the column's."""
+    frame = toy_session.create_dataframe([(x,) for x in (60, 70, 80, 100, 100)], "v int")
+    quantiles = F.percentile_approx("v", 0.25), F.percentile_approx("v", [0.0, 0.5, 0.9], 100)
+    assert [(70, [60, 80, 100])] == _values(frame.agg(*quantiles))
+    few = toy_session.create_dataframe([(x,) for x in (1, 2, 2, 4)], "v int")
+    assert [(1, 2)] == _values(
+        few.agg(F.percentile_approx("v", 0.25), F.approx_percentile("v", 0.5))
+    )
+
+
+def test_columns_keep_their_types_when_they_are_filled(toy_session: Session) -> None:
+    """A fraction for whole numbers is cut off, a whole number for floats is a float."""
+    frame = toy_session.create_dataframe([(None, None)], "i int, d double")
+    assert [(1, 1.7)] == _values(frame.fillna(1.7))
+    assert [(-1, 3.0)] == _values(frame.fillna({"i": -1.7, "d": 3}))
+    assert frame.dtypes == frame.fillna(1.7).dtypes == frame.fillna({"i": 2.9, "d": 3}).dtypes
+
+
+def test_sparks_settings_are_ignored(toy_session: Session) -> None:
+    """With a warning, as by the builder; a default is what they have."""
+    name = "spark.sql.shuffle.partitions"
+    with pytest.warns(UserWarning, match=f"minishark ignores the setting {name}"):
+        toy_session.conf.set(name, 4)
+    with pytest.warns(UserWarning, match=f"minishark ignores the setting {name}"):
+        toy_session.conf.unset(name)
+    assert "7" == toy_session.conf.get(name, "7")
+    with pytest.raises(OptionError, match="There is no setting"):
+        toy_session.conf.get(name)
+
+
+def test_lines_of_text_files_are_items(toy_session: Session, tmp_path: Path) -> None:
+    """Empty ones, too."""
+    (tmp_path / "a.txt").write_text("to be or\n\nnot to be\n")
+    lines = toy_session.spark_context.text_file(tmp_path / "a.txt")
+    assert ["", "not to be", "to be or"] == sorted(lines.collect())
+    counts = lines.flat_map(str.split).map(lambda word: (word, 1)).reduce_by_key(int.__add__)
+    assert {"to": 2, "be": 2, "or": 1, "not": 1} == dict(counts.collect())
+
+
+_MALFORMED = [
+    ("DROPMALFORMED", [(1, "x"), (3, "z")]),
+    ("PERMISSIVE", [(1, "x"), (None, "y"), (3, "z"), (4, None)]),
+]
+
+
+@pytest.mark.parametrize(("mode", "expected"), _MALFORMED)
+def test_malformed_rows_of_csv(
+    toy_session: Session, tmp_path: Path, mode: str, expected: list[tuple[object, ...]]
+) -> None:
+    """By their mode they are left out, or what is no value is NULL; else they are an error."""
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,x\nbad,y\n3,z\n4\n")
+    read = toy_session.read.schema("a int, b string").option("header", True)
+    assert expected == _values(read.option("mode", mode.lower()).csv(path))
+    with pytest.raises(MinisharkError):
+        read.option("mode", "FAILFAST").csv(path).collect()
+    with pytest.raises(OptionError, match="There is no mode OTHER"):
+        read.option("mode", "other").csv(path)
+
+
+def test_malformed_lines_of_json(toy_session: Session, tmp_path: Path) -> None:
+    """They are rows of NULLs, or an error; DuckDB does not drop them."""
+    path = tmp_path / "a.json"
+    path.write_text('{"a":1}\n{bad\n{"a":3}\n')
+    read = toy_session.read
+    assert [(1,), (None,), (3,)] == _values(read.option("mode", "PERMISSIVE").json(path))
+    with pytest.raises(UnsupportedError, match="does not drop malformed lines of JSON"):
+        read.option("mode", "DROPMALFORMED").json(path)
+
+
+def test_values_may_have_line_breaks(toy_session: Session, tmp_path: Path) -> None:
+    """With PySpark's option for it, too."""
+    (tmp_path / "a.csv").write_text('a,b\n1,"x\ny"\n')
+    (tmp_path / "a.json").write_text('{"a":1,\n "b":"x"}\n')
+    read = toy_session.read.option("multiLine", True)
+    assert [(1, "x\ny")] == _values(read.option("header", True).csv(tmp_path / "a.csv"))
+    assert [(1, "x")] == _values(read.json(tmp_path / "a.json"))
+
+
+def test_what_pyspark_programs_catch_is_raised(toy_session: Session, tmp_path: Path) -> None:
+    """By the names that they know."""
+    for wrong in (
+        lambda: toy_session.sql("SELEC 1"),
+        lambda: toy_session.table("none"),
+        lambda: toy_session.range(3).select("none"),
+        lambda: toy_session.read.parquet(tmp_path / "none.parquet"),
+        lambda: toy_session.sql("SELECT * FROM 's3a:/none'"),
+    ):
+        with pytest.raises(AnalysisException):
+            wrong()
+    with pytest.raises(ParseException):
+        toy_session.sql("SELEC 1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        ("delta", r"Use deltalake\.write_deltalake"),
+        ("iceberg", r"Use connect\(warehouse"),
+        ("orc", "$"),
+    ],
+)
+def test_a_format_that_is_not_written_names_who_writes_it(
+    toy_session: Session, kind: str, instead: str
+) -> None:
+    """Where there is something that does."""
+    with pytest.raises(
+        UnsupportedError, match=rf"writes parquet, csv, json, not '{kind}'\. ?{instead}"
+    ):
+        toy_session.range(1).write.format(kind)

@@ -13,6 +13,8 @@ from minishark.errors import (
     ConflictError,
     MinisharkError,
     QueryCancelledError,
+    QueryTimeoutError,
+    TasksLostError,
     TransactionError,
     UnsupportedError,
 )
@@ -150,25 +152,42 @@ def test_python_calls_are_part_of_it(pair: tuple[Session, Session]) -> None:
 
 
 def test_what_is_cancelled_aborts_it(pair: tuple[Session, Session]) -> None:
-    """Neither a query's end by its user nor Ctrl-C lets the rest be committed."""
+    """Whoever or whatever ends a statement, the rest is not committed."""
     one, _ = pair
+    for ended in (
+        QueryCancelledError("The query was cancelled."),
+        QueryTimeoutError("It took too long."),
+        TasksLostError("The nodes died."),
+        KeyboardInterrupt(),
+    ):
 
-    def cancelled(_: object) -> None:
-        raise QueryCancelledError("The query was cancelled.")
+        def handler(_: object, ended: BaseException = ended) -> None:
+            raise ended
 
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    for handler in cancelled, interrupted:
         one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
         one.register_progress_handler(handler)
-        with pytest.raises((QueryCancelledError, KeyboardInterrupt)):
+        with pytest.raises(type(ended)):
             one.sql("DELETE FROM a WHERE k % 2 = 0")
         one.remove_progress_handler(handler)
         with pytest.raises(TransactionError, match="aborted"):
             one.sql("INSERT INTO a VALUES (11, 1)")
         one.sql("COMMIT")
         assert list(range(10)) == ask(one, "SELECT k FROM a")
+
+
+def test_a_session_that_is_aborted_lets_others_go_on(pair: tuple[Session, Session]) -> None:
+    """Its state is its own, and one that stops leaves no files."""
+    one, other = pair
+    before = files(other)
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+    with pytest.raises(MinisharkError):
+        one.sql("SELECT none FROM a")
+    other.sql("INSERT INTO b VALUES (11, 1)")
+    with one.new_session() as third:
+        assert [10] == ask(third, "SELECT count(*) FROM a")
+    one.stop()
+    other.sql("DELETE FROM b WHERE k = 11")
+    assert before[0] == files(other)[0]
 
 
 def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> None:
@@ -184,4 +203,16 @@ def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> Non
     assert [10] == ask(other, "SELECT count(*) FROM a")
     connection.commit()
     assert [11] == ask(other, "SELECT count(*) FROM a")
+    assert not one.in_transaction
+    connection.execute("BEGIN").execute("INSERT INTO a VALUES (11, 1)")
+    with pytest.raises(dbapi.ProgrammingError):
+        connection.execute("SELEC")
+    with pytest.raises(dbapi.OperationalError, match="aborted"):
+        connection.execute("FROM a")
+    connection.commit()
+    assert [11] == ask(other, "SELECT count(*) FROM a")
+    connection.execute("BEGIN").execute("UPDATE a SET v = 2")
+    other.sql("UPDATE a SET v = 3")
+    with pytest.raises(dbapi.OperationalError, match="Run the transaction again"):
+        connection.commit()
     assert not one.in_transaction

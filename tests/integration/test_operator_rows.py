@@ -141,6 +141,20 @@ def test_known_rows_are_right(
     assert seen["timed"] > 0.5 * seen["all"]
 
 
+def test_rows_are_known_where_text_is_grouped_by_its_codes() -> None:
+    """DuckDB joins the groups with the dictionary, for which the plan has no operator."""
+    with minishark.connect(in_process=True) as session:
+        session.sql("CREATE TABLE o AS SELECT i AS k, 'p' || i % 5 AS p FROM range(120000) r(i)")
+        session.sql("CREATE TABLE l AS SELECT i AS k, 'm' || i % 7 AS m FROM range(240000) r(i)")
+        sql = "SELECT p, m, count(*) FROM o JOIN l USING (k) WHERE m <> 'm1' GROUP BY ALL"
+        (stage,) = session.sql(sql).profile().metrics.by_stage
+    assert any("p#code" in each.label for each in stage.operators)
+    known = {each.label.split()[0]: each.rows for each in stage.operators}
+    groups, joined = 5 * 6, 120_000 - len(range(1, 120_000, 7))
+    assert (groups, joined) == (known["Aggregate"], known["Join"])
+    assert [] == [each.label for each in stage.operators if each.rows is None]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_known_rows_are_right_in_the_whole_corpus(

@@ -245,7 +245,7 @@ def test_wrong_addresses(running: ClusterRecord, monkeypatch: pytest.MonkeyPatch
         minishark.connect("http://localhost:1")
     with pytest.raises(ClusterError, match="tcp needs the cluster's keys"):
         minishark.connect("tcp://localhost:1")
-    with pytest.raises(OptionError, match="has its nodes"):
+    with pytest.raises(OptionError, match="nodes is for a new cluster"):
         minishark.connect(running.name, nodes=3)
     with pytest.raises(ClusterError, match="already running"):
         start_cluster(StartOptions(name="shared"))

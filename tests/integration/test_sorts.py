@@ -127,7 +127,7 @@ _SORTED = [
 
 @pytest.mark.parametrize("tasks", [{}, {"single_task_rows": 0, "partitions": 3}], ids=str)
 def test_the_place_of_nulls_can_be_spark_s(tasks: dict[str, int]) -> None:
-    """In sorts, windows, the first rows and lists, in one task and in stages, as the setting says."""
+    """In sorts, windows, first rows and lists, in one task and in stages, as the setting says."""
     setting = "SET default_null_order = 'NULLS_FIRST_ON_ASC_LAST_ON_DESC'"
     with minishark.connect(in_process=True, **tasks) as session, duckdb.connect() as plain:
         for run in (session.sql, plain.execute):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import contextvars
+import ctypes
 import itertools
 import os
 import re
@@ -643,6 +645,63 @@ def test_a_call_that_is_blocked_in_c_is_given_up(processes: Session) -> None:
     assert future.cancel()
     found = [processes.submit(abs, -i) for i in range(10)]
     assert list(range(10)) == [each.result(WAIT_S) for each in found]
+
+
+def _hold(seconds: int) -> None:
+    """Keep the interpreter's lock."""
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+def _stop_itself(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _break_builtins(_: int) -> None:
+    builtins.len = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("function", [_hold, _stop_itself])
+def test_a_call_that_silences_its_process_is_given_up(
+    processes: Session, function: Callable[[int], None]
+) -> None:
+    """Its node kills the process at the timeout, and starts another for the next calls."""
+    with pytest.raises(TaskTimeoutError, match=r"longer than 0\.5 s, and its process"):
+        processes.executor(timeout=0.5).submit(function, 200).result(WAIT_S)
+    assert [0, 1, 2] == list(processes.map(abs, [0, -1, -2], timeout=WAIT_S))
+
+
+def test_a_call_that_breaks_python_itself_fails(processes: Session) -> None:
+    """Its executors end, instead of waiting for ever with a call that can't be reported."""
+    with pytest.raises(TasksLostError, match="_break_builtins failed: task 0 was lost 4 times"):
+        processes.submit(_break_builtins, 0).result(WAIT_S)
+    assert [0, 1, 2] == list(processes.map(abs, [0, -1, -2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_call_without_timeout_that_silences_executors_is_given_up(nodes: int) -> None:
+    """After two, with their story; the next query is answered."""
+    with minishark.connect(nodes=nodes, executors_per_node=1) as session:
+        with pytest.raises(TasksLostError, match="_hold failed: task 0 was lost 2 times") as found:
+            session.submit(_hold, 200).result(WAIT_S)
+        assert "holds Python's lock (GIL) for long" in str(found.value)
+        assert [{"n": 42}] == session.sql("SELECT 42 AS n").collect()
+        assert 1 == session.submit(abs, -1).result(WAIT_S)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_call_that_kills_its_node_is_given_up(nodes: int) -> None:
+    """Also where the scheduler dies with it, and what it knew; the next query is answered."""
+
+    def kill() -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with minishark.connect(nodes=nodes, executors_per_node=1) as session:
+        with pytest.raises(TasksLostError, match="kill failed: "):
+            session.submit(kill).result(WAIT_S)
+        assert [{"n": 42}] == session.sql("SELECT 42 AS n").collect()
 
 
 def test_a_call_that_ignores_its_interrupt_is_interrupted_again(session: Session) -> None:

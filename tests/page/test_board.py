@@ -354,3 +354,79 @@ def test_a_query_that_ends_after_its_session_counts_once() -> None:
     assert once.counts == board.counts
     assert once._weight == board._weight
     assert "done" == views.listing(board)["queries"][0]["state"]
+
+
+_SCAN = (
+    kinds.PlanNode(
+        parent=None, name="Project", label="Project", where="single", rows=5, stage=1,
+        puts_out=True, keeps_rows=True,
+    ),
+    kinds.PlanNode(
+        parent=0, name="Scan", label="Scan t", where="spread", rows=5, stage=0, puts_out=True,
+        stored_rows=6_000,
+    ),
+)  # fmt: skip
+_FAILURE = kinds.TaskFailed(
+    at=1001.3, query=1, stage=0, task=0, node="n", executor="e", message="bad"
+)
+
+
+@pytest.mark.parametrize("done", [0, 1])
+def test_no_rows_are_made_up_for_a_stage_that_has_failed(done: int) -> None:
+    """Neither those that its table has, nor those of the tasks that ended before."""
+    stages = (kinds.StagePlan(stage=0, tasks=2), kinds.StagePlan(stage=1, tasks=1, reads=(0,)))
+    board = _board(
+        kinds.QueryStarted(at=1001.0, query=1, sql="SELECT 1"),
+        kinds.QueryPlanned(at=1001.1, query=1, planning_s=0.1, plan=_SCAN, stages=stages),
+        kinds.StageStarted(at=1001.2, query=1, stage=0, tasks=2),
+        *(task(1, 0, number) for number in range(done)),
+        _FAILURE,
+        kinds.QueryEnded(at=1001.4, query=1, state="failed", elapsed_s=0.4, error="bad"),
+    )
+    failed = _query(board)
+    assert [None, None] == [node[5] for node in failed["plan"]]
+    assert ["failed", "not started"] == [stage["state"] for stage in failed["stage_list"]]
+    assert (0, 0.1) == (failed["stages_done"], failed["planning_s"])
+
+
+def _node_report(running: int) -> kinds.NodeReport:
+    executors = tuple(kinds.ExecutorReport(f"node-0-e{i}", 1, 1, 0) for i in range(2))
+    return kinds.NodeReport(at=1003.0, node="node-0", executors=executors, running=running)
+
+
+_CALLS = (
+    kinds.CallsSubmitted(at=1001.0, function="slow", count=400),
+    kinds.CallEnded(at=1004.5, function="slow", node="node-0", executor="node-0-e0", run_s=0.05),
+)
+_OTHERS = kinds.TasksRunning(at=1003.0, tasks=(_running(990.0, 4, query=9),))
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ((_node_report(2), *_CALLS), ["slow"]),
+        ((_node_report(2), *query_events(9, state="running")[:3], _OTHERS), ["query 9"]),
+        ((_node_report(2),), []),
+        ((_node_report(1), *_CALLS), None),  # a slot is free
+        (
+            (_node_report(2), kinds.TasksRunning(tasks=(_running(1.0, 0, query=1),), at=1003.0)),
+            None,
+        ),
+    ],
+)
+def test_a_query_that_waits_for_slots_says_behind_what(
+    others: tuple[kinds.AnyEvent, ...], expected: list[str] | None
+) -> None:
+    """It waits if all slots are busy, and no task of it runs or has ended for two seconds."""
+    board = _board(*query_events(1, state="running")[:3], *others)
+    board.tick(1005.0)
+    found = _query(board)
+    assert expected == found["behind"]
+    assert expected == next(
+        q["behind"] for q in views.listing(board)["queries"] if q["number"] == 1
+    )
+    assert ["running" if expected is None else "waiting"] == [
+        s["state"] for s in found["stage_list"]
+    ]
+    board.apply(task(1, 0, 0, at=1004.9), "abc")
+    assert None is _query(board)["behind"]

@@ -439,7 +439,7 @@ def test_replica_that_moves_while_rows_are_added(bed: Bed, replicas: int) -> Non
             (free,) = [node for node in bed.hosts.alive if node not in held][:1]
             replicator._copy(Copy(old, 0, held[0], free, leaves=held[:1]))
             tables._emptied[old.folder] = dict.fromkeys(held, old.version)  # they are in doubt
-            replicator._say_farewell()
+            replicator._release_drained()
         return new
 
     def steps() -> None:
@@ -447,7 +447,7 @@ def test_replica_that_moves_while_rows_are_added(bed: Bed, replicas: int) -> Non
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tables, "merged", moving)
             session.change("t", None, lambda _: ROWS)
-        replicator._say_farewell()
+        replicator._release_drained()
         assert moved
         faults = Faults(world=bed.fibers.world, hosts=bed.hosts, fronts=(), kill_session=print)
         assert [*claims(tables.catalog, bed.hosts, faults)] == []

@@ -13,6 +13,7 @@ from sparrow_core import (
     JobFailed,
     JobFinished,
     JobId,
+    JobOptions,
     JobSpec,
     LocalCluster,
     NodeConfig,
@@ -20,13 +21,20 @@ from sparrow_core import (
     TaskCompleted,
     TaskSpec,
 )
+from sparrow_core.machines.node_monitor import NodeMonitorConfig
 
 Cluster = InProcessCluster | LocalCluster
 LIMIT_S = 30.0
 
 
 def configs(
-    count: int, *, executors: int = 1, slots: int = 1, runner: str = "make", **config: str
+    count: int,
+    *,
+    executors: int = 1,
+    slots: int = 1,
+    runner: str = "make",
+    limits: NodeMonitorConfig = NodeMonitorConfig(),  # noqa: B008 - immutable
+    **config: str,
 ) -> list[NodeConfig]:
     """Nodes n0, n1 ... with the test runner."""
     return [
@@ -36,6 +44,7 @@ def configs(
             slots=slots,
             runner=f"sparrow_test_runners:{runner}",
             runner_config={"node": f"n{number}", **config},
+            limits=limits,
         )
         for number in range(count)
     ]
@@ -78,10 +87,15 @@ class Submitted:
 
 
 def run(
-    cluster: Cluster, *tasks: TaskSpec, shared: bytes = b"", placement: str = "sparrow"
+    cluster: Cluster,
+    *tasks: TaskSpec,
+    shared: bytes = b"",
+    placement: str = "sparrow",
+    options: JobOptions | None = None,
 ) -> Submitted:
     """Submit a job."""
-    return Submitted(cluster, JobSpec(tasks=tasks, shared=shared, placement=placement))
+    job = JobSpec(tasks=tasks, shared=shared, placement=placement, options=options or JobOptions())
+    return Submitted(cluster, job)
 
 
 def until(condition: Callable[[], object], what: str) -> None:

@@ -33,6 +33,7 @@ from sparrow_core.protocol.messages import (
     Drain,
     ExecutorLost,
     InterruptTask,
+    KillExecutor,
     Message,
     NodeLost,
     Notify,
@@ -186,6 +187,8 @@ class Scenario:
             elif (slots := self._slots.get(endpoint_of(at))) and at in slots.tasks:
                 done = slots.take(at, each)
                 local += [(slots.executor, done)] if done else []
+            elif isinstance(each, KillExecutor):
+                self._replace(each)
             else:
                 self._lose(at, each, "is dead")
 
@@ -270,6 +273,7 @@ class Scenario:
         attributes = [each.partition(":")[2] for each in having if each.startswith(f"{name}:")]
         monitor = NodeMonitor(
             NodeName(name), at, self._schedulers,
+            supervisor=address(name, "supervisor") if "supervised" in self._settings else None,
             attributes=attributes, config=self._config(NodeMonitorConfig),
         )  # fmt: skip
         self._host(at, monitor)
@@ -362,6 +366,7 @@ class Scenario:
                 straggler_factor=float(options.pop("straggler_factor", "0")),
                 explain=bool(options.pop("explain", "")),
                 independent=bool(options.pop("independent", "")),
+                group=options.pop("group", ""),
             ),
         )
         assert not options, f"unknown options {options}"
@@ -408,6 +413,13 @@ class Scenario:
         at = address(name, name)
         self.do_kill(name)
         self._take(address(name.partition("-")[0], "monitor"), ExecutorLost(at, "killed"))
+
+    def _replace(self, msg: KillExecutor) -> None:
+        """A node's supervisor kills an executor, and starts another."""
+        name = endpoint_of(msg.executor)
+        self._say(f"{name} is killed: {msg.reason}")
+        self.do_kill(name)
+        self.do_start_executor(name.partition("-")[0])
 
     def do_node_lost(self, name: str) -> None:
         """Whoever started a node tells the schedulers that it has died."""

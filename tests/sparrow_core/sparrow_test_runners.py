@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -62,6 +64,24 @@ class CommandRunner:
     def _run_die(self, argument: str, job_id: str, shared: bytes) -> bytes:
         """Kill the own process."""
         os.kill(os.getpid(), 9)
+        return b""
+
+    def _run_freeze(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """Stop the own process, of which a copy goes on."""
+        if os.fork() == 0:
+            time.sleep(20.0)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return b""
+
+    def _run_hold(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """Hold the interpreter's lock for long."""
+        ctypes.PyDLL(None).sleep(60)
+        return b""
+
+    def _run_break(self, argument: str, job_id: str, shared: bytes) -> bytes:
+        """Change what Python code stands on."""
+        time.perf_counter = None
         return b""
 
     def _run_stuck(self, argument: str, job_id: str, shared: bytes) -> bytes:

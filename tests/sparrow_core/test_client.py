@@ -278,6 +278,19 @@ def test_a_dead_schedulers_jobs_move_at_once() -> None:
     assert [notify(JobFailed("no_scheduler", "no scheduler is left"))] == client(START)
 
 
+def test_a_job_whose_schedulers_die_again_and_again_fails() -> None:
+    """Its tasks may kill them; a result shows that it gets on, and the count begins anew."""
+    client = Driven(S0)
+    lost = SchedulerLost(S0, returns=True, reason="n killed")
+    for _ in range(3):
+        assert not [e for e in client(lost) if isinstance(e.msg, Notify)]
+    client(result(0))
+    for _ in range(3):
+        assert not [e for e in client(lost) if isinstance(e.msg, Notify)]
+    text = "its scheduler's process died 4 times before a task of it ended; at last: n killed"
+    assert notify(JobFailed("task_lost", text)) in client(lost)
+
+
 def test_without_nodes_every_job_fails() -> None:
     """AllNodesLost ends open jobs and those to come."""
     client = Driven(S0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator
 
@@ -27,6 +28,7 @@ claims = st.builds(
     priority=st.integers(0, 3),
     task_s=st.sampled_from([0.1, 1.0, 10.0]),
     waiting=st.integers(1, 9),
+    group=st.sampled_from(["", "g1", "g2"]),
 )
 
 
@@ -144,6 +146,128 @@ def test_weights_are_proportions(weight: int, a_s: float, b_s: float) -> None:
     fair.set_weights({"a": float(weight)})
     used = serve(fair, 400, a=a_s, b=b_s)
     assert used["a"] / weight == pytest.approx(used["b"], abs=1000 * max(a_s, b_s) + 400)
+
+
+sizes_s = st.sampled_from([0.005, 0.02, 0.1])
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> dict[tuple[str, str], float]:
+    """Groups of some users, and the time that the tasks of each take."""
+    names = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["g0", "g1", "g2"]))
+    found: dict[tuple[str, str], float] = draw(st.dictionaries(names, sizes_s, min_size=1))
+    return found
+
+
+class Node:
+    """A node's slots, on which tasks of groups run that always want more; and of newcomers."""
+
+    def __init__(self, slots: int, task_s: dict[tuple[str, str], float]) -> None:
+        self.fair = WeightedFair()
+        self.now = 0.0
+        self.served_s: Counter[tuple[str, str]] = Counter()
+        self._task_s = dict(task_s)
+        self._queue = queue_of(*(Claim(user=user, group=group) for user, group in task_s))
+        self._running: list[tuple[float, int, Claim]] = []
+        self._slots = slots
+        self._number = len(task_s)
+
+    def come(self, user: str, group: str, task_s: float) -> None:
+        """A group with one task comes."""
+        self._task_s[user, group] = task_s
+        claim = Claim(user=user, group=group, waiting=0)
+        self._queue[JobId(f"j{self._number}")] = Queued(
+            scheduler=S, count=1, claim=claim, since=self.now
+        )
+        self._number += 1
+
+    def step(self) -> tuple[str, str] | None:
+        """Give a free slot to a job, whose group is told; or let time pass until one is free."""
+        if len(self._running) == self._slots:
+            end_s, _, claim = heapq.heappop(self._running)
+            self.now = end_s
+            self.fair.given_back(claim, self._task_s[claim.user, claim.group])
+            return None
+        job_id = self.fair.choose(iter(self._queue.items()), self.now)
+        assert job_id is not None, "a slot stays free although jobs wait"
+        claim = self._queue[job_id].claim
+        if not claim.waiting:
+            del self._queue[job_id]
+        self.fair.taken(claim)
+        name = claim.user, claim.group
+        self._number += 1
+        heapq.heappush(self._running, (self.now + self._task_s[name], self._number, claim))
+        self.served_s[name] += self._task_s[name]
+        self.fair.check(Counter(claim for _, _, claim in self._running))
+        return name
+
+
+@given(crowds(), st.integers(1, 3))
+def test_groups_of_a_user_share_its_slot_time(
+    task_s: dict[tuple[str, str], float], weight: int
+) -> None:
+    """Users by weight, and within a user all groups alike, within a few of the longest tasks."""
+    node = Node(1, task_s)
+    node.fair.set_weights({"a": float(weight)})
+    for _ in range(1500):
+        node.step()
+    slack_s = 4 * max(task_s.values())
+    by_user: dict[str, list[float]] = {}
+    for name in task_s:
+        by_user.setdefault(name[0], []).append(node.served_s[name])
+    for groups in by_user.values():
+        assert max(groups) == pytest.approx(min(groups), abs=slack_s)
+    if len(by_user) == 2:
+        assert sum(by_user["a"]) / weight == pytest.approx(sum(by_user["b"]), abs=4 * slack_s)
+
+
+@given(crowds(), st.integers(1, 4), st.integers(0, 200), st.booleans())
+def test_a_newcomer_is_next(
+    task_s: dict[tuple[str, str], float], slots: int, rounds: int, is_user: bool
+) -> None:
+    """A user, or a group of the only user, waits for one task of each other at most."""
+    user = "c" if is_user else "a"
+    if not is_user:
+        task_s = {("a", group): each for (_, group), each in task_s.items()}
+    node = Node(slots, task_s)
+    for _ in range(rounds):
+        node.step()
+    node.come(user, "new", 0.01)
+    before: Counter[tuple[str, str] | None] = Counter()
+    while (served := node.step()) != (user, "new"):
+        before[served] += 1
+    del before[None]
+    assert max(before.values(), default=0) <= 1
+
+
+@given(st.lists(sizes_s, min_size=60, max_size=60), sizes_s, st.integers(1, 3))
+def test_a_stream_of_newcomers_starves_nobody(
+    newcomers: list[float], crowd_s: float, slots: int
+) -> None:
+    """What they get between two tasks of a group that waits is bounded by the tasks' lengths."""
+    node = Node(slots, {("a", "crowd"): crowd_s})
+    between_s, most_s = 0.0, 0.0
+    for number, task_s in enumerate(newcomers):
+        node.come("a", f"new{number}", task_s)
+        while (served := node.step()) is None or served[1] == "crowd":
+            if served is not None:
+                most_s, between_s = max(most_s, between_s), 0.0
+        between_s += task_s
+    most_s = max(most_s, between_s)
+    # By a part in (2 + slots) of what each has, later ones begin higher; the crowd is higher by two
+    # tasks at most: one that has ended, and one that is expected to take as long as a first guess.
+    assert most_s <= 3 * (2 + slots) * max(crowd_s, *newcomers, 0.1)
+
+
+def test_groups_that_are_over_need_no_memory() -> None:
+    """Though each of them was the last to be served, and no slot was ever idle."""
+    node = Node(2, {("a", "crowd"): 0.02})
+    for number in range(500):
+        node.come("a", f"new{number}", 0.01)
+        for _ in range(4):
+            node.step()
+    user = node.fair._all.parts["a"]
+    assert len(user.parts) <= 4
 
 
 def test_idleness_earns_no_credit() -> None:

@@ -389,6 +389,24 @@ def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
     assert (OTHER, 1) == (ask.msg.job_id, ask.msg.count)
 
 
+def test_nobody_waits_behind_tasks_that_are_fetched_ahead() -> None:
+    """While a job of another group waits, no more are fetched, and it gets the next free slot."""
+    node = with_policy("fair")
+    crowd, query = Claim(group="crowd"), Claim(group="query")
+    node(executor("e0", 1))
+    node(Reserve(JOB, S, 40, crowd))
+    node(structs.replace(assign(1, 0), claim=crowd))
+    (ask,) = node(ended(0, run_s=0.0001))
+    assert isinstance(ask.msg, GetTasks)
+    ahead = ask.msg.count
+    assert ahead > 1
+    node(structs.replace(assign(2, *range(1, 1 + ahead)), claim=crowd))
+    assert [] == node(Reserve(OTHER, S, 1, query))
+    for number in range(1, ahead):
+        assert [] == asked(node(ended(number, run_s=0.0001), now=0.0001 * number))
+    assert (OTHER, 1) == asked(node(ended(ahead, run_s=0.0001), now=0.0001 * ahead))[0]
+
+
 def test_long_tasks_are_never_asked_for_ahead() -> None:
     """They are bound when a slot is free, and not before."""
     node = Driven(e0=1)
@@ -589,6 +607,15 @@ def test_an_executor_that_stays_silent_is_killed() -> None:
     assert [] == node(HEARD, now=16.1)
     assert [] == node(ExecutorLost(E0, "killed by SIGKILL"), now=16.1)
     assert [] == kills(node.ticks(40.0))
+
+
+def test_a_task_is_not_blamed_for_a_silence_that_is_older() -> None:
+    """It was given to an executor that had been suspended, say."""
+    node = Driven(e0=1)
+    node.ticks(2.0)
+    node(Reserve(JOB, S, 1), now=2.0)
+    node(assign(1, 0, drained=True), now=2.0)
+    assert [loss(0, "executor lost (silent for 5 s)")] == reports(node.ticks(5.5))
 
 
 def test_a_silent_executor_that_is_heard_in_time_lives() -> None:

@@ -57,7 +57,7 @@ def test_avoided_nodes_are_used_only_if_nothing_else_is_left() -> None:
 
 @pytest.mark.parametrize(
     ("mean_s", "ahead", "batch"),
-    [(None, 0, 1), (1.0, 0, 1), (0.0011, 0, 1), (0.001, 1, 1), (1e-4, 10, 1), (1e-5, 32, 10)],
+    [(None, 0, 1), (1.0, 0, 1), (0.0011, 0, 1), (0.001, 1, 1), (1e-4, 10, 1), (1e-5, 64, 10)],
 )
 def test_only_very_short_tasks_are_fetched_ahead(
     mean_s: float | None, ahead: int, batch: int
@@ -68,7 +68,7 @@ def test_only_very_short_tasks_are_fetched_ahead(
 
 def test_no_time_at_all_is_short() -> None:
     """A clock too coarse for the task does no harm."""
-    assert (32, 1) == (tasks_ahead(0.0), batch_size(0.0))
+    assert (64, 1) == (tasks_ahead(0.0), batch_size(0.0))
 
 
 def test_the_running_mean_forgets() -> None:

@@ -17,9 +17,11 @@ from harness import appears, configs, run, task, until
 from sparrow_core import (
     ClusterClosed,
     ClusterStartError,
+    JobOptions,
     LocalCluster,
     SparrowError,
     TaskCompleted,
+    TaskFailed,
 )
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.protocol.ids import Address
@@ -104,8 +106,7 @@ def test_a_task_that_kills_every_executor_fails_its_job(run_dir: Path) -> None:
 def test_a_task_survives_a_stopped_executor(run_dir: Path) -> None:
     """SIGSTOP in mid-job: its tasks run elsewhere, and when it goes on it is used again."""
     limits = NodeMonitorConfig(executor_timeout_s=1.2)
-    nodes = [msgspec.structs.replace(config, limits=limits) for config in configs(2)]
-    with LocalCluster(nodes, run_dir=run_dir) as cluster:
+    with LocalCluster(configs(2, limits=limits), run_dir=run_dir) as cluster:
         job = run(cluster, *(task(i, "sleep 0.02") for i in range(40)))
         pid = cluster.nodes()[0].executors[0].pid
         until(lambda: job.events, "a result")
@@ -114,6 +115,66 @@ def test_a_task_survives_a_stopped_executor(run_dir: Path) -> None:
         os.kill(pid, signal.SIGCONT)
         until(lambda: cluster.nodes()[0].executors, "its return")
         assert {0: b"back"} == run(cluster, task(0, "echo back", "n0")).results()
+
+
+QUICK = NodeMonitorConfig(executor_timeout_s=1.2, kill_wait_s=0.6)
+
+
+def test_a_suspended_executor_is_used_again(run_dir: Path) -> None:
+    """If it resumes before it is killed: SIGCONT within the time of grace."""
+    patient = msgspec.structs.replace(QUICK, kill_wait_s=30.0)
+    with LocalCluster(configs(1, limits=patient), run_dir=run_dir) as cluster:
+        (executor,) = cluster.nodes()[0].executors
+        os.kill(executor.pid, signal.SIGSTOP)
+        until(lambda: not cluster.nodes()[0].executors, "it is given up")
+        os.kill(executor.pid, signal.SIGCONT)
+        until(lambda: (executor,) == cluster.nodes()[0].executors, "its return")
+        assert {0: b"back"} == run(cluster, task(0, "echo back")).results()
+
+
+def test_an_executor_that_stays_suspended_is_replaced(run_dir: Path) -> None:
+    """SIGSTOP from outside, while it has nothing to do."""
+    with LocalCluster(configs(1, limits=QUICK), run_dir=run_dir) as cluster:
+        before = cluster.nodes()[0].executors[0].pid
+        os.kill(before, signal.SIGSTOP)
+        until(lambda: not psutil.pid_exists(before), "its death")
+        assert {0: b"on"} == run(cluster, task(0, "echo on")).results()
+        assert 1 == cluster.nodes()[0].deaths
+
+
+@pytest.mark.parametrize(("command", "nodes"), [("freeze", 1), ("hold", 2)])
+def test_a_task_that_silences_executors_is_given_up(
+    run_dir: Path, command: str, nodes: int
+) -> None:
+    """After two, which are replaced, though copies of them live: others work as before."""
+    with LocalCluster(configs(nodes, limits=QUICK), run_dir=run_dir) as cluster:
+        failure = run(cluster, task(0, command)).failure()
+        assert "task_lost" == failure.kind
+        assert 2 == len(failure.story)
+        assert all("silent for" in line for line in failure.story)
+        rest = run(cluster, *(task(i, "sleep 0.01") for i in range(8)))
+        assert set(range(8)) == set(rest.results())
+        until(lambda: all(node.executors for node in cluster.nodes()), "all executors")
+
+
+def test_a_task_that_holds_the_lock_beyond_its_limit_has_timed_out(run_dir: Path) -> None:
+    """The node says so in place of the executor, which it kills; it is not tried again."""
+    limits = msgspec.structs.replace(QUICK, executor_timeout_s=30.0)
+    with LocalCluster(configs(1, limits=limits), run_dir=run_dir) as cluster:
+        options = JobOptions(independent=True, limit_s=0.2)
+        job = run(cluster, task(0, "hold"), options=options)
+        (failed,) = [each for each in job.wait() if isinstance(each, TaskFailed)]
+        assert failed.timed_out
+        assert {0: b"on"} == run(cluster, task(0, "echo on")).results()
+
+
+def test_an_executor_whose_slot_breaks_ends(run_dir: Path) -> None:
+    """Its task could never end there; it is tried again, some times."""
+    with LocalCluster(configs(2), run_dir=run_dir) as cluster:
+        failure = run(cluster, task(0, "break")).failure()
+        assert 4 == len(failure.story)
+        assert all("exit status 72" in line for line in failure.story)
+        assert {0: b"on"} == run(cluster, task(0, "echo on")).results()
 
 
 def test_jobs_go_on_when_a_node_dies(run_dir: Path) -> None:

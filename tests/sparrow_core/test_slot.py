@@ -6,6 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from sparrow_core.policy import sampling
 from sparrow_core.protocol.ids import Address, JobId
 from sparrow_core.protocol.messages import (
     InterruptTask,
@@ -97,6 +100,23 @@ def test_outcomes_can_be_had_while_the_next_task_runs() -> None:
         assert [(0, b"sa")] == told
         runner.gate.set()
         assert [(1, b"swait"), (2, b"sc")] == outcomes(posted, 2)
+
+
+def test_outcomes_are_collected_while_further_tasks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over messages, too; when none is left, they are reported."""
+    monkeypatch.setattr(sampling, "REPORT_S", 0.0)
+    runner = Gated()
+    with slot(runner) as (thread, posted):
+        thread.on_message(tasks(b"a"), 0.0)
+        assert [(0, b"sa")] == outcomes(posted, 1)
+        monkeypatch.setattr(sampling, "REPORT_S", 3600.0)
+        thread._reported_at = time.perf_counter()
+        thread.on_message(tasks(b"wait", b"b"), 0.0)
+        thread.on_message(StartTasks(JOB, b"s", (Assignment(2, 1, b"c"),)), 0.0)
+        runner.gate.set()
+        msg = posted.get(timeout=10)
+        assert isinstance(msg, SlotDone)
+        assert [b"swait", b"sb", b"sc"] == [each.result for each in msg.outcomes]
 
 
 def test_tasks_that_wait_behind_another_can_be_interrupted() -> None:

@@ -19,9 +19,18 @@ import zmq
 from harness import until
 
 from sparrow_core.protocol.errors import InsecureTransport, SparrowError
-from sparrow_core.protocol.ids import Address, address
+from sparrow_core.protocol.ids import Address, JobId, address
 from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import PROTOCOL_VERSION, GetNodes, KnownNodes
+from sparrow_core.protocol.messages import (
+    PROTOCOL_VERSION,
+    CancelReservations,
+    EndJob,
+    GetNodes,
+    KnownNodes,
+    Message,
+    Reserve,
+)
+from sparrow_core.protocol.types import Claim
 from sparrow_core.runtime.transport import keys, zmq_driver
 from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
@@ -30,13 +39,13 @@ from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 class Recorder:
     """A machine that keeps what it gets, and answers to clients."""
 
-    inputs = KnownNodes | GetNodes
+    inputs = KnownNodes | GetNodes | EndJob | Reserve | CancelReservations
 
     def __init__(self, at: Address) -> None:
         self.at = at
         self.got: list[object] = []
 
-    def on_message(self, msg: KnownNodes | GetNodes, now: float) -> list[Envelope]:
+    def on_message(self, msg: Message, now: float) -> list[Envelope]:
         """Keep the message."""
         del now
         self.got.append(msg)
@@ -119,6 +128,56 @@ def test_tcp_needs_keys(drivers: list[ZmqDriver], run_dir: Path) -> None:
         process.driver.post(address(endpoint, "x"), GetNodes(process.at))
     process.turn()
     assert 3 == process.driver.undeliverable
+
+
+def test_what_may_wait_rides_with_the_next_frame(
+    drivers: list[ZmqDriver], run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In front of it; alone after a while, or when the driver stops. Other ends do not wait."""
+    monkeypatch.setattr(zmq_driver, "_WAIT_S", 60.0)
+    one, two = over_ipc(drivers, run_dir, "a", "b")
+    ended = [EndJob(JobId(str(number)), finished=number < 4) for number in range(5)]
+    one.driver.post(two.at, ended[0])
+    one.turn()
+    assert math.inf > one.driver._timeout_s() > 30
+    ask(one, two)
+    turn_until([one, two], lambda: one.recorder.got, "the answer")
+    expected: list[object] = [ended[0], GetNodes(one.at)]
+    assert expected == two.recorder.got
+    monkeypatch.setattr(zmq_driver, "_WAIT_S", 0.0)
+    one.driver.post(two.at, ended[1])
+    turn_until([one, two], lambda: ended[1] in two.recorder.got, "what has waited enough")
+    monkeypatch.setattr(zmq_driver, "_WAIT_S", 60.0)
+    one.driver.post(two.at, ended[2])
+    one.turn()
+    one.driver.post(two.at, ended[4])
+    turn_until([one, two], lambda: ended[4] in two.recorder.got, "the end of an unfinished job")
+    one.driver.post(two.at, ended[3])
+    one.turn()
+    one.driver.stop()
+    one.turn()
+    turn_until([two], lambda: ended[3] in two.recorder.got, "what was left")
+    assert [*expected, ended[1], ended[2], ended[4], ended[3]] == two.recorder.got
+
+
+def test_what_is_cancelled_in_the_turn_in_which_it_is_reserved_is_not_sent(
+    drivers: list[ZmqDriver], run_dir: Path
+) -> None:
+    """Of that job, at that machine; later cancellations are sent."""
+    one, two = over_ipc(drivers, run_dir, "a", "b")
+    mine, other = JobId("mine"), JobId("other")
+    claim = Claim(user="me", waiting=1)
+    for job_id in (mine, other):
+        one.driver.post(two.at, Reserve(job_id, one.at, 1, claim))
+    one.driver.post(two.at, CancelReservations(mine))
+    one.turn()
+    one.driver.post(two.at, CancelReservations(other))
+    turn_until([one, two], lambda: CancelReservations(other) in two.recorder.got, "the last")
+    assert [Reserve(other, one.at, 1, claim), CancelReservations(other)] == two.recorder.got
+    one.driver.post(two.at, Reserve(mine, one.at, 1, claim))
+    one.driver.post(two.at, CancelReservations(mine))
+    one.driver._take_posted()
+    assert {} == one.driver._outbox  # not even an empty frame, which would wake the process
 
 
 def test_parties_that_know_each_other_speak_over_tcp(drivers: list[ZmqDriver]) -> None:
@@ -339,7 +398,7 @@ def test_what_a_machine_posts_is_delivered_in_the_same_turn() -> None:
     seen: list[tuple[str, int]] = []
 
     class Asker(Recorder):
-        def on_message(self, msg: KnownNodes | GetNodes, now: float) -> list[Envelope]:
+        def on_message(self, msg: Message, now: float) -> list[Envelope]:
             del now
             seen.append((type(msg).__name__, len(turns)))
             if isinstance(msg, GetNodes):

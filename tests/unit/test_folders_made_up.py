@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from minishark.cluster.acquaintance import NodeFolders
 from minishark.cluster.attached import AttachedCluster
+from minishark.cluster.membership import NodeFolders
 from minishark.cluster.wire import Done, MakeFolder, Reply
 from minishark.worker.protocol import StoreLocation
 

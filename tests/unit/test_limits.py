@@ -11,6 +11,7 @@ import pytest
 from minishark.errors import OptionError, QueryCancelledError, QueryTimeoutError, ResourceError
 from minishark.query.limits import DiskUse, Limits
 from minishark.query.observer import QueryObserver
+from minishark.session.options import OPTIONS
 from minishark.worker.protocol import TaskOutcome
 
 
@@ -54,25 +55,22 @@ def test_a_querys_share_of_the_disk() -> None:
     with pytest.raises(ResourceError, match=r"written 11 MiB .* query_disk_limit is 10 MiB"):
         use.add(TaskOutcome(rows=1, nbytes=1 << 20, on_disk=True))
     DiskUse(None).add(TaskOutcome(rows=1, nbytes=1 << 60, on_disk=True))
-    limits = Limits.of(None, None, "1KiB")
+    limits = Limits(query_disk_bytes=1024)
     assert ("SET max_temp_directory_size = '256B'",) == limits.settings(4)
     assert () == Limits().settings(4)
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("name", "value"),
     [
-        (0, None, None),
-        (None, -1.0, None),
-        (math.nan, None, None),
-        ("5", None, None),
-        (None, None, "much"),
+        ("query_timeout_s", 0),
+        ("task_timeout_s", -1.0),
+        ("query_timeout_s", math.nan),
+        ("query_timeout_s", "5"),
+        ("query_disk_limit", "much"),
     ],
 )
-def test_limits_are_above_zero(given: tuple[Any, Any, str | None]) -> None:
+def test_limits_are_above_zero(name: str, value: Any) -> None:
     """A limit that nothing meets is a mistake, and so is a text; the option is named."""
-    name = ("query_timeout_s", "task_timeout_s", "query_disk_limit")[
-        next(place for place, value in enumerate(given) if value is not None)
-    ]
     with pytest.raises(OptionError, match=name):
-        Limits.of(*given)
+        OPTIONS[name].check(name, value)

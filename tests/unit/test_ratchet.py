@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import sys
 from pathlib import Path
 from random import Random
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,7 @@ def ratchet() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for their annotations
     spec.loader.exec_module(module)
     return module
 
@@ -31,22 +35,52 @@ def samples(slower: float, spread: float) -> tuple[list[float], list[float]]:
     return ours, [each * rng.uniform(1 - spread, 1 + spread) for each in drift]
 
 
+def compared(ratchet: ModuleType, *tries: tuple[float, float]) -> Any:
+    """A figure that was measured so often: how much slower, and how spread."""
+    found = ratchet.Compared()
+    for slower, spread in tries:
+        ours, theirs = samples(slower, spread)
+        found.add([(0.0, each) for each in ours], [(0.0, each) for each in theirs])
+    return found
+
+
 @pytest.mark.parametrize(
-    ("slower", "spread", "verdict"),
+    ("tries", "worse"),
     [
-        (1.0, 0.01, ""),
-        (0.8, 0.01, ""),
-        (1.02, 0.001, ""),
-        (1.05, 0.01, "worse"),
-        (1.5, 0.3, "worse"),
-        (1.04, 0.3, "not certain: more --rounds"),
+        ([(1.0, 0.01)], False),
+        ([(0.8, 0.01)], False),
+        ([(1.1, 0.01)], False),
+        ([(1.2, 0.01)], True),
+        ([(1.5, 0.3), (1.5, 0.3), (1.5, 0.3)], True),
+        ([(1.2, 0.01), (1.2, 0.01), (1.1, 0.01)], False),
+        ([(1.2, 2.0)], False),
     ],
 )
-def test_worse_is_told_from_noise(
-    ratchet: ModuleType, slower: float, spread: float, verdict: str
+def test_a_loss_is_one_that_repeats(
+    ratchet: ModuleType, tries: list[tuple[float, float]], worse: bool
 ) -> None:
-    """Drift cancels out; a difference counts where it exceeds 3 % and the pairs' own noise."""
-    assert verdict == ratchet._verdict(*ratchet._ratio(*samples(slower, spread)))
+    """Drift cancels out; a figure is above the limit each time, and is a loss beyond noise."""
+    assert worse == compared(ratchet, *tries).is_worse(1.15)
+
+
+def test_what_is_worse_is_measured_again(
+    ratchet: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice, as long as it is; what is not worse is left alone."""
+    asked, slower = (
+        [],
+        {"load": iter((1.3, 1.3, 1.3)), "start": iter((1.3, 1.0)), "shuffle": iter((1.0,))},
+    )
+
+    def measure(*arguments: Any) -> dict[str, Any]:
+        asked.append(list(arguments[-1]))
+        return {name: ([(0.0, next(slower[name]))] * 3, [(0.0, 1.0)] * 3) for name in arguments[-1]}
+
+    monkeypatch.setattr(ratchet, "_measure", measure)
+    found = ratchet._compare((None, None), {}, [], 3, dict.fromkeys(slower, 1.15))
+    assert [["load", "start", "shuffle"], ["load", "start"], ["load"]] == asked
+    worse = {name: each.is_worse(1.15) for name, each in found.items()}
+    assert {"load": True, "start": False, "shuffle": False} == worse
 
 
 def test_equal_times_have_no_noise(ratchet: ModuleType) -> None:
@@ -54,16 +88,24 @@ def test_equal_times_have_no_noise(ratchet: ModuleType) -> None:
     assert (1.0, 0.0) == ratchet._ratio([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
 
 
-def test_noise_of_a_record_adds_in_quadrature(ratchet: ModuleType) -> None:
-    """A quotient of ratios has the relative noise of both."""
-    found = ratchet._quotients({"start": (2.0, 0.06)}, {"start": (1.0, 0.04)})
-    assert {"start": pytest.approx((2.0, 0.1))} == found
+def test_an_allowance_raises_one_limit(ratchet: ModuleType) -> None:
+    """That of its figure; without a reason, or for no figure, it is refused."""
+    allowance = {"figure": "load", "at_most": 1.3, "reason": "Statistics are measured."}
+    limits = ratchet._limits({"allowances": [allowance]}, 0.15)
+    assert {"load": 1.3, "shuffle": 1.15} == {name: limits[name] for name in ("load", "shuffle")}
+    for wrong in ({"figure": "laod"}, {"reason": ""}):
+        with pytest.raises(SystemExit, match="needs a figure and a reason"):
+            ratchet._limits({"allowances": [{**allowance, **wrong}]}, 0.15)
 
 
-def test_a_missing_record_is_told_of(
-    ratchet: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_commit_that_is_not_there_is_told_of(
+    ratchet: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence says how to make it."""
-    monkeypatch.setattr(ratchet, "RECORD", tmp_path / "none.json")
-    with pytest.raises(SystemExit, match="run --record at a checkout of the release"):
-        ratchet.main([])
+    """In one sentence, and it is no failure."""
+    assert 0 == ratchet.main(["--quick", "--against", "no-such-tag"])
+    assert "skipped, as no-such-tag is not in the history of this clone" in capsys.readouterr().out
+
+
+def test_the_page_of_releases_is_current(ratchet: ModuleType) -> None:
+    """It is written from what was recorded."""
+    assert ratchet.HISTORY.read_text() == ratchet.history(json.loads(ratchet.RECORD.read_text()))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minishark.catalog import Partition, Table, TableStatistics
 from minishark.query.locality import replica_locations
-from minishark.tables.rebalancing import Copy, Farewells, moves
+from minishark.tables.rebalancing import Copy, DrainTracker, moves
 
 
 def table(replicas: int, *held: str) -> Table:
@@ -92,38 +92,38 @@ def test_after_the_moves_a_table_lies_as_if_loaded_anew(
 
 def test_a_draining_node_goes_when_nothing_of_it_is_needed() -> None:
     """Not before its replicas are elsewhere, and what was open when it began has ended."""
-    farewells = Farewells()
+    drains = DrainTracker()
     only_there = table(1, "x", "b")
     tables, nodes = [only_there], ("a", "b")
-    assert () == farewells.released(("x",), nodes, tables, ["q1", "q2"])
+    assert () == drains.released(("x",), nodes, tables, ["q1", "q2"])
     tables = [only_there.with_locations(0, ("a",))]
-    assert () == farewells.released(("x",), nodes, tables, ["q2", "q3"])
-    assert ("x",) == farewells.released(("x",), nodes, tables, ["q3"])
+    assert () == drains.released(("x",), nodes, tables, ["q2", "q3"])
+    assert ("x",) == drains.released(("x",), nodes, tables, ["q3"])
     # It has come back, and drains again: what is open now may read from it.
-    assert () == farewells.released((), nodes, tables, ["q3"])
-    assert () == farewells.released(("x",), nodes, tables, ["q3"])
+    assert () == drains.released((), nodes, tables, ["q3"])
+    assert () == drains.released(("x",), nodes, tables, ["q3"])
 
 
 def test_if_all_nodes_drain_they_go() -> None:
     """Nothing can be saved."""
-    assert ("x", "y") == Farewells().released(("x", "y"), (), [table(2, "xy")], ["q"])
+    assert ("x", "y") == DrainTracker().released(("x", "y"), (), [table(2, "xy")], ["q"])
 
 
 def test_enough_replicas_elsewhere_are_enough() -> None:
     """A replica of a draining node that is one too many holds nobody up."""
     found = table(2, "abx", "ab")
-    assert ("x",) == Farewells().released(("x",), ("a", "b"), [found], [])
+    assert ("x",) == DrainTracker().released(("x",), ("a", "b"), [found], [])
     few = table(2, "ax", "ab")
-    assert () == Farewells().released(("x",), ("a", "b"), [few], [])
-    assert ("x",) == Farewells().released(("x",), ("a",), [few], [])
+    assert () == DrainTracker().released(("x",), ("a", "b"), [few], [])
+    assert ("x",) == DrainTracker().released(("x",), ("a",), [few], [])
 
 
 def test_a_moved_file_stays_as_long_as_somebody_may_read_it() -> None:
     """That is, whoever was there when it moved; and if it is moved back, it stays."""
-    farewells = Farewells()
-    farewells.give_up("t/0", "a", ["q1"])
-    farewells.give_up("t/1", "a", ["q1"])
-    assert () == farewells.superfluous(["q1", "q2"])
-    farewells.keep("t/1", "a")
-    assert (("t/0", "a"),) == farewells.superfluous(["q2"])
-    assert () == farewells.superfluous([])
+    drains = DrainTracker()
+    drains.give_up("t/0", "a", ["q1"])
+    drains.give_up("t/1", "a", ["q1"])
+    assert () == drains.superfluous(["q1", "q2"])
+    drains.keep("t/1", "a")
+    assert (("t/0", "a"),) == drains.superfluous(["q2"])
+    assert () == drains.superfluous([])

@@ -82,7 +82,7 @@ def test_a_rule_is_an_entry(planning: PlanningDatabase, monkeypatch: pytest.Monk
     assert 1_000_000 == planned(planning, options.without("less")).rows
     assert 0 == planned(planning, replace(options, everywhere=True)).rows
     assert 250_000 == planned(planning, replace(options, rules={"less": Share(0.25)})).rows
-    check_optimizations(None, ["less", "group_keys"])
+    check_optimizations(["less", "group_keys"])
     assert '| `"less"` | physical | believe in fewer rows |' in rules_table()
     monkeypatch.setattr("minishark.compiler.stages.display.RULES", rules.RULES)
     text = stages_text(split(planned(planning, options)), lambda *_: frozenset())

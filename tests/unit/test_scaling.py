@@ -189,7 +189,10 @@ def test_bounds_must_make_sense(options: ScalingOptions) -> None:
         ({"min_nodes": 3, "max_nodes": 2}, "at most max_nodes"),
         ({"max_nodes": 2, "idle_s": 0}, "above 0"),
         ({"max_nodes": 2, "in_process": True}, "Threads"),
-        ({"cluster": "default", "max_nodes": 2}, "nodes that join it"),
+        (
+            {"cluster": "default", "max_nodes": 2},
+            "max_nodes is for a new cluster, and this is a running",
+        ),
     ],
 )
 def test_connect_says_what_is_wrong(options: dict[str, Any], message: str) -> None:

@@ -15,7 +15,8 @@ from minishark.cli.shell.interpreter import Entry, duration_text, error_text, is
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.dataframe.show import fitting_widths, human_bytes
 from minishark.errors import QueryError
-from minishark.query.progress import StageProgress
+from minishark.events.kinds import RunningTask
+from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.progress import progress_lines, waiting_text
 
 NAMES = Names(
@@ -143,28 +144,61 @@ def test_a_line_never_exceeds_the_width(natural: list[int], width: int) -> None:
     assert bool(natural) == bool(widths)
 
 
-def _node(*, running: int = 0, alive: bool = True, slots: int = 1) -> NodeState:
-    executors = (ExecutorState("e", 1, slots, 0),) if slots else ()
-    return NodeState(name="n", pid=1, alive=alive, executors=executors, running=running, queued=0)
+def _node(
+    *, running: int = 0, alive: bool = True, slots: int = 1, tasks: tuple[RunningTask, ...] = ()
+) -> NodeState:
+    return NodeState(
+        name="n",
+        pid=1,
+        alive=alive,
+        executors=(ExecutorState("e", 1, slots, 0),) if slots else (),
+        running=running,
+        queued=0,
+        tasks=tasks,
+    )
+
+
+def _tasks(*queries_or_functions: int | str) -> tuple[RunningTask, ...]:
+    return tuple(
+        RunningTask(executor="e", began_s=1.0, task=0, query=each)
+        if isinstance(each, int)
+        else RunningTask(executor="e", began_s=1.0, task=0, what=each)
+        for each in queries_or_functions
+    )
 
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
-        ([_node(running=1), _node(running=1)], "no task has ended for 3 s: 2 of 2 slots are busy"),
-        ([_node(running=1), _node()], "no progress for 3 s: 1 of 2 slots are busy"),
+        (
+            [_node(running=1), _node(running=1)],
+            "waiting for 3 s, behind other tasks: 2 of 2 slots are busy",
+        ),
+        (
+            [_node(running=1, tasks=_tasks("sleep")), _node(running=1, tasks=_tasks(6, "sleep"))],
+            "waiting for 3 s, behind sleep, query 6: 2 of 2 slots are busy",
+        ),
+        (
+            [_node(running=1, tasks=_tasks(7)), _node(running=1, tasks=_tasks("sleep"))],
+            "no task has ended for 3 s: 1 of its tasks runs, 2 of 2 slots are busy",
+        ),
+        (
+            [_node(running=1, tasks=_tasks(7)), _node()],
+            "no task has ended for 3 s: 1 of its tasks runs, 1 of 2 slots are busy",
+        ),
+        ([_node(running=1), _node()], "no task has ended for 3 s: 1 of 2 slots are busy"),
         ([_node(slots=0)], "waiting for 3 s: no executor is alive"),
         ([_node(alive=False)], "waiting for a node, 3 s"),
         ([], "waiting for a node, 3 s"),
         (
             [_node(running=1), _node(alive=False)],
-            "no task has ended for 3 s: 1 of 1 slots are busy, lost: n",
+            "waiting for 3 s, behind other tasks: 1 of 1 slots are busy, lost: n",
         ),
     ],
 )
 def test_what_a_query_waits_for(nodes: list[NodeState], expected: str) -> None:
-    """It is judged from what the nodes do."""
-    assert expected == waiting_text(3.2, nodes)
+    """It is judged from what the nodes do, and which of that is the query's own: number 7."""
+    assert expected == waiting_text(3.2, nodes, 7)
 
 
 def test_progress_has_a_line_for_each_stage_that_runs() -> None:
@@ -176,7 +210,7 @@ def test_progress_has_a_line_for_each_stage_that_runs() -> None:
     ]
     console = Console(width=100, record=True, quiet=False, force_terminal=False)
     with console.capture() as captured:
-        console.print(progress_lines(stages, 1.0, 0.1, ()))
+        console.print(progress_lines(QueryProgress(tuple(stages), 1.0), 1.0, 0.1, ()))
     lines = captured.get().splitlines()
     assert 2 == len(lines)
     assert lines[0].startswith("stage 1 ")

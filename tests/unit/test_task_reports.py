@@ -70,7 +70,7 @@ def test_a_bar_moves_within_a_task() -> None:
         console = Console(width=100, record=True, force_terminal=False)
         with console.capture() as captured:
             stage = StageProgress(index=0, tasks=1, done=0, rows=0, started=True, running=running)
-            console.print(progress_lines([stage], 1.0, 0.1, ()))
+            console.print(progress_lines(QueryProgress((stage,), 1.0), 1.0, 0.1, ()))
         shown.append(captured.get().splitlines()[0])
     assert shown[0].endswith(" 0/1 tasks, 0 rows")
     assert shown[1].endswith(f"{'━' * 12}{'─' * 12} 0/1 tasks, 50 %, 0 rows")
@@ -165,15 +165,16 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     monkeypatch.setattr("minishark.worker.prints._AFTER_S", 0.0)
     prints, files, folder = Prints(), PrintedFiles(), tmp_path / "prints"
     assert [] == files.new([folder])
-    with prints.of_task(folder, "node-0-e0"):
-        for text, told in (("one\ntw", "one\n"), ("o\nthree\n", "two\nthree\n")):
-            prints.add(text)
-            prints.write()
-            assert [("node-0-e0", told)] == files.new([folder])
-        prints.add("x" * 20_000)
-        prints.write()
+    prints.begin(lambda: folder)
+    for text, told in (("one\ntw", "one\n"), ("o\nthree\n", "two\nthree\n")):
+        prints.add(text)
+        prints.write("node-0-e0")
+        assert [("node-0-e0", told)] == files.new([folder])
+    prints.add("x" * 20_000)
+    prints.write("node-0-e0")
+    prints.end()
     prints.add("late\n")
-    prints.write()  # no task runs
+    prints.write("node-0-e0")  # no task runs
     assert [] == files.new([folder])
     assert prints.take().endswith("x\n... and 3,635 more characters")
     half = (folder / "node-0-e1~1~0").open("wb", buffering=0)
@@ -184,9 +185,10 @@ def test_lines_of_a_task_that_runs_are_in_a_file(
     files.remove()
     assert not folder.exists()
     for _ in range(20):
-        with prints.of_task(folder, "node-0-e0"):
-            prints.add("again\n")
-            prints.write()
+        prints.begin(lambda: folder)
+        prints.add("again\n")
+        prints.write("node-0-e0")
+        prints.end()
     assert 8 == len(list(folder.iterdir()))
 
 

@@ -50,6 +50,8 @@ _CODES: dict[type[errors.MinisharkError], type[Exception]] = {
     errors.ResourceError: fl.FlightUnavailableError,
     errors.TasksLostError: fl.FlightUnavailableError,
     errors.ClusterError: fl.FlightUnavailableError,
+    # "Try again"; Arrow knows no ABORTED, which would say that it is the whole transaction.
+    errors.ConflictError: fl.FlightUnavailableError,
     errors.MinisharkError: fl.FlightInternalError,
 }
 
@@ -91,13 +93,17 @@ _NAMED = {
 }
 
 
+def our_class(error: Exception) -> type[errors.MinisharkError] | None:
+    """The class that an error of a server had there; None if it does not say."""
+    found = _CLASS.search(str(error))
+    extra = getattr(error, "extra_info", None) or b""
+    return _NAMED.get(found[1] if found else extra.decode(errors="replace"))
+
+
 def our_error(error: Exception) -> errors.MinisharkError:
     """The error of a server as one of ours; its message is what the server said."""
-    text = str(error)
-    message = _DETAIL.sub("", text)
-    found = _CLASS.search(text)
-    extra = getattr(error, "extra_info", None) or b""
-    named = _NAMED.get(found[1] if found else extra.decode(errors="replace"))
+    message = _DETAIL.sub("", str(error))
+    named = our_class(error)
     if named is not None and not issubclass(named, errors.PartitionsLostError):
         return named(message)
     match error:

@@ -14,9 +14,9 @@ from typing import Any
 from minishark.bench.simulation.disks import Disk, SimulatedStore
 from minishark.bench.simulation.fibers import SimulatedClock
 from minishark.bench.simulation.hosts import Hosts, Service, home_of
-from minishark.cluster.acquaintance import MetNodes, NodeFolders, awaited, placed_on
 from minishark.cluster.backend import Backend, JobEvent, Placement
 from minishark.cluster.joining import client_config
+from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on
 from sparrow_core import JobId, JobSpec, TaskId
 from sparrow_core.machines.client import Client
 from sparrow_core.protocol.ids import NodeName, address
@@ -83,7 +83,7 @@ class SimulatedAttached:
         self.backend = SimulatedBackend(hosts, endpoint)
         self._node_folders = NodeFolders()
         self._silent: dict[str, None] = {}
-        self._met = MetNodes[str]()  # their homes
+        self._last_seen = LastSeen[str]()  # their homes
         self._released: tuple[str, ...] = ()
         self.is_open = True
 
@@ -111,7 +111,7 @@ class SimulatedAttached:
 
     def may_return(self, node: str) -> bool:
         self._meet()
-        met, service = self._met.last(node), self._hosts.services.get(NodeName(node))
+        met, service = self._last_seen.last(node), self._hosts.services.get(NodeName(node))
         if met is None:
             return False
         if service is not None and service.disk.home == met:
@@ -120,7 +120,7 @@ class SimulatedAttached:
         return world.is_cut(self.endpoint, node) or world.is_cut(node, self.endpoint)
 
     def _meet(self) -> None:
-        self._met.meet(self.homes(), self.clock.now_s())
+        self._last_seen.note(self.homes(), self.clock.now_s())
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         live = self._infos()
@@ -236,7 +236,7 @@ class SimulatedAttached:
             self.clock.sleep(_KEEP_EVERY_S)
             self._silent.clear()
             self._meet()
-            self._node_folders.forget_others(self._met.places)
+            self._node_folders.forget_others(self._last_seen.places)
             released, now = self._released, self._hosts.world.now
             self._ask(tuple(self.homes()), partial(self._keep, released, now))
             self._make_missing_folders()

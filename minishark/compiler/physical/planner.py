@@ -52,6 +52,7 @@ from minishark.compiler.physical.plan import (
 )
 from minishark.compiler.physical.repartition import ranged
 from minishark.compiler.rules import enabled
+from minishark.compiler.rules import rule as rules
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
 from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
@@ -85,7 +86,7 @@ def _chosen(
     return place(whole=False)
 
 
-class Placer:
+class Placer(rules.Placer):
     """Places the operators of one logical plan, bottom-up; rules use its public methods."""
 
     def __init__(self, catalog: Catalog, options: PlannerOptions, *, whole: bool) -> None:

@@ -8,18 +8,14 @@ join, far fewer rows are moved and probed; the second phase follows above it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from minishark.compiler.logical.operators import Aggregate, Join, JoinKind, Project
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import combines_results
 from minishark.compiler.physical.estimate import Profile, grouped_rows, joined_rows
 from minishark.compiler.physical.exchanges import Planned
-from minishark.compiler.rules.rule import Phase, Rule
+from minishark.compiler.rules.rule import Phase, Placer, Rule
 from minishark.expressions import AggregateCall, ColumnRef, Expression
-
-if TYPE_CHECKING:
-    from minishark.compiler.physical.planner import Placer
 
 _KEPT_MIN = 0.5
 """The share of its rows that the join must keep: rows that it drops are aggregated in vain."""

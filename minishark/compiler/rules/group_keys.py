@@ -7,17 +7,13 @@ need no text to be hashed and compared; the text of a group is looked up once, i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from minishark.catalog import Catalog
 from minishark.compiler.hints import DictionaryCodes
 from minishark.compiler.logical.operators import Aggregate, Filter, Join, JoinKind, Project, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Replicated
-from minishark.compiler.rules.rule import Phase, Rule
+from minishark.compiler.rules.rule import Fragment, Phase, Rule
 from minishark.expressions import Column, ColumnRef, DictionaryValue, Expression, Schema
-
-if TYPE_CHECKING:
-    from minishark.compiler.stages.writer import FragmentWriter
 
 CODE_TYPE = "SMALLINT"
 """Nominal: a partition's codes are as narrow or as wide as its dictionary needs."""
@@ -211,7 +207,7 @@ def _extended(plan: PhysicalPlan, operator: Filter | Project | Join, last: _Code
     return replace(last, plan=extended)
 
 
-def attach_codes(plan: PhysicalPlan, fragment: FragmentWriter) -> None:
+def attach_codes(plan: PhysicalPlan, fragment: Fragment) -> None:
     """Let a scan's input have the columns of codes that it reads."""
     scan = plan.operator
     if not isinstance(scan, Scan) or not scan.hints.dictionary_codes:

@@ -17,14 +17,13 @@ from minishark.catalog import Catalog, Table
 from minishark.compiler.hints import GroupRuns, InputGroupRuns
 from minishark.compiler.logical.operators import Aggregate, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan
-from minishark.compiler.rules.rule import Phase, Rule
+from minishark.compiler.rules.rule import Fragment, Phase, Rule
 from minishark.compiler.stages import fragment as sql
 from minishark.expressions import AggregateCall, Cast, ColumnRef, Literal
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.fragment import Block
     from minishark.compiler.stages.stage import Stage
-    from minishark.compiler.stages.writer import FragmentWriter
 
 _INTEGER = re.compile("(?:TINY|SMALL|BIG)INT|INTEGER|U(?:TINY|SMALL)INT|UINTEGER")
 _KEY_TYPES = re.compile(rf"{_INTEGER.pattern}|DATE|TIMESTAMP(?:_S|_MS|_NS)?")
@@ -139,7 +138,7 @@ def _largest(call: AggregateCall, table: Table, column: str) -> int | None:
     return largest if largest < _SUM_MAX else None
 
 
-def write_groups(plan: PhysicalPlan, fragment: FragmentWriter) -> Block | None:
+def write_groups(plan: PhysicalPlan, fragment: Fragment) -> Block | None:
     """The groups of a scan as a relation, for which each task chooses the SQL that makes it."""
     match plan.operator:
         case Aggregate() | PartialAggregate():

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from minishark.compiler.physical.plan import PhysicalPlan
 
 if TYPE_CHECKING:
-    from minishark.compiler.stages.fragment import Block
+    from minishark.compiler.hints import DictionaryCodes, InputGroupRuns, InputKeyFilter
+    from minishark.compiler.logical import operators as ops
+    from minishark.compiler.logical.plan import LogicalPlan
+    from minishark.compiler.physical.estimate import Profile
+    from minishark.compiler.physical.exchanges import Planned
+    from minishark.compiler.stages.fragment import Aliases, Block
     from minishark.compiler.stages.stage import Stage
-    from minishark.compiler.stages.writer import FragmentWriter
+    from minishark.expressions import Schema
 
 
 class Phase(StrEnum):
@@ -48,7 +53,50 @@ class Revised:
     reasons: tuple[str, ...] = ()
 
 
-Lowering: TypeAlias = "Callable[[PhysicalPlan, FragmentWriter], Block | None]"
+class Placer(Protocol):
+    """What rules of the phase PLACEMENT may use of the planner, which applies them in turn.
+
+    Each method places an operator over inputs that are placed.
+    """
+
+    def plan(self, logical: LogicalPlan) -> Planned:
+        """A logical node with all below it."""
+
+    def project(self, project: ops.Project, child: Planned, schema: Schema) -> Planned: ...
+
+    def join(self, join: ops.Join, left: Planned, right: Planned, schema: Schema) -> Planned: ...
+
+    def aggregate(self, aggregate: ops.Aggregate, child: Planned, schema: Schema) -> Planned:
+        """In each partition if it holds whole groups, else in two phases."""
+
+    def partial(self, aggregate: ops.Aggregate, child: Planned, names: Sequence[str]) -> Planned:
+        """The first phase of an aggregate, whose groups get these names: groups and states."""
+
+    def final(
+        self, aggregate: ops.Aggregate, partial: Planned, schema: Schema, profile: Profile
+    ) -> Planned:
+        """The second phase, over groups and states; equal groups are brought together."""
+
+
+class Fragment(Protocol):
+    """What rules may use of a fragment that is being written, to whose inputs they add hints."""
+
+    aliases: Aliases
+    dictionary_codes: dict[str, DictionaryCodes]  # columns that inputs get in addition, by input
+    key_filters: dict[str, InputKeyFilter]  # which rows inputs keep, by input
+    group_runs: list[InputGroupRuns]
+
+    def block(self, plan: PhysicalPlan) -> Block:
+        """The SQL of a node and all below it in this stage."""
+
+    def scanned(self, plan: PhysicalPlan, scan: ops.Scan) -> str:
+        """The name in the fragment of a table that it scans, a partition or all of it."""
+
+    def cte(self, index: int, *, whole: bool) -> str:
+        """The name in the fragment of a common table expression, which is written if it is new."""
+
+
+Lowering: TypeAlias = "Callable[[PhysicalPlan, Fragment], Block | None]"
 
 Arrangement: TypeAlias = "Callable[[Sequence[Stage], Any], Sequence[Stage]]"
 

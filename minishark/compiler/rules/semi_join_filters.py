@@ -30,12 +30,11 @@ from minishark.compiler.physical.plan import (
     Replicated,
     free_cte_index,
 )
-from minishark.compiler.rules.rule import Phase, Rule
+from minishark.compiler.rules.rule import Fragment, Phase, Rule
 from minishark.expressions import ColumnRef
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.stage import Stage
-    from minishark.compiler.stages.writer import FragmentWriter
 
 _KEY_TYPES = frozenset(
     ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
@@ -357,7 +356,7 @@ def _with_filter(
     return replace(plan, children=tuple(children), rows=max(1.0, plan.rows * share))
 
 
-def attach_filter(plan: PhysicalPlan, fragment: FragmentWriter) -> None:
+def attach_filter(plan: PhysicalPlan, fragment: Fragment) -> None:
     """Let a scan's input lose the rows without a key, once the keys are computed."""
     scan = plan.operator
     if not isinstance(scan, ops.Scan) or scan.hints.key_filter is None:

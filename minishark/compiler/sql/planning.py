@@ -33,6 +33,7 @@ from minishark.compiler.logical.plan import (
 from minishark.compiler.logical.rewrite import rewrite
 from minishark.compiler.sql.advice import advised
 from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.failures import VALUE_FAILURES
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
@@ -43,7 +44,7 @@ from minishark.compiler.sql.tokens import (
     syntax_tree,
     without_comments_around,
 )
-from minishark.errors import DataError, QueryError
+from minishark.errors import DataError, DataValueError, QueryError
 from minishark.expressions import Column, Schema
 
 DISABLED_OPTIMIZERS = {
@@ -373,7 +374,10 @@ class PlanningDatabase:
                 try:
                     schema = _schema(self._con.sql(parsed or sql))
                 except duckdb.Error as error:
-                    raise QueryError(self._located(sql, error)) from error
+                    # The made-up rows of tables have values that are none of the user's.
+                    is_value = isinstance(error, VALUE_FAILURES) and not self._tables_in(sql, None)
+                    kind = DataValueError if is_value else QueryError
+                    raise kind(self._located(sql, error)) from error
                 says_all = self._says_all(sql)
                 named = None if says_all else self._relations_in(sql)
                 bound = BoundStatement(sql, schema, self._tables_in(sql, named))

@@ -20,6 +20,22 @@ _SINCE = (
 
 AGGREGATES = (
     T(
+        "corr(col1, col2)",
+        "CASE WHEN @regr_count({col1}, {col2}) > 1 THEN @corr({col1}, {col2}) END",
+        "The correlation of two columns; NULL of fewer than two rows.",
+    ),
+    T(
+        "regr_slope(y, x)",
+        "CASE WHEN @regr_count({y}, {x}) > 1 THEN @regr_slope({y}, {x}) END",
+        "The slope of the line of least squares; NULL of fewer than two rows.",
+    ),
+    T(
+        "regr_intercept(y, x)",
+        "CASE WHEN @regr_count({y}, {x}) > 1"
+        " THEN @regr_avgy({y}, {x}) - @regr_slope({y}, {x}) * @regr_avgx({y}, {x}) END",
+        "The value at 0 of the line of least squares; NULL of fewer than two rows.",
+    ),
+    T(
         "max_by(col, ord, k=None)",
         ("@arg_max_null({col}, {ord})", "@max_by({col}, {ord}, {k})"),
         "The value where another is greatest; a list of those of the `k` greatest.",

@@ -74,8 +74,10 @@ const tiles = (...all) => h("div", { class: `tiles of-${all.filter(Boolean).leng
 const empty = (sentence, code) => h("div", { class: "empty" }, sentence, code && h("pre", null, code));
 const swatch = (i) => h("i", { class: "swatch", style: { background: colour(i) } });
 const stageChip = (i) => h("span", { class: "stagechip" }, swatch(i), `stage ${i}`);
-const STATES = { running: "▶ running", done: "✓ done", failed: "✕ failed", cancelled: "■ cancelled", lost: "? lost", ended: "✓ ended" };
-const stateChip = (state) => h("span", { class: `chip ${state}` }, STATES[state] || state);
+const STATES = { running: "▶ running", waiting: "… waiting", done: "✓ done", failed: "✕ failed", cancelled: "■ cancelled", lost: "? lost", ended: "✓ ended" };
+const stateChip = (state, title) => h("span", { class: `chip ${state}`, title }, STATES[state] || state);
+const behind = (q) => `behind ${q.behind.slice(0, 3).join(", ") || "other tasks"}`;
+const queryChip = (q) => q.behind ? stateChip("waiting", behind(q)) : stateChip(q.state);
 function bar(done, all, busy = 0) {
   const full = all > 0 && done >= all;
   const part = (n) => `${all ? Math.min(100, 100 * n / all) : 0}%`;
@@ -258,8 +260,8 @@ async function press(event) {
 }
 const kept = (all, key, make) => all.map((each) => ({ key: key(each), data: each, make }));
 const queryRow = (q) => ({ key: q.key, data: q, make: queryCells });
-const queryCells = (q) => [stateChip(q.state), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
-  h("div", null, progressBar(q) || (q.tasks ? plural(q.tasks, "task") : q.state === "done" ? "front end" : "–")), size(q.bytes), cancelButton(q) || ""];
+const queryCells = (q) => [queryChip(q), queryLink(q), h("span", { "data-ago": q.began_s, title: new Date(q.began_s * 1000).toString() }, ago(q.began_s)), elapsed(q),
+  h("div", null, q.behind ? h("span", { class: "note" }, behind(q)) : progressBar(q) || (q.tasks ? plural(q.tasks, "task") : q.state === "done" ? "front end" : "–")), size(q.bytes), cancelButton(q) || ""];
 const QUERY_HEADS = [["State"], ["Query", "sql"], ["Started", "wide"], ["Time", "n"], ["Tasks", "n"], ["Output", "n wide", "Bytes that tasks put out, for the answer and for other tasks"], ["", "n"]];
 
 const VIEWS = {
@@ -328,17 +330,18 @@ const VIEWS = {
     show(q) {
       if (!q) { draw("title", null, () => [h("h1", null, "This query is not known"), empty("It is too old, or of a session that this page does not show."), h("a", { href: "#/queries" }, "All queries")]); return; }
       document.title = `${q.state} · ${q.kind} ${q.number} · minishark`;
-      draw("title", [q.key, q.state, q.began_s], () => h("div", { class: "head" }, h("h1", null, q.kind === "load" ? q.sql : `Query ${q.number}`), stateChip(q.state), h("span", { class: "dim" }, q.session && `session ${q.session}, `, "started ", h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, `Cancel the ${q.kind}`),
+      draw("title", [q.key, q.state, q.began_s, q.behind], () => h("div", { class: "head" }, h("h1", null, q.kind === "load" ? q.sql : `Query ${q.number}`), queryChip(q), h("span", { class: "dim" }, q.session && `session ${q.session}, `, "started ", h("span", { "data-ago": q.began_s }, ago(q.began_s))), h("span", { class: "grow" }), cancelButton(q, `Cancel the ${q.kind}`),
         !exported && h("a", { href: `export?${new URLSearchParams({ key: q.key })}`, download: true, title: "This page as one file, for others" }, "Save as a file")));
       const shuffled = q.stage_list.length ? q.bytes - (q.stage_list[q.stage_list.length - 1].bytes || 0) : 0;
       const last = q.stage_list[q.stage_list.length - 1];
       draw("numbers", [q.elapsed_s, q.planning_s, q.done, q.tasks, q.bytes, q.disk_bytes, q.state, q.table_bytes], () => tiles(
         tile(elapsed(q), "in all"), tile(time(q.planning_s), "of it planning"),
         tile(q.tasks ? `${count(q.done)} / ${count(q.tasks)}` : "0", `tasks in ${plural(q.stages, "stage")}`),
-        tile(last && !last.is_open && last.done ? count(last.rows) : "–", q.kind === "load" ? "rows stored" : "rows in the answer"),
+        tile(last && last.state === "done" ? count(last.rows) : "–", q.kind === "load" ? "rows stored" : "rows in the answer"),
         tile(size(q.table_bytes), "tables read", "The size of one replica of the tables that it scans, all columns"),
         tile(size(shuffled), "between stages", "What tasks put out for other tasks"), tile(size(q.disk_bytes), "of it on disk", "Outputs that did not fit into shared memory")));
-      draw("problems", [q.error, q.warnings, q.in_front_end, q.is_reduced, q.revisions, q.state], () => [
+      draw("problems", [q.error, q.warnings, q.in_front_end, q.is_reduced, q.revisions, q.state, q.behind], () => [
+        q.behind && h("p", { class: "banner" }, `It waits for slots ${behind(q)}: all are busy.`),
         q.error && h("p", { class: "banner bad" }, q.error), q.warnings.map((w) => h("p", { class: "banner" }, w)),
         q.in_front_end && q.state === "done" && !q.warnings.length && h("p", { class: "banner" }, "It ran in the front end, without tasks."),
         q.is_reduced && h("p", { class: "banner" }, "It is so old that its plan and tasks are not kept any more."),
@@ -347,7 +350,7 @@ const VIEWS = {
       draw("plan", q.plan, () => q.plan.length ? [h("h2", null, "Plan", h("span", { class: "note" }, "rows as estimated, and as counted")), planTree(q.plan)] : null);
       draw("tasks-now", [q.running_tasks, q.state], () => q.running_tasks.length ? [h("h2", null, q.state === "running" ? "The longest running tasks" : "Tasks that ran when it was last heard of", h("span", { class: "note" }, "of those that have run for a second")),
         runningTable(q.running_tasks, false, q.state === "running" ? null : q.began_s + q.elapsed_s)] : null);
-      draw("graph", q.stage_list.map((t) => [t.index, t.reads, t.does, t.tables, t.done, t.tasks, t.is_open, t.rows, t.bytes, t.skew]), () => q.stage_list.length ? [h("h2", null, "Stages"), h("div", { class: "scroll" }, stageGraph(q.stage_list))] : null);
+      draw("graph", q.stage_list.map((t) => [t.index, t.reads, t.does, t.tables, t.done, t.tasks, t.state, t.rows, t.bytes, t.skew]), () => q.stage_list.length ? [h("h2", null, "Stages"), h("div", { class: "scroll" }, stageGraph(q.stage_list))] : null);
       draw("stages", q.stage_list, () => q.stage_list.length ? [h("h2", null, "Figures by stage", h("span", { class: "note" }, "as EXPLAIN ANALYZE prints them")), stageTable(q.stage_list)] : null);
       const line = q.timeline;
       if (line.marks.length) {
@@ -442,6 +445,7 @@ function planTree(plan) {
   return table([["Operator"], ["Stage"], ["Estimated rows", "n"], ["Real rows", "n"], ...(timed ? [["CPU time", "n"]] : []), ["Real to estimated", "n"]], rows, { class: "tree" });
 }
 
+const STAGE_STATES = { running: "no task has ended yet", waiting: "waiting for slots", stopped: "stopped", "not started": "not started" };
 function stageGraph(stages) {
   const known = new Map(stages.map((t) => [t.index, t])), level = new Map();
   const depth = (i) => { if (!level.has(i)) { level.set(i, 0); const t = known.get(i); level.set(i, 1 + Math.max(-1, ...t.reads.filter((r) => known.has(r)).map(depth))); } return level.get(i); };
@@ -460,12 +464,12 @@ function stageGraph(stages) {
     })),
     stages.map((t) => {
       const [x, y] = place.get(t.index), done = t.tasks ? Math.min(1, t.done / t.tasks) : 0, skewed = t.skew >= 3 && t.tasks > 2;
-      return s("g", { class: `${t.is_open ? "open" : t.done ? "full" : ""}${skewed ? " skewed" : ""}` }, s("title", null, `${t.does}${t.tables.length ? `\nreads ${t.tables.join(", ")}` : ""}`),
+      return s("g", { class: `${t.is_open ? "open" : t.state === "done" ? "full" : t.state === "failed" ? "failed" : ""}${skewed ? " skewed" : ""}` }, s("title", null, `${t.does}${t.tables.length ? `\nreads ${t.tables.join(", ")}` : ""}`),
         s("rect", { class: "box", x, y, width: W, height: H, rx: 6 }), s("rect", { x: x + 10, y: y + 11, width: 9, height: 9, rx: 2, fill: colour(t.index) }),
         s("text", { x: x + 25, y: y + 20 }, `Stage ${t.index}`), s("text", { class: "dim", x: x + W - 10, y: y + 20, "text-anchor": "end" }, `${count(t.done)} / ${count(t.tasks)}`),
         s("rect", { class: "track", x: x + 10, y: y + 27, width: W - 20, height: 5, rx: 2.5 }), s("rect", { class: "fill", x: x + 10, y: y + 27, width: (W - 20) * done, height: 5, rx: 2.5 }),
         s("text", { class: "dim", x: x + 10, y: y + 48 }, short(t.tables.length ? `${t.tables.join(", ")}: ${t.does}` : t.does, 33)),
-        s("text", { class: "dim", x: x + 10, y: y + 64 }, t.done ? `${count(t.rows)} rows, ${size(t.bytes)}` : t.is_open ? "no task has ended yet" : "not started"),
+        s("text", { class: "dim", x: x + 10, y: y + 64 }, t.state === "failed" ? "failed" : t.done ? `${count(t.rows)} rows, ${size(t.bytes)}` : STAGE_STATES[t.state]),
         skewed ? s("text", { class: "warn", x: x + W - 10, y: y + 64, "text-anchor": "end" }, `skew ${t.skew.toFixed(1)}`) : null);
     }));
 }
@@ -482,8 +486,8 @@ const stageTable = (stages) => table(
   [["Stage"], ["Tasks", "n"], ["Rows", "n"], ["Rows by task"], ["Skew", "n", "Rows of the largest task over the median"], ["Put out", "n"], ["Time", "n"], ["Task: least / median / most", "n"], ["Queue: least / median / most", "n"], ["Local", "n", "Tasks that ran where their table's partitions are"], ["Retries", "n"]],
   stages.map((t) => [h("details", { "data-key": `s${t.index}` }, h("summary", null, stageChip(t.index)), h("div", { class: "note" }, t.does), t.sql && h("pre", null, t.sql)),
     h("span", null, t.done === t.tasks ? whole(t.tasks) : `${count(t.done)} of ${count(t.tasks)}`, t.again ? h("div", { class: "note" }, `${t.again} again`) : null, t.beyond ? h("div", { class: "note", title: "Percentiles are of the first tasks" }, `details of ${whole(t.done - t.beyond)}`) : null),
-    h("span", { title: exact(t.rows, "rows") }, count(t.rows)), t.rows_by_task.length > 1 ? spark(t.rows_by_task) : "", t.skew == null ? "–" : t.skew >= 3 ? h("span", { class: "chip warn" }, t.skew.toFixed(1)) : t.skew.toFixed(1),
-    h("span", { title: exact(t.bytes, "bytes") }, size(t.bytes), t.disk_bytes ? h("div", { class: "note" }, `${size(t.disk_bytes)} on disk`) : null), time(t.elapsed_s), three(t.run_s), three(t.queue_s), t.constrained ? `${t.local}/${t.constrained}` : "–", whole(t.retries)]));
+    t.done ? h("span", { title: exact(t.rows, "rows") }, count(t.rows)) : "–", t.rows_by_task.length > 1 ? spark(t.rows_by_task) : "", t.skew == null ? "–" : t.skew >= 3 ? h("span", { class: "chip warn" }, t.skew.toFixed(1)) : t.skew.toFixed(1),
+    t.done ? h("span", { title: exact(t.bytes, "bytes") }, size(t.bytes), t.disk_bytes ? h("div", { class: "note" }, `${size(t.disk_bytes)} on disk`) : null) : "–", t.elapsed_s ? time(t.elapsed_s) : "–", three(t.run_s), three(t.queue_s), t.constrained ? `${t.local}/${t.constrained}` : "–", whole(t.retries)]));
 /* Tasks that run, those first that run the longest; until `ended_s`, if nothing is heard since. */
 const runningTable = (tasks, isCluster, ended_s = null) => table([...(isCluster ? [["What", "sql"]] : []), ["Stage"], ["Task", "n"], ["Executor"], ["Running for", "n"], ["Attempt", "n wide"]],
   kept(tasks, (t) => `r${t.key}.${t.what}.${t.stage}.${t.task}.${t.executor}`, (t) => [

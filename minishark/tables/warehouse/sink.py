@@ -13,8 +13,7 @@ from pyiceberg.schema import Schema
 
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
-from minishark.query.run import QueryRun
-from minishark.query.sinks import Output, Sink
+from minishark.query.sinks import CompleteRun, Output, Sink
 from minishark.tables.warehouse.writer import WRITTEN, DataFile, WriteRows
 from minishark.worker.protocol import OutputKind, TaskFunction
 
@@ -47,7 +46,7 @@ class WriteTable(Sink[WrittenRows]):
         function = TaskFunction(self.write.table, cloudpickle.dumps(self.write), WRITTEN)
         return Output(kind=OutputKind.RESULT, columns=columns, function=function, lossless=True)
 
-    def finish(self, run: QueryRun) -> WrittenRows:
+    def finish(self, run: CompleteRun) -> WrittenRows:
         return self._written(run.result())
 
     def accept(self, rows: pa.Table) -> WrittenRows:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from minishark.errors import DataError, ResourceError, TaskFailedError
+from minishark.errors import ConstraintError, DataError, DataValueError, ResourceError
 
 CHANGED = "_minishark_changed"
 """A BOOLEAN column after the table's own: which rows a statement counts. It is not stored."""
@@ -293,13 +293,13 @@ def _stored(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
     arrays = []
     for field_, column in zip(schema, rows.columns, strict=True):
         if not field_.nullable and column.null_count:
-            raise TaskFailedError(
+            raise ConstraintError(
                 f"NOT NULL constraint failed: column {field_.name!r} of table {table} got a NULL."
             )
         try:
             arrays.append(_as_type(column, field_.type))
         except pa.ArrowException as error:
-            raise TaskFailedError(
+            raise DataValueError(
                 f"Can't store column {field_.name!r} of {table}: {error}"
             ) from error
     return pa.Table.from_arrays(arrays, schema=schema)

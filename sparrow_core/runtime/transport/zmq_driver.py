@@ -2,12 +2,13 @@
 
 A process binds one PULL socket and connects a PUSH socket to each peer when it first has a message
 for it. All messages of one turn of the loop to a peer travel in one frame: msgpack [protocol
-version, sender's endpoint, [[machine, message], ...]]. Sockets reconnect unnoticed, so there is no
-handshake: every frame has the version. A frame of another version is not decoded, and its sender
-is told ours by a frame without messages.
+version, sender's endpoint, [[machine, message], ...]]. What may wait rides with the next frame, and
+a reservation that is cancelled in the turn in which it is made is not sent: each frame wakes a
+process. Sockets reconnect unnoticed, so there is no handshake: every frame has the version. A frame
+of another version is not decoded, and its sender is told ours by a frame without messages.
 
-Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate
-loss. That a peer's process has ended is noticed where somebody wants to know: its host refuses
+Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate loss.
+That a peer's process has ended is noticed where somebody wants to know: its host refuses
 connections, which a busy or suspended process and a cut network do not. Bounds: frames by
 `_HIGH_WATER_MARK` per peer and direction, peers by `_PEERS_MAX`. The loop also watches file
 descriptors, such as a parent's pipe.
@@ -30,9 +31,14 @@ import msgspec
 import zmq
 
 from sparrow_core.protocol.errors import InsecureTransport, SparrowError
-from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.ids import Address, JobId
 from sparrow_core.protocol.machine import Machine
-from sparrow_core.protocol.messages import PROTOCOL_VERSION, Message
+from sparrow_core.protocol.messages import (
+    PROTOCOL_VERSION,
+    CancelReservations,
+    Message,
+    Reserve,
+)
 from sparrow_core.runtime.transport.keys import (
     Keys,
     answer_admission,
@@ -47,6 +53,7 @@ from sparrow_core.runtime.transport.refusal import refuses
 _HIGH_WATER_MARK = 10_000  # frames, for each peer
 _PEERS_MAX = 2_000
 _FRAMES_PER_TURN = 1_000
+_WAIT_S = 0.01  # of messages that may
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _RECONNECT_MS = 5
 _RECONNECT_MAX_MS = 100
@@ -134,6 +141,8 @@ class ZmqDriver(LocalDriver):
         self._watched: dict[int, Callable[[], None]] = {}
         self._peers: OrderedDict[str, zmq.Socket[bytes]] = OrderedDict()
         self._outbox: dict[str, list[tuple[str, Message]]] = {}
+        self._waiting: dict[str, list[tuple[str, Message]]] = {}  # for a frame to ride with
+        self._waiting_until = math.inf
         self._encoder = msgspec.msgpack.Encoder()
         self._frames = msgspec.msgpack.Decoder(_Frame)
         self._bodies = msgspec.msgpack.Decoder(list[tuple[str, msgspec.Raw]])
@@ -178,6 +187,7 @@ class ZmqDriver(LocalDriver):
     def forget(self, endpoint: str) -> None:
         """Drop the socket of a dead peer, and all messages to it."""
         self._outbox.pop(endpoint, None)
+        self._waiting.pop(endpoint, None)
         peer = self._peers.pop(endpoint, None)
         if peer is not None:
             self._close_peer(peer)
@@ -246,6 +256,9 @@ class ZmqDriver(LocalDriver):
             except zmq.Again:
                 return
             self._accept(body)
+            # To be told that there is none takes three times as long as to ask.
+            if not int(self._inbox.get(zmq.EVENTS)) & zmq.POLLIN:
+                return
 
     def _accept(self, body: bytes) -> None:
         """Decode a frame; a malformed message does not affect the others in it."""
@@ -279,13 +292,34 @@ class ZmqDriver(LocalDriver):
             if self._on_incompatible is not None:
                 self._on_incompatible(frame.sender, frame.version)
 
+    def _timeout_s(self) -> float:
+        return min(super()._timeout_s(), max(0.0, self._waiting_until - time.monotonic()))
+
     def _queue_remote(self, endpoint: str, name: str, msg: Message) -> None:
         messages = self._outbox.get(endpoint)
+        if messages is None and msg.may_wait:
+            self._waiting.setdefault(endpoint, []).append((name, msg))
+            self._waiting_until = min(self._waiting_until, time.monotonic() + _WAIT_S)
+            return
         if messages is None:
-            messages = self._outbox[endpoint] = []
+            messages = self._outbox[endpoint] = self._waiting.pop(endpoint, [])
+        elif type(msg) is CancelReservations:
+            made = [at for at in messages if at[0] == name and _reserves(at[1], msg.job_id)]
+            for each in made:
+                messages.remove(each)
+            if made and not messages and endpoint in self._peers:
+                del self._outbox[endpoint]
+            if made:  # what was reserved there before is cancelled when the node asks for it
+                return
         messages.append((name, msg))
 
     def _send(self) -> None:
+        if self._waiting_until < math.inf and (
+            self._stopping or self._waiting_until <= time.monotonic()
+        ):
+            for endpoint, messages in self._waiting.items():
+                self._outbox[endpoint] = messages + self._outbox.get(endpoint, [])
+            self._waiting, self._waiting_until = {}, math.inf
         if not self._outbox:
             return
         outbox, self._outbox = self._outbox, {}
@@ -344,6 +378,10 @@ class ZmqDriver(LocalDriver):
         os.close(self._wake_r)
         os.close(self._wake_w)
         self._wake_w = -1  # a late `post` must not write to a reused descriptor
+
+
+def _reserves(msg: Message, job_id: JobId) -> bool:
+    return type(msg) is Reserve and msg.job_id == job_id
 
 
 def _event_of(monitor: zmq.Socket[bytes]) -> int:

@@ -25,10 +25,10 @@ from minishark.worker.scalars import create_function, uncalled
 PREFIX = "minishark_"
 _NAME = re.compile(rf"\b{PREFIX}\w+")
 _lock = threading.RLock()
-_made: dict[str, tuple[ScalarFunction, Callable[..., Any]]] = {}
+_generated: dict[str, tuple[ScalarFunction, Callable[..., Any]]] = {}
 
 
-def made(
+def generated(
     label: str,
     fn: Callable[..., Any],
     returns: str,
@@ -69,7 +69,7 @@ def made(
         takes_task=takes_task,
     )
     with _lock:
-        _made[function.name] = (function, fn)
+        _generated[function.name] = (function, fn)
     return function.name
 
 
@@ -78,8 +78,8 @@ def bind(runtime: Runtime, sql: str) -> Schema:
     if PREFIX in sql:
         with _lock:  # or two threads would register the same
             for name in dict.fromkeys(_NAME.findall(sql)):
-                if name in _made:
-                    runtime.offer_function(*_made[name])
+                if name in _generated:
+                    runtime.offer_function(*_generated[name])
     return runtime.bind(unmarked(sql))
 
 
@@ -87,6 +87,7 @@ def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Let a connection bind a query that calls such functions, though not run it."""
     if PREFIX in sql:
         with _lock:
-            found = [_made[name] for name in dict.fromkeys(_NAME.findall(sql)) if name in _made]
+            names = dict.fromkeys(_NAME.findall(sql))
+            found = [_generated[name] for name in names if name in _generated]
         for function, fn in found:
             create_function(connection, function, uncalled(function, fn))

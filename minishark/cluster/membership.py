@@ -180,22 +180,22 @@ def _note(known: dict[str, None], folders: Iterable[str]) -> None:
 
 
 @dataclass(slots=True)
-class MetNodes(Generic[Place]):
+class LastSeen(Generic[Place]):
     """Where nodes were last seen alive; one that is away for long has removed all files."""
 
-    _met: dict[str, tuple[Place, float]] = field(default_factory=dict)
+    _seen: dict[str, tuple[Place, float]] = field(default_factory=dict)
 
-    def meet(self, live: Mapping[str, Place], now_s: float) -> None:
+    def note(self, live: Mapping[str, Place], now_s: float) -> None:
         """These live now."""
-        kept = {name: met for name, met in self._met.items() if now_s < met[1] + CUT_OFF_MAX_S}
-        self._met = kept | {name: (place, now_s) for name, place in live.items()}
+        kept = {name: seen for name, seen in self._seen.items() if now_s < seen[1] + CUT_OFF_MAX_S}
+        self._seen = kept | {name: (place, now_s) for name, place in live.items()}
 
     @property
     def places(self) -> list[Place]:
         """Where they may be still."""
-        return [place for place, _ in self._met.values()]
+        return [place for place, _ in self._seen.values()]
 
     def last(self, name: str) -> Place | None:
         """Where a node was."""
-        met = self._met.get(name)
-        return None if met is None else met[0]
+        seen = self._seen.get(name)
+        return None if seen is None else seen[0]
