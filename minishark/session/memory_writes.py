@@ -28,7 +28,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from minishark.catalog import ROW_NUMBER, CatalogView, ColumnStatistics, Table
-from minishark.compiler.sql.statements import Target
+from minishark.compiler.sql.changes import Change, Delete, Insert, Merge, Update
+from minishark.compiler.sql.statements import ChangeRows, Target
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.dataframe.literals import literal
 from minishark.errors import PartitionsLostError, QueryError, UnsupportedError
@@ -59,17 +60,18 @@ class MemoryWrites:
     engine: Engine
     scope: Scope
 
-    def run(self, sql: str, target: Target) -> pa.Table | None:
+    def run(self, statement: ChangeRows, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
-        engine = self.engine
+        engine, sql = self.engine, statement.sql
 
         def change(table: Table) -> pa.Table | None:
-            match dml.verb_of(sql):
-                case "INSERT":
-                    return self._insert(sql, table)
-                case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
-                    return self._changed(sql, table)
-            return None
+            match statement.change:
+                case None:
+                    return None
+                case Insert() as insert:
+                    return self._insert(sql, insert, table)
+                case other:
+                    return self._changed(sql, other, table)
 
         def restore(lost: PartitionsLostError) -> None:
             engine.restore(lost, self.scope)
@@ -88,14 +90,12 @@ class MemoryWrites:
 
     # INSERT
 
-    def _insert(self, sql: str, table: Table) -> pa.Table | None:
+    def _insert(self, sql: str, change: Insert, table: Table) -> pa.Table | None:
         engine = self.engine
         insert, given = sql, None
         shell = _shell(table)
-        if not self.scope.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
+        if not self.scope.planning.reads_nothing(sql, surely=not change.may_read):
             try:
-                change = dml.parse_change(sql, returning=True, on_conflict=True)
-                assert isinstance(change, dml.Insert), "it begins like an INSERT"
                 if not change.query:  # DEFAULT VALUES
                     return None
                 if not (change.otherwise or change.clauses):
@@ -117,7 +117,7 @@ class MemoryWrites:
         )
 
     def _selected(
-        self, sql: str, change: dml.Insert, table: Table, shell: Shell
+        self, sql: str, change: Insert, table: Table, shell: Shell
     ) -> pa.Table | Table | None:
         """The rows of an INSERT in the types of its table, as another one if they are many.
 
@@ -136,9 +136,7 @@ class MemoryWrites:
         sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
         return engine.run(typed, sink, self.scope, told=sql)[0]
 
-    def _joined(
-        self, table: Table, shell: Shell, added: Table, change: dml.Insert
-    ) -> pa.Table | None:
+    def _joined(self, table: Table, shell: Shell, added: Table, change: Insert) -> pa.Table | None:
         """Publish a table with the rows of another one; None if they break a constraint.
 
         What DuckDB raises for some of the rows that break one comes first.
@@ -262,17 +260,13 @@ class MemoryWrites:
 
     # DELETE, UPDATE, MERGE
 
-    def _changed(self, sql: str, table: Table) -> pa.Table | None:
-        try:
-            change = dml.parse_change(sql, returning=True)
-        except UnsupportedError:
-            return None
+    def _changed(self, sql: str, change: Delete | Update | Merge, table: Table) -> pa.Table | None:
         if dml.mentions(sql, table.name) > 1 or self.scope.planning.names_definition(sql):
             return None  # it may read the table besides, of which not all rows would be there
-        if isinstance(change, dml.Delete) and not change.returning:
+        if isinstance(change, Delete) and not change.returning:
             return self._deleted(sql, change, table)
-        if isinstance(change, dml.Merge) and change.changes_alone:
-            return None  # any row may change
+        if isinstance(change, Merge) and (change.changes_alone or change.returning):
+            return None  # any row may change, or DuckDB says what RETURNING has
         if self.scope.planning.varies(dml.search_of(change)):
             return None  # another search would find other rows
         found = self._found(sql, change, table, "*")
@@ -286,7 +280,7 @@ class MemoryWrites:
 
         return self._published(table, run, found)
 
-    def _deleted(self, sql: str, change: dml.Delete, table: Table) -> pa.Table | None:
+    def _deleted(self, sql: str, change: Delete, table: Table) -> pa.Table | None:
         if not change.condition and not change.using:
             self._next(table, self.engine.tables.deltas.emptied(table), None)
             return counted(table.rows)
@@ -296,7 +290,7 @@ class MemoryWrites:
         self._publish(table, found.column(0).to_numpy(), None)
         return counted(found.num_rows)
 
-    def _found(self, sql: str, change: dml.Change, table: Table, columns: str) -> pa.Table | None:
+    def _found(self, sql: str, change: Change, table: Table, columns: str) -> pa.Table | None:
         """The rows that a statement may change, with their numbers; None if it does not plan."""
         engine = self.engine
         numbered = engine.tables.numbered(table)

@@ -20,12 +20,11 @@ from minishark.cluster.launch import find_cluster
 from minishark.cluster.node import service_address
 from minishark.cluster.wire import decode_reply, decode_request, encode_message
 from minishark.compiler.sql import planning, statements, tokens
+from minishark.compiler.sql.changes import parse_change, parse_create
 from minishark.errors import DataError, MinisharkError, QueryError, redacted
 from minishark.events.history import SUFFIX, HistoryReader
 from minishark.events.kinds import QueryStarted, SessionStarted
 from minishark.tables.copy import parsed_copy
-from minishark.tables.warehouse.ddl import parse_create
-from minishark.tables.warehouse.dml import parse_change
 from minishark.tpch.queries import parse_selection
 from minishark.worker.memory import parse_size
 from minishark.worker.protocol import decode_job, decode_outcome, decode_payload, decode_problem

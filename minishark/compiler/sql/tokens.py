@@ -188,10 +188,15 @@ def mentioned(sql: str, names: Iterable[str]) -> list[str]:
 class Cursor:
     """Reads a text token by token."""
 
-    def __init__(self, sql: str) -> None:
+    def __init__(self, sql: str, tokens: Sequence[Token] | None = None) -> None:
+        """At the beginning of a text, whose tokens are known or not."""
         self.sql = sql
-        self.tokens = sql_tokens(sql)
+        self.tokens = sql_tokens(sql) if tokens is None else tokens
         self._at = 0
+
+    def again(self) -> Cursor:
+        """Another cursor, at the beginning of the text."""
+        return Cursor(self.sql, self.tokens)
 
     @property
     def next(self) -> str:

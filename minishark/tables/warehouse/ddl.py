@@ -8,90 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import duckdb
 
+from minishark.compiler.sql.changes import NewTable
+from minishark.compiler.sql.statements import Comment
 from minishark.compiler.sql.tokens import Cursor, unquoted
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Column, Schema, quote
 from minishark.tables.warehouse.types import iceberg_type
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
-_STRING = re.compile(r"'((?:[^']|'')*)'")
 _INTEGER = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTable:
-    """CREATE TABLE."""
-
-    target: tuple[str, ...]
-    replaces: bool  # OR REPLACE
-    exists_ok: bool  # IF NOT EXISTS
-    columns: str  # the list of columns in brackets; empty if they are the query's
-    query: str  # of AS; empty for none
-    partitions: tuple[str, ...] = ()  # the list of PARTITIONED BY
-    properties: Mapping[str, str] = field(default_factory=dict)  # of WITH
-
-
-def parse_create(sql: str) -> CreateTable:
-    """A CREATE TABLE.
+def supported(table: NewTable) -> NewTable:
+    """A table that the warehouse can create.
 
     Raises:
-        UnsupportedError: it is a temporary one, or has a sort order.
+        UnsupportedError: it has a sort order, or a query without rows.
     """
-    text = Cursor(sql)
-    text.skip("CREATE")
-    replaces = text.skip("OR", "REPLACE")
-    if not text.skip("TABLE"):
-        raise UnsupportedError(f"The warehouse has no {text.next} tables.")
-    exists_ok = text.skip("IF", "NOT", "EXISTS")
-    target = text.name()
-    columns = ""
-    if text.next == "(":
-        columns = text.brackets()
-    partitions: tuple[str, ...] = ()
-    properties: dict[str, str] = {}
-    while text.next in ("PARTITIONED", "SORTED", "WITH"):
-        if text.next == "SORTED":
-            raise UnsupportedError("The warehouse does not sort tables: write ORDER BY in queries.")
-        if text.skip("PARTITIONED", "BY"):
-            partitions = tuple(Cursor(text.brackets()[1:-1]).parts())
-        else:
-            text.skip("WITH")
-            properties = dict(map(_property, Cursor(text.brackets()[1:-1]).parts()))
-    query = text.until() if text.skip("AS") else ""
-    if query and text_ends_without_data(query):
+    if table.order:
+        raise UnsupportedError("The warehouse does not sort tables: write ORDER BY in queries.")
+    if table.query and not table.has_rows:
         raise UnsupportedError("Write CREATE TABLE with the columns instead of WITH NO DATA.")
-    return CreateTable(
-        target=target,
-        replaces=replaces,
-        exists_ok=exists_ok,
-        columns=columns,
-        query=query,
-        partitions=partitions,
-        properties=properties,
-    )
-
-
-def text_ends_without_data(query: str) -> bool:
-    """Whether a CREATE TABLE AS ends with WITH NO DATA."""
-    return re.search(r"\bWITH\s+NO\s+DATA\s*\Z", query, re.IGNORECASE) is not None
-
-
-def _property(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return unquoted_text(name.strip()), unquoted_text(value.strip())
-
-
-def unquoted_text(text: str) -> str:
-    """The value of a string, a name or a number."""
-    found = _STRING.fullmatch(text)
-    return found[1].replace("''", "'") if found else unquoted(text)
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,32 +237,14 @@ def _changes() -> Iterator[None]:
         raise QueryError(f"The table can't be changed so: {error}") from error
 
 
-def comment(transaction: Any, sql: str) -> None:
+def comment(transaction: Any, statement: Comment) -> None:
     """Stage a COMMENT ON TABLE or COMMENT ON COLUMN."""
-    text = Cursor(sql)
-    text.skip("COMMENT", "ON")
-    noun = text.take()
-    path = text.name()
-    text.skip("IS")
-    value = text.until()
-    words = None if value.upper() == "NULL" else unquoted_text(value)
-    if noun == "TABLE":
-        if words is None:
+    if statement.noun == "TABLE":
+        if statement.text is None:
             transaction.remove_properties("comment")
         else:
-            transaction.set_properties({"comment": words})
+            transaction.set_properties({"comment": statement.text})
         return
-    name = _column(path[-1], transaction.table_metadata.schema())
+    name = _column(statement.path[-1], transaction.table_metadata.schema())
     with _changes(), transaction.update_schema() as update:
-        update.update_column(name, doc=words or "")
-
-
-def comment_target(sql: str) -> tuple[str, ...] | None:
-    """The table that a COMMENT is about; None if it is about something else."""
-    text = Cursor(sql)
-    text.skip("COMMENT", "ON")
-    if text.skip("TABLE"):
-        return text.name()
-    if text.skip("COLUMN"):
-        return text.name()[:-1]
-    return None
+        update.update_column(name, doc=statement.text or "")

@@ -3,8 +3,6 @@
 Tables are changed by copying: the files with rows that a statement changes are written anew. A
 first query tells which files those are; a second one, over these only, gives their rows as they are
 from now on. Both read the table with two more columns, `FILE` and `ROW`: where a row is stored.
-
-DuckDB has parsed the statement, so what is read from its tokens here has the right form.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeAlias
 
+from minishark.compiler.sql.changes import Change, Delete, Insert, Merge, Update, When
 from minishark.compiler.sql.tokens import (
     Cursor,
     Edit,
@@ -37,303 +35,25 @@ _TIMES = {
     "TODAY": "DATE",
 }
 """Functions that tell the time, which is the statement's, and their types."""
-_INTO = ("INSERT", "MERGE")
-_READS = frozenset(
-    ("SELECT", "FROM", "TABLE", "WITH", "PIVOT", "UNPIVOT", "DESCRIBE", "SHOW", "SUMMARIZE")
-)
 _NOTHING: Mapping[int, str] = {}
-_VERBS = ("INSERT", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Insert:
-    """INSERT INTO."""
-
-    target: tuple[str, ...]
-    columns: tuple[str, ...] | None  # None for all, in the table's order
-    by_name: bool
-    query: str  # the rows; empty for DEFAULT VALUES
-    ctes: str = ""  # a WITH clause before the statement
-    alias: str = ""
-    otherwise: str = ""  # REPLACE or IGNORE, after OR
-    clauses: str = ""  # ON CONFLICT and RETURNING
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
-    """DELETE FROM, or TRUNCATE."""
-
-    target: tuple[str, ...]
-    alias: str
-    using: str = ""  # other tables
-    condition: str = ""  # empty for all rows
-    ctes: str = ""
-    returning: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """UPDATE."""
-
-    target: tuple[str, ...]
-    alias: str
-    values: tuple[tuple[str, str], ...]  # column and expression
-    source: str = ""  # other tables
-    condition: str = ""
-    ctes: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class When:
-    """A clause of MERGE."""
-
-    kind: str  # MATCHED, NOT MATCHED or NOT MATCHED BY SOURCE
-    condition: str  # empty for none
-    action: str  # UPDATE, DELETE, INSERT or DO NOTHING
-    columns: tuple[str, ...] | None = None  # that are set; None for all
-    values: tuple[str, ...] | None = None  # their expressions; None for the source's columns
-    by_name: bool = True  # whether the source's columns are matched by name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """MERGE INTO."""
-
-    target: tuple[str, ...]
-    alias: str
-    source: str  # a table or subquery, with its alias
-    source_alias: str
-    condition: str
-    clauses: tuple[When, ...]
-    ctes: str = ""
-    source_names: tuple[str, ...] = ()  # the source's columns, once they are known
-
-    @property
-    def changes_alone(self) -> bool:
-        """Whether rows of the table may change that have no partner."""
-        return any(clause.kind == "NOT MATCHED BY SOURCE" for clause in self.clauses)
-
-
-Change: TypeAlias = Insert | Delete | Update | Merge
-
-
-# Reading statements
-
-
-def verb_of(sql: str) -> str:
-    """The word that says what a statement does, after WITH; empty if it is none of these."""
-    text = Cursor(sql)
-    if text.next == "WITH":
-        text.until(*_VERBS)
-    return text.next if text.next in _VERBS else ""
-
-
-def may_read(sql: str) -> bool:
-    """Whether a statement may read a table, besides through macros."""
-    return any(token.word in _READS for token in sql_tokens(sql))
-
-
-def mentions(sql: str, name: str) -> int:
-    """How often a statement names a table, or something else of that name, without a dot."""
-    tokens = [*sql_tokens(sql), Token(len(sql), "", None)]
-    return sum(
-        each.key[-1] == name.lower() and tokens[each.after].text != "." for each in names_in(tokens)
-    )
-
-
-def parse_change(sql: str, *, returning: bool = False, on_conflict: bool = False) -> Change:
-    """A statement that changes a table's rows.
-
-    Args:
-        sql: the statement.
-        returning: whether it may return rows.
-        on_conflict: whether it may say what becomes of rows with keys that others have.
+def supported(change: Change) -> Change:
+    """A change that a table of the warehouse can have.
 
     Raises:
-        UnsupportedError: it has a clause that tables of the warehouse do not support.
+        UnsupportedError: it has a clause that such a table does not support.
     """
-    text = Cursor(sql)
-    refused = (("CONFLICT", on_conflict), ("RETURNING", returning))
-    _refuse(text, *(word for word, may_be in refused if not may_be))
-    ctes = ""
-    if text.next == "WITH":
-        ctes = text.until(*_VERBS) + " "
-    match text.take():
-        case "INSERT":
-            return _insert(text, ctes, on_conflict=on_conflict)
-        case "DELETE" | "TRUNCATE":
-            return _delete(text, ctes)
-        case "UPDATE":
-            return _update(text, ctes)
-        case _:
-            _refuse(text, "RETURNING")
-            return _merge(text, ctes)
-
-
-def _refuse(text: Cursor, *words: str) -> None:
-    """Raise UnsupportedError if one of these words comes outside of brackets."""
-    for token in text.tokens:
-        if token.depth == 0 and token.word in words:
-            raise UnsupportedError(f"Statements on tables of the warehouse have no {token.word}.")
-
-
-def _insert(text: Cursor, ctes: str, *, on_conflict: bool) -> Insert:
-    otherwise = ""
-    if text.skip("OR"):
-        if not on_conflict:
+    if isinstance(change, Insert):
+        if change.otherwise:
             raise UnsupportedError(
                 "Tables of the warehouse have no keys: write INSERT INTO or MERGE."
             )
-        otherwise = text.take()
-    text.skip("INTO")
-    target = text.name()
-    alias = text.name()[0] if text.skip("AS") else ""
-    is_query = any(text.comes("(", word) for word in ("SELECT", "FROM", "WITH", "VALUES", "("))
-    columns = None if is_query else text.names_in_brackets()
-    by_name = text.skip("BY", "NAME")
-    if not by_name:
-        text.skip("BY", "POSITION")
-    is_default = text.skip("DEFAULT", "VALUES")
-    query = text.until("RETURNING", "ON CONFLICT DO", "ON CONFLICT (")
-    return Insert(
-        target=target,
-        columns=columns,
-        by_name=by_name,
-        query="" if is_default else query,
-        ctes=ctes,
-        alias=alias,
-        otherwise=otherwise,
-        clauses=text.until(),
-    )
-
-
-def _delete(text: Cursor, ctes: str) -> Delete:
-    text.skip("FROM")
-    text.skip("TABLE")
-    target = text.name()
-    alias = text.alias(target[-1], "USING", "WHERE", "RETURNING")
-    using = text.until("WHERE", "RETURNING") if text.skip("USING") else ""
-    condition = text.until("RETURNING") if text.skip("WHERE") else ""
-    return Delete(
-        target=target,
-        alias=alias,
-        using=using,
-        condition=condition,
-        ctes=ctes,
-        returning=bool(text.next),
-    )
-
-
-def _update(text: Cursor, ctes: str) -> Update:
-    target = text.name()
-    alias = text.alias(target[-1], "SET")
-    text.skip("SET")
-    values = tuple(map(_assignment, text.parts("FROM", "WHERE", "RETURNING")))
-    source = text.until("WHERE", "RETURNING") if text.skip("FROM") else ""
-    condition = text.until("RETURNING") if text.skip("WHERE") else ""
-    return Update(
-        target=target, alias=alias, values=values, source=source, condition=condition, ctes=ctes
-    )
-
-
-def _assignment(sql: str) -> tuple[str, str]:
-    text = Cursor(sql)
-    if text.next == "(":
-        raise UnsupportedError("Write SET a = x, b = y instead of SET (a, b) = (x, y).")
-    name = text.name()[-1]
-    text.skip("=")
-    return name, text.until()
-
-
-def _merge(text: Cursor, ctes: str) -> Merge:
-    text.skip("INTO")
-    target = text.name()
-    alias = text.alias(target[-1], "USING")
-    text.skip("USING")
-    start = text.offset
-    default = ""
-    if text.next != "(":  # a table, a call, or a file
-        default = text.name()[-1] if not text.next.startswith("'") else text.take()
-    if text.next == "(":
-        text.brackets()
-    source_alias = text.alias(default, "ON", "USING")
-    text.names_in_brackets()
-    source = text.sql[start : text.offset].strip()
-    if text.skip("ON"):
-        condition = text.until("WHEN")
-    else:
-        text.skip("USING")
-        names = text.names_in_brackets() or ()
-        sides = (alias, source_alias)
-        pairs = [" = ".join(f"{quote(side)}.{quote(name)}" for side in sides) for name in names]
-        condition = " AND ".join(pairs)
-    clauses = []
-    while text.skip("WHEN"):
-        clauses.append(_when(text))
-    return Merge(
-        target=target,
-        alias=alias,
-        source=source if source_alias else f"{source} AS {_MARK}_source",
-        source_alias=source_alias or f"{_MARK}_source",
-        condition=condition,
-        clauses=tuple(clauses),
-        ctes=ctes,
-    )
-
-
-def _when(text: Cursor) -> When:
-    kind = "NOT MATCHED" if text.skip("NOT", "MATCHED") else "MATCHED"
-    text.skip("MATCHED")
-    if text.skip("BY", "SOURCE"):
-        kind = "NOT MATCHED BY SOURCE"
-    text.skip("BY", "TARGET")
-    condition = text.until("THEN") if text.skip("AND") else ""
-    text.skip("THEN")
-    if text.skip("DO", "NOTHING"):
-        return When(kind=kind, condition=condition, action="DO NOTHING")
-    action = text.take()
-    if action == "DELETE":
-        return When(kind=kind, condition=condition, action=action)
-    if action not in ("UPDATE", "INSERT"):
-        raise UnsupportedError(f"MERGE on tables of the warehouse has no {action}.")
-    columns, values, by_name = _changes(text, action)
-    return When(
-        kind=kind,
-        condition=condition,
-        action=action,
-        columns=columns,
-        values=values,
-        by_name=by_name,
-    )
-
-
-def _changes(
-    text: Cursor, action: str
-) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, bool]:
-    """The columns and values of UPDATE or INSERT in a MERGE, and whether they go by name."""
-    if action == "UPDATE":
-        text.skip("SET")
-        if text.skip("*") or text.skip("BY", "NAME"):
-            return None, None, True
-        if text.skip("BY", "POSITION"):
-            return None, None, False
-        if text.next in ("WHEN", "", ";"):
-            return None, None, True
-        columns, values = zip(*map(_assignment, text.parts("WHEN")), strict=True)
-        return columns, values, True
-    if text.skip("BY", "NAME"):
-        text.skip("*")
-        return None, None, True
-    text.skip("BY", "POSITION")
-    names = text.names_in_brackets()
-    if text.skip("VALUES"):
-        inner = Cursor(text.until("WHEN")[1:-1])
-        return names, tuple(inner.parts()), False
-    text.skip("*")
-    return names, None, False
-
-
-# Queries
+        if change.on_conflict:
+            raise UnsupportedError("Statements on tables of the warehouse have no CONFLICT.")
+    if change.returning:
+        raise UnsupportedError("Statements on tables of the warehouse have no RETURNING.")
+    return change
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +199,14 @@ def _column(alias: str, name: str) -> str:
 
 
 # Rows in memory
+
+
+def mentions(sql: str, name: str) -> int:
+    """How often a statement names a table, or something else of that name, without a dot."""
+    tokens = [*sql_tokens(sql), Token(len(sql), "", None)]
+    return sum(
+        each.key[-1] == name.lower() and tokens[each.after].text != "." for each in names_in(tokens)
+    )
 
 
 def concerned(change: Change, numbered: str, columns: str) -> str:

@@ -17,13 +17,16 @@ import duckdb
 from minishark.compiler.sql.tokens import (
     Cursor,
     Edit,
+    Name,
     Token,
     edited,
     name_at,
+    names_in,
     sql_tokens,
     unquoted,
 )
 from minishark.expressions import quote
+from minishark.tables.warehouse.catalog import NAME
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
 NAMES = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -171,6 +174,24 @@ def _places_of_tables(tokens: Sequence[Token]) -> Iterator[int]:
         elif word in _TABLE_WORDS and before != "DISTINCT":  # IS DISTINCT FROM
             in_list[-1] = in_list[-1] or word in _LISTS
             yield at + 1
+
+
+def names_after(sql: str, *phrases: str) -> Iterator[Name]:
+    """The names in a text that follow one of these, but those that begin a query."""
+    tokens = sql_tokens(sql)
+    for name in names_in(tokens):
+        before = [[token.word for token in tokens[: name.at][-len(p.split()) :]] for p in phrases]
+        is_query = tokens[name.at].word in ("SELECT", "FROM", "WITH")
+        if not is_query and any(w == p.split() for w, p in zip(before, phrases, strict=True)):
+            yield name
+
+
+def registered_table(name: str) -> tuple[str, ...] | None:
+    """The table of the warehouse, or of whose versions one, has this name; None for others."""
+    found = name_at(sql_tokens(name), 0) if name.startswith(f"{NAME}.") else None
+    if found is None or len(found.path) != 3 or name[found.last :][:1] not in ("", "@"):
+        return None
+    return found.path[1:]
 
 
 def parts(name: str) -> tuple[str, ...]:
