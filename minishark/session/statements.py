@@ -52,20 +52,27 @@ class Statements:
 
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
         with self.runtime.engine.binding(text):
-            text = self.runtime.with_calls(text)
             statements = self.runtime.planning.statements(text)
-        if params is not None:
-            if len(statements) > 1:
-                raise QueryError("Parameters go with one statement; run the others without them.")
-            filled = fill_parameters(statements[0].sql, params)
-            filled = self.runtime.with_calls(filled)
-            statements = self.runtime.planning.statements(filled)
+            if params is not None:
+                statements = [self._filled(statements, params)]
+            statements = [
+                kinds.rewritten(each, self.runtime.with_calls(each.sql)) for each in statements
+            ]
         for statement in statements[:-1]:
             self._statement(statement)
         last = statements[-1]
         if len(statements) > 1 and isinstance(last, kinds.Query):
             last = kinds.Query(last.sql)  # those before it may change how it is parsed
         return self._statement(last)
+
+    @staticmethod
+    def _filled(
+        statements: Sequence[kinds.ParsedStatement], params: Sequence[Any] | Mapping[str, Any]
+    ) -> kinds.ParsedStatement:
+        if len(statements) > 1:
+            raise QueryError("Parameters go with one statement; run the others without them.")
+        (statement,) = statements
+        return kinds.rewritten(statement, fill_parameters(statement.sql, params))
 
     def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:
         runtime = self.runtime

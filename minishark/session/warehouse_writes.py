@@ -81,6 +81,7 @@ class WarehouseWrites:
                 return counted(0)
             case kinds.ChangeRows(sql=sql):
                 new = kinds.rewritten(statement, dml.at_moment(sql, datetime.now(UTC)))
+                assert isinstance(new, kinds.ChangeRows), "it tells the time otherwise"
                 return self.change(dml.supported(new.read()), name)
         raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import duckdb
 import msgspec
@@ -338,10 +338,7 @@ def _classified(
     con: duckdb.DuckDBPyConnection, parsed: duckdb.Statement, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
     if type_ == _TYPES.SELECT:
-        text = without_comments_around(sql).lower()
-        if not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text)):
-            return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
-        return _select(sql, Cursor(sql), parsed)
+        return _query(sql, parsed)
     cursor = Cursor(sql)
     if type_ == _TYPES.EXPLAIN:
         return _explain(con, cursor)
@@ -363,24 +360,22 @@ def _classified(
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
 
 
-_Kind = TypeVar("_Kind", bound=_Statement)
-
-
-def rewritten(statement: _Kind, sql: str) -> _Kind:
-    """A statement whose text says the same, but calls tables by other names."""
+def rewritten(statement: ParsedStatement, sql: str) -> ParsedStatement:
+    """A statement with another text, in which other names, values or calls stand for the same."""
     if sql == statement.sql:
         return statement
     match statement:
         case Query():
-            return type(statement)(sql)
-        case Explain() | FrontEndQuery() | Show():
+            return _query(sql, None)
+        case Explain() | FrontEndQuery():
             return structs.replace(statement, sql=sql)
     cursor = Cursor(sql)
+    if isinstance(statement, Show):
+        is_call = cursor.next in ("PRAGMA", "CALL")
+        return structs.replace(statement, sql=sql) if is_call else _select(sql, cursor, None)
     first = cursor.take()
     classify = _BY_FIRST_WORD.get(first)
-    again = _changed(sql, cursor, None) if classify is None else classify(sql, cursor, first)
-    assert isinstance(again, type(statement)), "names make no other kind of it"
-    return again
+    return _changed(sql, cursor, None) if classify is None else classify(sql, cursor, first)
 
 
 def _cache(text: str, found: re.Match[str]) -> ParsedStatement:
@@ -403,7 +398,14 @@ def _vacuum(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     return Vacuum(sql, path=cursor.path())
 
 
-def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement) -> ParsedStatement:
+def _query(sql: str, parsed: duckdb.Statement | None) -> ParsedStatement:
+    text = without_comments_around(sql).lower()
+    if not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text)):
+        return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
+    return _select(sql, Cursor(sql), parsed)
+
+
+def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement | None) -> ParsedStatement:
     if cursor.next in ("SHOW", "DESCRIBE", "DESC"):
         describes = cursor.take() != "SHOW" and cursor.next in ("SELECT", "FROM", "WITH")
         return Show(sql, is_show=True, query=cursor.rest if describes else "")
