@@ -62,6 +62,7 @@ _CLUSTERS = "memory.main."  # the schema of the cluster's tables
 _QUALIFIER = ("memory", "main")
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBER = ("rowid",)
+_SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
 # What must see other tables, or what Arrow does not have.
@@ -137,6 +138,7 @@ class SharedScratch:
         self.described: dict[str, str] = {}
         self.keys: dict[str, tuple[tuple[str, ...], ...]] = {}
         self.has_own = False  # whether it may have tables or definitions of its own
+        self.has_definitions = False  # whether there may be views or macros
         # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one
         # of two such transactions.
         self.lock = threading.RLock()
@@ -212,6 +214,7 @@ class ScratchDatabase:
             drops: whether it drops something.
         """
         with self._lock, self._shared.lock:
+            self._shared.has_definitions |= Cursor(sql).next not in _SETS
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
@@ -229,7 +232,7 @@ class ScratchDatabase:
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
-        with self._lock, self._shared.lock, self._shows(sql) as names:
+        with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
             taken = self._take((name,) if name is not None else mentioned(sql, names))
             if mentioned(sql, ("references",)):  # views have no keys; what is referenced stays here
                 taken += self._take(mentioned(sql, names))
@@ -274,7 +277,10 @@ class ScratchDatabase:
             rows: at least all rows that it changes, and their numbers.
             is_alone: whether it reads no other table.
         """
-        with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
+        with (
+            self._lock,
+            contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True),
+        ):
             return self._in_shell(sql, shell, None, rows, keeps_same=False)
 
     def _in_shell(
@@ -410,6 +416,7 @@ class ScratchDatabase:
     def run(self, sql: str, *, comments: bool = False) -> pa.Table:
         """Run a statement; one that `comments` may be about a table of the cluster."""
         with self._lock, self._shared.lock, self._shows(sql) as names:
+            self._shared.has_definitions = True
             if comments:
                 self._take(mentioned(sql, names))
             answer = self._answer(sql)
@@ -607,7 +614,7 @@ class ScratchDatabase:
             self._shared.keys.pop(name.lower(), None)
             self._shared.numbered.discard(name.lower())
             self._unregister(name)
-            if name.lower() not in self._tables():
+            if not self._shared.has_own or name.lower() not in self._tables():
                 return False
             self._drop(name)
             return True
@@ -627,11 +634,14 @@ class ScratchDatabase:
         return [name for (name,) in rows]
 
     @contextlib.contextmanager
-    def _shows(self, sql: str) -> Iterator[list[str]]:
-        """While a statement runs, the cluster's tables are visible; their names."""
+    def _shows(self, sql: str, *, named_only: bool = False) -> Iterator[list[str]]:
+        """While a statement runs, the cluster's tables are visible; their names.
+
+        With `named_only` those are enough that its text names, unless it may read others by views.
+        """
         with self._reading(sql) as read:
             try:
-                names = self._show(read, self._meant_here(sql))
+                names = self._show(read, self._meant_here(sql), sql if named_only else None)
             except duckdb.InterruptException as error:
                 raise _translated(error) from error
             yield names
@@ -656,12 +666,15 @@ class ScratchDatabase:
             names.add(name)
         return frozenset(names)
 
-    def _show(self, read: ReadTable, hidden: frozenset[str]) -> list[str]:
-        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+    def _show(self, read: ReadTable, hidden: frozenset[str], sql: str | None) -> list[str]:
+        """Make the cluster's tables visible, without a copy, and the definitions over them.
+
+        Those at least that `sql` may read, if it is given.
+        """
         self._shared.has_own = True
         own, names = self._tables(), self._shared.loaded()
         own = [*own, *hidden]
-        for name in names:
+        for name in names if sql is None else self._read_by(sql, names):
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
@@ -679,6 +692,12 @@ class ScratchDatabase:
             self._take_numbered(mentioned(" ".join(numbered), names))
             self._replay()
         return names
+
+    def _read_by(self, sql: str, names: list[str]) -> list[str]:
+        """Those of the tables that a statement may read: by name, a view or macro, or as text."""
+        if self._shared.has_definitions or "query" in sql.lower():
+            return names
+        return mentioned(sql, names)
 
     def _unregister(self, name: str) -> None:
         self._visible.discard(name)

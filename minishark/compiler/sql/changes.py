@@ -96,8 +96,14 @@ class Merge:
         """Whether rows of the table may change that have no partner."""
         return any(clause.kind == "NOT MATCHED BY SOURCE" for clause in self.clauses)
 
+    @property
+    def adds(self) -> bool:
+        """Whether it may add rows."""
+        return any(clause.action == "INSERT" for clause in self.clauses)
 
-Change: TypeAlias = Insert | Delete | Update | Merge
+
+Changed: TypeAlias = Delete | Update | Merge
+Change: TypeAlias = Insert | Changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from minishark.compiler.sql.changes import Change, Delete, Insert, Merge, Update, When
+from minishark.catalog import PATCH_DELETES, PATCH_SETS, ROW_NUMBER
+from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge, Update, When
 from minishark.compiler.sql.tokens import (
     Cursor,
     Edit,
@@ -19,6 +20,7 @@ from minishark.compiler.sql.tokens import (
     edited,
     names_in,
     sql_tokens,
+    unquoted,
 )
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Schema, quote
@@ -201,6 +203,11 @@ def _column(alias: str, name: str) -> str:
 # Rows in memory
 
 
+def words(sql: str) -> list[str]:
+    """All words of a text, names without their quotes."""
+    return [unquoted(token.text) for token in sql_tokens(sql)]
+
+
 def mentions(sql: str, name: str) -> int:
     """How often a statement names a table, or something else of that name, without a dot."""
     tokens = [*sql_tokens(sql), Token(len(sql), "", None)]
@@ -227,6 +234,75 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
         return f"{selected} WHERE {condition}"
     others = " CROSS JOIN ".join(Cursor(source).parts())
     return f"{selected} SEMI JOIN ({others}) ON ({condition})"
+
+
+def set_columns(change: Update | Merge, target: Target) -> tuple[int, ...]:
+    """The positions of the columns that a statement may set.
+
+    Raises:
+        QueryError: the table has no such column, one is set twice, or a clause has not as many
+            values as columns.
+    """
+    if isinstance(change, Update):
+        positions = sorted({target.position(name) for name, _ in change.values})
+        if len(positions) < len(change.values):
+            raise QueryError("A column is set twice.")
+        return tuple(positions)
+    updates = [clause for clause in change.clauses if clause.action == "UPDATE"]
+    return tuple(
+        i
+        for i in range(len(target.schema))
+        if any(_value(clause, change, target, i) is not None for clause in updates)
+    )
+
+
+def patch(change: Changed, target: Target, numbered: str, bucket: str) -> str:
+    """The patch of a table (`worker/patches.py`), and last for each row a `bucket`.
+
+    Args:
+        change: the statement; no MERGE that changes rows without a partner.
+        target: the table.
+        numbered: the relation with its rows and their numbers.
+        bucket: an expression over the column ROW_NUMBER.
+    """
+    alias = quote(change.alias)
+    if isinstance(change, Merge):
+        return _merge_patch(change, target, numbered, bucket)
+    kinds = f"CAST({PATCH_SETS} AS TINYINT) AS kind"
+    if isinstance(change, Delete):
+        kinds = kinds.replace(str(PATCH_SETS), str(PATCH_DELETES))
+        return concerned(change, numbered, f"{alias}.{ROW_NUMBER}, {kinds}, {bucket}")
+    new = {target.position(column): value for column, value in change.values}
+    values = [f"CAST(({new[i]}) AS {target.schema[i].type})" for i in sorted(new)]
+    source = f", {change.source}" if change.source else ""
+    # Of several rows that match, DuckDB takes one.
+    once = f"DISTINCT ON ({alias}.{ROW_NUMBER}) " if change.source else ""
+    columns = ", ".join((f"{alias}.{ROW_NUMBER}", kinds, *values, bucket))
+    return (
+        f"{change.ctes}SELECT {once}{columns} FROM {numbered} AS {alias}{source} "
+        f"WHERE {change.condition or 'true'}"
+    )
+
+
+def _merge_patch(change: Merge, target: Target, numbered: str, bucket: str) -> str:
+    alias = quote(change.alias)
+    kinds = {"UPDATE": PATCH_SETS, "DELETE": PATCH_DELETES}
+    whens = [f"WHEN {n} THEN {kinds.get(c.action, 0)}" for n, c in enumerate(change.clauses, 1)]
+    columns = set_columns(change, target)
+    values = []
+    for i in columns:
+        cases = _set_cases(change, target, i)
+        old = f"{alias}.{quote(target.schema[i].name)}"
+        values.append(f"CASE {_ACTION} {' '.join(cases)} ELSE {old} END AS v{i}")
+    inner = ", ".join(
+        (f"{alias}.{ROW_NUMBER}", f"{_action(change, 'MATCHED')} AS {_ACTION}", *values)
+    )
+    kind = f"CAST(CASE {_ACTION} {' '.join(whens)} END AS TINYINT)"
+    outer = ", ".join((ROW_NUMBER, kind, *(f"v{i}" for i in columns), bucket))
+    return (
+        f"{change.ctes}SELECT {outer} FROM (SELECT {inner} FROM {numbered} AS {alias} "
+        f"JOIN {change.source} ON ({change.condition})) WHERE {_ACTION} <> 0"
+    )
 
 
 def all_columns(change: Insert) -> Insert:
@@ -317,11 +393,7 @@ def merged(change: Merge, target: Target, located: str, *, several: bool) -> str
     columns = []
     for i, column in enumerate(target.schema):
         old = f"{alias}.{quote(column.name)}"
-        cases = []
-        for number, clause in enumerate(change.clauses, 1):
-            value = _value(clause, change, target, i) if clause.action == "UPDATE" else None
-            if value is not None:
-                cases.append(f"WHEN {number} THEN CAST(({value}) AS {column.type})")
+        cases = _set_cases(change, target, i)
         value = f"CASE {_ACTION} {' '.join(cases)} ELSE {old} END" if cases else old
         columns.append(f"{value} AS {quote(column.name)}")
     joined = _joined(located, alias, change.source, change.condition)
@@ -336,6 +408,16 @@ def merged(change: Merge, target: Target, located: str, *, several: bool) -> str
     where = f" WHERE {_ACTION} NOT IN ({', '.join(gone)})" if gone else ""
     names = ", ".join(quote(column.name) for column in target.schema)
     return f"{change.ctes}SELECT {names}, {_ACTION} <> 0 AS {CHANGED} FROM ({inner}){where}"
+
+
+def _set_cases(change: Merge, target: Target, position: int) -> list[str]:
+    """What clauses set a column to, by their numbers."""
+    cases = []
+    for number, clause in enumerate(change.clauses, 1):
+        value = _value(clause, change, target, position) if clause.action == "UPDATE" else None
+        if value is not None:
+            cases.append(f"WHEN {number} THEN CAST(({value}) AS {target.schema[position].type})")
+    return cases
 
 
 def _value(clause: When, change: Merge, target: Target, position: int) -> str | None:
