@@ -35,7 +35,8 @@ from minishark.catalog import (
     ColumnStatistics,
     Table,
 )
-from minishark.compiler.sql.statements import Target
+from minishark.compiler.sql.changes import Changed, Delete, Insert, Merge, Update
+from minishark.compiler.sql.statements import ChangeRows, Target
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.dataframe.literals import literal
 from minishark.errors import DataError, PartitionsLostError, QueryError, UnsupportedError
@@ -73,17 +74,18 @@ class MemoryWrites:
     engine: Engine
     scope: Scope
 
-    def run(self, sql: str, target: Target) -> pa.Table | None:
+    def run(self, statement: ChangeRows, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
-        engine = self.engine
+        engine, sql = self.engine, statement.sql
 
         def change(table: Table) -> pa.Table | None:
-            match dml.verb_of(sql):
-                case "INSERT":
-                    return self._insert(sql, table)
-                case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
-                    return self._changed(sql, table)
-            return None
+            match statement.change:
+                case None:
+                    return None
+                case Insert() as insert:
+                    return self._insert(sql, insert, table)
+                case other:
+                    return self._changed(sql, other, table)
 
         def restore(lost: PartitionsLostError) -> None:
             engine.restore(lost, self.scope)
@@ -102,14 +104,12 @@ class MemoryWrites:
 
     # INSERT
 
-    def _insert(self, sql: str, table: Table) -> pa.Table | None:
+    def _insert(self, sql: str, change: Insert, table: Table) -> pa.Table | None:
         engine = self.engine
         insert, given = sql, None
         shell = _shell(table)
-        if not self.scope.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
+        if not self.scope.planning.reads_nothing(sql, surely=not change.may_read):
             try:
-                change = dml.parse_change(sql, returning=True, on_conflict=True)
-                assert isinstance(change, dml.Insert), "it begins like an INSERT"
                 if not change.query:  # DEFAULT VALUES
                     return None
                 if not (change.otherwise or change.clauses):
@@ -131,7 +131,7 @@ class MemoryWrites:
         )
 
     def _selected(
-        self, sql: str, change: dml.Insert, table: Table, shell: Shell
+        self, sql: str, change: Insert, table: Table, shell: Shell
     ) -> pa.Table | Table | None:
         """The rows of an INSERT in the types of its table, as another one if they are many.
 
@@ -150,9 +150,7 @@ class MemoryWrites:
         sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
         return engine.run(typed, sink, self.scope, told=sql)[0]
 
-    def _joined(
-        self, table: Table, shell: Shell, added: Table, change: dml.Insert
-    ) -> pa.Table | None:
+    def _joined(self, table: Table, shell: Shell, added: Table, change: Insert) -> pa.Table | None:
         """Publish a table with the rows of another one; None if they break a constraint.
 
         What DuckDB raises for some of the rows that break one comes first.
@@ -284,28 +282,23 @@ class MemoryWrites:
 
     # DELETE, UPDATE, MERGE
 
-    def _changed(self, sql: str, table: Table) -> pa.Table | None:
-        try:
-            change = dml.parse_change(sql, returning=True)
-        except UnsupportedError:
-            return None
-        assert not isinstance(change, dml.Insert), "it begins otherwise"
+    def _changed(self, sql: str, change: Changed, table: Table) -> pa.Table | None:
         if dml.mentions(sql, table.name) > 1 or self.scope.planning.names_definition(sql):
             return None  # it may read the table besides, of which not all rows would be there
-        if isinstance(change, dml.Delete) and not (
+        if isinstance(change, Delete) and not (
             change.returning or change.condition or change.using
         ):
             self._next(table, self.engine.tables.deltas.emptied(table), None)
             return counted(table.rows)
-        if isinstance(change, dml.Merge) and change.changes_alone:
-            return None  # any row may change
+        if isinstance(change, Merge) and (change.changes_alone or change.returning):
+            return None  # any row may change, or DuckDB says what RETURNING has
         if self.scope.planning.varies(dml.search_of(change)):
             return None  # another search would find other rows
         try:
             patch = self._patch(sql, change, table)
             if isinstance(patch, Patched):
                 return self._in_tasks(sql, change, table, patch)
-            if isinstance(change, dml.Delete) and not change.returning:
+            if isinstance(change, Delete) and not change.returning:
                 numbers = patch.column(0).to_numpy()
                 self._publish(table, numbers, None)
                 return counted(len(numbers))
@@ -319,11 +312,11 @@ class MemoryWrites:
 
         return self._published(table, run, found)
 
-    def _in_shell(self, sql: str, change: dml.Changed, table: Table, rows: pa.Table) -> MadeRows:
+    def _in_shell(self, sql: str, change: Changed, table: Table, rows: pa.Table) -> MadeRows:
         is_alone = not dml.reads_others(change)
         return self.scope.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
 
-    def _patch(self, sql: str, change: dml.Changed, table: Table) -> pa.Table | Patched:
+    def _patch(self, sql: str, change: Changed, table: Table) -> pa.Table | Patched:
         """What a statement does to rows by their numbers, or what tasks have made of the table.
 
         If only DuckDB can tell what it does, the numbers of rows that it may concern.
@@ -334,7 +327,7 @@ class MemoryWrites:
         if self._is_patch(change, table):
             change, target = self._with_names(change), dml.Target(table.name, table.schema)
             many = max(engine.tables.sizes.patched, table.rows // SCATTERED_ROWS)
-            columns = () if isinstance(change, dml.Delete) else dml.set_columns(change, target)
+            columns = () if isinstance(change, Delete) else dml.set_columns(change, target)
             query = dml.patch(change, target, numbered, bucket)
         else:
             many = _NEVER
@@ -344,34 +337,34 @@ class MemoryWrites:
         try:
             return engine.run(query, sink, self.scope, catalog=view, told=sql)[0]
         except DataError as error:
-            if isinstance(change, dml.Merge):  # several rows of its source may change one
+            if isinstance(change, Merge):  # several rows of its source may change one
                 raise QueryError(str(error)) from error
             raise
 
-    def _with_names(self, change: dml.Changed) -> dml.Changed:
+    def _with_names(self, change: Changed) -> Changed:
         """A statement that knows the columns of its source."""
-        if not isinstance(change, dml.Merge):
+        if not isinstance(change, Merge):
             return change
         source = self.scope.planning.bind(f"{change.ctes}SELECT * FROM {change.source}").schema
         return replace(change, source_names=tuple(column.name for column in source))
 
-    def _is_patch(self, change: dml.Changed, table: Table) -> bool:
+    def _is_patch(self, change: Changed, table: Table) -> bool:
         """Whether a patch says all that a statement does.
 
         The rows that it makes can't break a constraint, stay in their partitions, and are not
         asked for.
         """
-        if isinstance(change, dml.Delete):
+        if isinstance(change, Delete):
             return not change.returning
         said = self.scope.scratch.constraints(_shell(table))
-        if isinstance(change, dml.Update):
+        if isinstance(change, Update):
             if change.returning:
                 return False
         elif change.adds and (said.checks or said.keys or said.defaults):
             return False
         target = dml.Target(table.name, table.schema)
         named = self._with_names(change)
-        assert not isinstance(named, dml.Delete), "it is the same statement"
+        assert not isinstance(named, Delete), "it is the same statement"
         columns = dml.set_columns(named, target)
         kept = [name for names in (*said.keys, table.partition_by) for name in names]
         kept += [word for check in said.checks for word in dml.words(check)]
@@ -383,24 +376,24 @@ class MemoryWrites:
         numbered = self.engine.tables.numbered(table, is_alone=is_alone)
         return CatalogView(self.scope.catalog, [numbered]), quote(numbered.name)
 
-    def _found(self, sql: str, change: dml.Changed, table: Table, patch: pa.Table) -> pa.Table:
+    def _found(self, sql: str, change: Changed, table: Table, patch: pa.Table) -> pa.Table:
         """The rows that a statement may change, with their numbers."""
         # A MERGE adds rows for those of its source that have no partner, changed or not.
-        if not self.engine.on_hosts and not isinstance(change, dml.Merge):
+        if not self.engine.on_hosts and not isinstance(change, Merge):
             return self.engine.tables.rows_at(table, np.sort(patch.column(0).to_numpy()))
         view, numbered = self._numbered(table, is_alone=not dml.reads_others(change))
         search = dml.concerned(change, numbered, "*")
         sink = CollectRows(lossless=True)
         return self.engine.run(search, sink, self.scope, catalog=view, told=sql)[0]
 
-    def _in_tasks(self, sql: str, change: dml.Changed, table: Table, patched: Patched) -> pa.Table:
+    def _in_tasks(self, sql: str, change: Changed, table: Table, patched: Patched) -> pa.Table:
         """Publish what tasks have made of a table, with the rows that a MERGE adds."""
         engine, new, count = self.engine, patched.table, patched.rows
         made = changed_files(new, table)
         try:
             # DuckDB says whether the statement is right, on a table without rows.
             self._in_shell(sql, change, table, engine.tables.rows_at(table, _NONE))
-            if isinstance(change, dml.Merge) and change.adds:
+            if isinstance(change, Merge) and change.adds:
                 new, added = self._with_added(sql, change, table, new)
                 made, count = changed_files(new, table), count + added
             self._next(table, new, None)
@@ -409,15 +402,13 @@ class MemoryWrites:
             raise
         return counted(count)
 
-    def _with_added(
-        self, sql: str, change: dml.Merge, table: Table, new: Table
-    ) -> tuple[Table, int]:
+    def _with_added(self, sql: str, change: Merge, table: Table, new: Table) -> tuple[Table, int]:
         """A version of a table with the rows that a MERGE adds, and how many these are."""
         engine = self.engine
         view, numbered = self._numbered(table, is_alone=False)
         target = dml.Target(table.name, table.schema)
         named = self._with_names(change)
-        assert isinstance(named, dml.Merge), "it is the same statement"
+        assert isinstance(named, Merge), "it is the same statement"
         query = dml.merged_inserts(named, target, numbered)
         assert query is not None, "it adds rows"
         sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)

@@ -11,11 +11,10 @@ schema of its own. They share the tables that have changed: writes are made one 
 from __future__ import annotations
 
 import contextlib
-import re
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import duckdb
@@ -24,8 +23,8 @@ import pyarrow as pa
 from minishark.compiler.sql.connection import ConnectionUse
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
-from minishark.compiler.sql.statements import Target
-from minishark.compiler.sql.tokens import sql_tokens
+from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target
+from minishark.compiler.sql.tokens import Cursor, Edit, edited, mentioned, names_in, sql_tokens
 from minishark.dataframe.lazy_query import DUCKDB_TYPE, WIDE_INTEGERS
 from minishark.errors import (
     AlreadyExistsError,
@@ -60,24 +59,14 @@ ROWS = " minishark rows"  # the names of registered rows; no table of a user has
 _STORED = " minishark stored"
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
-_QUALIFIER = ("memory", ".", "main", ".")
-_QUALIFIED = re.compile(r'\bmemory"?\s*\.\s*"?main\b', re.IGNORECASE)
+_QUALIFIER = ("memory", "main")
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
+_ROW_NUMBER = ("rowid",)
+_SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
-_ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
-_ENUM = re.compile(
-    r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
-)
-_SETS = re.compile(r"\s*(?:SET|RESET|PRAGMA)\b", re.IGNORECASE)
-_DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
-_CREATE = re.compile(r'\ACREATE TABLE (?:"(?:[^"]|"")+"|\w+)(?=\()')
-_COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
 # What must see other tables, or what Arrow does not have.
-_SEES_MORE = re.compile(r"\b(?:REFERENCES|GENERATED|COLLATE)\b", re.IGNORECASE)
-_DESCRIBES = re.compile(r"\b(?:DESCRIBE|DESC)\b", re.IGNORECASE)
-_REFERENCES = re.compile(r"\bREFERENCES\b", re.IGNORECASE)
-_VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECASE)
+_SEES_MORE = ("references", "generated", "collate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +127,7 @@ class SharedScratch:
         self._use = ConnectionUse(self._con)
         self.loaded = tables
         self.changed: dict[str, int] = {}  # not loaded yet: the last change of each
-        self.numbers = count()
+        self.numbers = itertools.count()
         self.definitions: list[str] = []  # not made yet
         self.views: dict[str, str] = {}  # the last definition of each, by name in lower case
         self.own: dict[str, None] = {}  # tables that only this database can hold
@@ -206,7 +195,15 @@ class ScratchDatabase:
     def interrupt(self) -> None:
         self._con.interrupt()
 
-    def define(self, sql: str, *, alone: bool = False, own: bool = False, view: str = "") -> None:
+    def define(
+        self,
+        sql: str,
+        *,
+        alone: bool = False,
+        own: bool = False,
+        view: str = "",
+        drops: bool = False,
+    ) -> None:
         """Register a view, macro, type or setting; created when a statement runs here.
 
         Args:
@@ -214,9 +211,10 @@ class ScratchDatabase:
             alone: whether only this database accepts it, and says so now.
             own: whether it concerns this connection only.
             view: the view that it creates, replaces or drops.
+            drops: whether it drops something.
         """
         with self._lock, self._shared.lock:
-            self._shared.has_definitions |= _SETS.match(sql) is None
+            self._shared.has_definitions |= Cursor(sql).next not in _SETS
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
@@ -226,7 +224,7 @@ class ScratchDatabase:
                 views = self._views if own else self._shared.views
                 waiting[:] = [each for each in waiting if each != views.get(view.lower())]
                 views[view.lower()] = sql
-            if view and _DROP.match(sql):
+            if view and drops:
                 self._defined(sql)  # now, or it would drop one that is created later
             else:
                 waiting.append(sql)
@@ -235,9 +233,9 @@ class ScratchDatabase:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
         with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
-            taken = self._take((name,) if name is not None else _mentioned(sql, names))
-            if _REFERENCES.search(sql):  # views have no keys; what is referenced stays here
-                taken += self._take(_mentioned(sql, names))
+            taken = self._take((name,) if name is not None else mentioned(sql, names))
+            if mentioned(sql, ("references",)):  # views have no keys; what is referenced stays here
+                taken += self._take(mentioned(sql, names))
             before = self._tables()
             try:
                 with self._temporary_noted() if self.temporary else contextlib.nullcontext():
@@ -412,14 +410,15 @@ class ScratchDatabase:
         """Whether statements on a table need no other one, and Arrow can hold its rows."""
         sql, tells_all = description
         shared = self._shared
-        stays = name in shared.own or name in shared.numbered or _SEES_MORE.search(sql)
+        stays = name in shared.own or name in shared.numbered or mentioned(sql, _SEES_MORE)
         return tells_all and not stays
 
-    def run(self, sql: str) -> pa.Table:
+    def run(self, sql: str, *, comments: bool = False) -> pa.Table:
+        """Run a statement; one that `comments` may be about a table of the cluster."""
         with self._lock, self._shared.lock, self._shows(sql) as names:
             self._shared.has_definitions = True
-            if _COMMENT.match(sql):
-                self._take(_mentioned(sql, names))
+            if comments:
+                self._take(mentioned(sql, names))
             answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
@@ -427,10 +426,7 @@ class ScratchDatabase:
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""
-        if not self.temporary:
-            return False
-        names = "|".join(re.escape(quote(name)[1:-1]) for name in self.temporary)
-        return re.search(rf"(?<!\w)(?:{names})(?!\w)", sql.lower()) is not None
+        return bool(self.temporary) and mentioned(sql, self.temporary) != []
 
     def run_temporary(self, sql: str) -> pa.Table:
         """Run a statement about temporary tables, which only this connection has."""
@@ -454,23 +450,19 @@ class ScratchDatabase:
         finally:
             self.temporary = frozenset(name for (name,) in self._run(_TEMPORARY))
 
-    def create_enum(self, sql: str) -> str:
-        found = _ENUM.match(sql)
-        if found is None:
-            raise QueryError("Write CREATE TYPE name AS ENUM (query).")
-        with self._lock, self._shows(sql):
-            self._run(sql)
-            ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
-            return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
+    def create_enum(self, statement: CreateEnum) -> str:
+        """Run it; the statement with the values that its query has given."""
+        with self._lock, self._shows(statement.sql):
+            self._run(statement.sql)
+            type_ = ".".join(map(quote, statement.path))
+            ((values,),) = self._run(f"SELECT enum_range(NULL::{type_})::VARCHAR[]")
+            return f"{statement.create} AS ENUM ({', '.join(map(quote_text, values))})"
 
-    def set_variable(self, sql: str) -> str:
-        found = _VARIABLE.match(sql)
-        if found is None:
-            raise QueryError("Write SET VARIABLE name = value.")
-        name = found[1]
-        value = f"getvariable({quote_text(name.strip(chr(34)))})"
-        with self._lock, self._shows(sql):
-            self._run(sql)
+    def set_variable(self, statement: SetVariable) -> str:
+        """Run it; the statement with the value that its query has given."""
+        value = f"getvariable({quote_text(statement.name)})"
+        with self._lock, self._shows(statement.sql):
+            self._run(statement.sql)
             ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
             text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
             try:
@@ -481,7 +473,7 @@ class ScratchDatabase:
                 raise UnsupportedError(
                     f"A variable of type {type_} can't be sent to executors; use a table."
                 )
-            return f"SET VARIABLE {name} = {text}"
+            return f"SET VARIABLE {quote(statement.name)} = {text}"
 
     def query(
         self, sql: str, *, lossless: bool = False, stoppable: StoppedBy = stopped_by
@@ -494,10 +486,10 @@ class ScratchDatabase:
             stoppable: a context in which it runs, which is given what interrupts it.
         """
         with self._lock, stoppable(self._con.interrupt), self._shows(sql) as names:
-            if _ROW_NUMBERS.search(sql):
-                self._take_numbered(_mentioned(sql, names))
-            if _DESCRIBES.search(sql):  # views have no keys
-                named = _mentioned(sql, names)
+            if mentioned(sql, _ROW_NUMBER):
+                self._take_numbered(mentioned(sql, names))
+            if mentioned(sql, ("describe", "desc")):  # views have no keys
+                named = mentioned(sql, names)
                 self._take(name for name in named if self._shared.keys.get(name.lower()))
             return self._answer(sql) if lossless else self._handed_out(sql)
 
@@ -518,7 +510,7 @@ class ScratchDatabase:
             self._run("BEGIN")
             try:
                 # Not for users; a statement names those that stand for its files.
-                for name in self._visible.difference(names, _mentioned(sql, self._visible)):
+                for name in self._visible.difference(names, mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
                     created = f"{_CLUSTERS}{quote(name)}"
@@ -581,8 +573,11 @@ class ScratchDatabase:
                 found = self._description(table.name)
                 if found is not None and self._is_only_rows(table.name, found):
                     # The cluster has the rows; they are here again when a statement needs them.
-                    whole = f"CREATE TABLE {_CLUSTERS}{quote(table.name)}"
-                    self._shared.described[table.name] = _CREATE.sub(lambda _: whole, found[0])
+                    create = Cursor(found[0])
+                    create.skip("CREATE", "TABLE")
+                    create.path()
+                    whole = f"CREATE TABLE {_CLUSTERS}{quote(table.name)}{create.rest}"
+                    self._shared.described[table.name] = whole
                     self._shared.keys[table.name] = self._keys(table.name)
                     self._drop(table.name)
 
@@ -600,7 +595,7 @@ class ScratchDatabase:
             "AND lower(table_name) = $1",
             [name],
         ).fetchall()[0]
-        if re.search(r"\sCOLLATE\s", text, re.IGNORECASE):
+        if any(token.word == "COLLATE" for token in sql_tokens(text)):
             return None
         relation = self._con.sql(f"FROM {quote(database)}.main.{quote(name)}")
         if not kept_by_arrow(map(str, relation.types)):
@@ -659,13 +654,11 @@ class ScratchDatabase:
             "SELECT lower(table_name) FROM information_schema.tables "
             "WHERE table_catalog = current_database() AND table_schema = current_schema()"
         )
-        text, names = sql.lower(), set()
+        named, names = [name.key for name in names_in(sql_tokens(sql))], set()
         for (name,) in found:
-            word = re.escape(name)
-            whole = rf'\bmain"?\s*\.\s*(?:{word}(?!\w)|"{word}")'
-            if not re.search(rf'(?<![\w."]){word}(?!\w)|(?<!\.)"{word}"', text):
+            if not any(key[0] == name for key in named):
                 continue
-            if re.search(whole, text):
+            if any(("main", name) in itertools.pairwise(key) for key in named):
                 raise UnsupportedError(
                     f"Two tables are called {name} in this statement: USE memory.main, and write "
                     "the schema of the other one."
@@ -694,9 +687,9 @@ class ScratchDatabase:
         for name in stale:
             self._unregister(name)
         self._replay()
-        numbered = [sql for sql in self._shared.definitions if _ROW_NUMBERS.search(sql)]
+        numbered = [sql for sql in self._shared.definitions if mentioned(sql, _ROW_NUMBER)]
         if numbered:
-            self._take_numbered(_mentioned(" ".join(numbered), names))
+            self._take_numbered(mentioned(" ".join(numbered), names))
             self._replay()
         return names
 
@@ -704,7 +697,7 @@ class ScratchDatabase:
         """Those of the tables that a statement may read: by name, a view or macro, or as text."""
         if self._shared.has_definitions or "query" in sql.lower():
             return names
-        return _mentioned(sql, names)
+        return mentioned(sql, names)
 
     def _unregister(self, name: str) -> None:
         self._visible.discard(name)
@@ -731,17 +724,18 @@ class ScratchDatabase:
 
         What is registered is temporary, so `memory.main.t` is to be written as `main.t`.
         """
-        if not _QUALIFIED.search(sql):
+        if len(mentioned(sql, _QUALIFIER)) < len(_QUALIFIER):
             return sql
         visible = {name.lower() for name in self._visible}
-        tokens = [(offset, _unquoted(text)) for offset, text, _ in sql_tokens(sql)]
-        text, last = "", 0
-        for at in range(len(tokens) - len(_QUALIFIER)):
-            *qualifier, (_, name) = tokens[at : at + len(_QUALIFIER) + 1]
-            if tuple(word for _, word in qualifier) == _QUALIFIER and name in visible:
-                text += sql[last : tokens[at][0]]
-                last = tokens[at + 2][0]
-        return text + sql[last:]
+        tokens = sql_tokens(sql)
+        return edited(
+            sql,
+            (
+                Edit(name.first, tokens[name.at + 2].first, "")
+                for name in names_in(tokens)
+                if name.key[:2] == _QUALIFIER and visible.issuperset(name.key[2:3])
+            ),
+        )
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
@@ -863,17 +857,6 @@ def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return failure_class(error)(text)
-
-
-def _unquoted(token: str) -> str:
-    """A token as names are compared."""
-    return token.strip('"').replace('""', '"').lower()
-
-
-def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
-    """The tables whose names occur in a statement's text."""
-    text = sql.lower()
-    return [name for name in tables if name.lower().replace('"', '""') in text]
 
 
 def _is_same(column: str) -> str:

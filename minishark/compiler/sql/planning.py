@@ -38,7 +38,12 @@ from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
-from minishark.compiler.sql.tokens import find_calls, without_comments_around
+from minishark.compiler.sql.tokens import (
+    find_calls,
+    mentioned,
+    syntax_tree,
+    without_comments_around,
+)
 from minishark.errors import DataError, DataValueError, QueryError
 from minishark.expressions import Column, Schema
 
@@ -111,7 +116,6 @@ REMOTE_FILES = (
 )
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
-_WORD = re.compile(r"\w+")
 _CACHED_MAX = 256
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -275,9 +279,9 @@ class PlanningDatabase:
         with self.reading(self.settings) as connection:
             return _schema(connection.sql(f"FROM {relation}"))
 
-    def syntax(self, sql: str) -> str:
-        """The syntax tree of a SELECT, as JSON; a QueryError for any other statement."""
-        return self._text("SELECT json_serialize_sql($1)", sql)[0]
+    def syntax(self, sql: str) -> Any:
+        """The syntax tree of a SELECT; a QueryError for any other statement."""
+        return syntax_tree(self._text("SELECT json_serialize_sql($1)", sql)[0], sql)
 
     def glob(self, pattern: str) -> list[str]:
         """The files that match a pattern, in the order in which DuckDB reads them."""
@@ -419,13 +423,7 @@ class PlanningDatabase:
     def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
         """The catalog's tables among the named relations; if None, among the words of the text."""
         if named is None:
-            text = sql.lower()
-            words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
-            named = {
-                name
-                for name in self._shared.names
-                if name in words or (name in quoted and not _WORD.fullmatch(name))
-            }
+            named = {*mentioned(sql, self._shared.names)}
         return tuple(
             self._shared.names[name] for name in sorted(named) if name in self._shared.names
         )
@@ -497,7 +495,7 @@ class PlanningDatabase:
         """
         if not self._shared.python or "try" not in sql.lower():
             return False
-        tried = " ".join(inside.lower() for *_, inside in find_calls(sql, {"try"}))
+        tried = " ".join(call.arguments.lower() for call in find_calls(sql, {"try"}))
         return any(name in tried for name in self._shared.python)
 
     def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
