@@ -64,8 +64,8 @@ _GROUPS = "SELECT l_partkey, l_suppkey, any_value(l_comment) FROM lineitem GROUP
 FIGURES: dict[str, tuple[int, Callable[[Any, int], object]]] = {
     START: (1, lambda *_: None),
     "one call at a time": (150, lambda engine, turn: engine.call(turn)),
-    "2,000 calls submitted alone": (1, lambda engine, _: engine.calls(_CALLS)),
-    "map of 2,000, one item a call": (1, lambda engine, _: engine.map(_CALLS)),
+    "2,000 calls submitted alone": (2, lambda engine, _: engine.calls(_CALLS)),
+    "map of 2,000, one item a call": (2, lambda engine, _: engine.map(_CALLS)),
     "a short query": (30, lambda engine, _: engine.query(_SHORT)),
     # A comment makes a text new to whatever has seen it before.
     "8 texts for the first time": (

@@ -42,6 +42,10 @@ ROW_NUMBER = "_minishark_row"
 """The column with the numbers of rows, where readers get one."""
 
 
+PATCH_SETS, PATCH_DELETES = 1, 2
+"""What a patch says of a row: columns get values, or it is deleted; anything else for nothing."""
+
+
 def first_row_number(partition: int, file: int) -> int:
     """The number of the first row in a file of a partition; unique in a version of a table."""
     return (partition << PARTITION_SHIFT) + (file << FILE_SHIFT)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import functools
-import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeAlias
 import duckdb
 import pyarrow as pa
 
+from minishark.compiler.sql.tokens import without_comments
 from minishark.dataframe.duckdb_functions import (
     WINDOWS_ONLY,
     is_aggregate,
@@ -966,13 +966,7 @@ def text_column(sql: Any) -> Column:
     """The user's SQL text, without comments."""
     if not isinstance(sql, str) or not sql.strip():
         raise OptionError("An expression is SQL text, such as 'a + 1'.")
-    marks = [*duckdb.tokenize(sql), (len(sql), None)]
-    code = (
-        sql[start:end]
-        for (start, type_), (end, _) in itertools.pairwise(marks)
-        if type_ != duckdb.token_type.comment
-    )
-    return Column((Text("".join(code).strip()),), kind=Kind.FREE)
+    return Column((Text(without_comments(sql)),), kind=Kind.FREE)
 
 
 def filter_condition(item: Any) -> Column:

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import duckdb
-
+from minishark.compiler.sql.tokens import Edit, edited, sql_tokens
 from minishark.dataframe.column import Column
 from minishark.dataframe.frame import DataFrame
 from minishark.dataframe.literals import literal
 from minishark.errors import OptionError
 
-# Not `::`, and not what is between the parts of a struct, a map or a slice.
-_COLON = re.compile(r"""(?<![:\w'"\])]):([A-Za-z_]\w*)""")
+# Before a colon between the parts of a struct, a map or a slice.
+_BEFORE_SLICE = re.compile(r"""[\w'"\])]""")
 _BRACES = re.compile(r"\{(\w+)\}")
 
 
 def with_dollars(text: str, params: Mapping[str, Any]) -> str:
     """The text with `$name` for each `:name` that there is a value for."""
-
-    def dollar(found: re.Match[str]) -> str:
-        return f"${found[1]}" if found[1] in params else found[0]
-
-    return _outside_literals(text, lambda code: _COLON.sub(dollar, code))
+    tokens = sql_tokens(text) if ":" in text else []
+    return edited(
+        text,
+        (
+            Edit(colon.first, name.last, f"${name.text}")
+            for colon, name in itertools.pairwise(tokens)
+            if colon.text == ":" and colon.last == name.first and name.text in params
+            if _BEFORE_SLICE.match(text[: colon.first][-1:]) is None
+        ),
+    )
 
 
 def with_values(text: str, named: Mapping[str, Any]) -> str:
@@ -50,18 +54,3 @@ def _sql(item: Any) -> str:
         case Column():
             return item.sql(lambda reference: reference.name)
     return literal(item)
-
-
-def _outside_literals(text: str, change: Callable[[str], str]) -> str:
-    if ":" not in text:
-        return text
-    marks = [*duckdb.tokenize(text), (len(text), None)]
-    plain = (duckdb.token_type.string_const, duckdb.token_type.comment)
-    out, code = [], text[: marks[0][0]]
-    for (start, type_), (end, _) in itertools.pairwise(marks):
-        if type_ in plain:
-            out += [change(code), text[start:end]]
-            code = ""
-        else:
-            code += text[start:end]
-    return "".join([*out, change(code)])

@@ -22,6 +22,7 @@ from typing import Any
 
 import duckdb
 
+from minishark.compiler.sql.tokens import sql_tokens
 from minishark.dataframe.column import (
     Column,
     Correlated,
@@ -538,9 +539,8 @@ def parenthesized(query: str) -> str:
     """A query in parentheses, indented unless that would change a literal."""
     if "\n" not in query and len(query) < _LINE_MAX and "--" not in query:
         return f"({query})"
-    marks = [start for start, _ in duckdb.tokenize(query)]
-    tokens = (query[a:b].rstrip() for a, b in itertools.pairwise([*marks, len(query)]))
-    inside = query if any("\n" in token for token in tokens) else textwrap.indent(query, "  ")
+    is_fixed = any("\n" in token.text for token in sql_tokens(query))
+    inside = query if is_fixed else textwrap.indent(query, "  ")
     return f"(\n{inside}\n)"
 
 

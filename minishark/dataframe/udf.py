@@ -285,11 +285,21 @@ class UserFunctions:
         self._runtime.remove_function(name.lower())
 
 
-@dataclass(frozen=True, slots=True)
-class OfStruct:
-    """A function that returns structs, as Rows, tuples or mappings, as one of mappings."""
+@dataclass
+class _Of:
+    """A function whose results are made into others; its parameters stay those of `fn`."""
 
     fn: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        # DuckDB counts the parameters that `inspect.signature` finds.
+        self.__wrapped__ = self.fn
+
+
+@dataclass
+class OfStruct(_Of):
+    """A function that returns structs, as Rows, tuples or mappings, as one of mappings."""
+
     names: tuple[str, ...]
 
     def __call__(self, *values: Any) -> Any:
@@ -299,11 +309,9 @@ class OfStruct:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class OfWhole:
+@dataclass
+class OfWhole(_Of):
     """A function that returns numbers, as one of whole numbers: fractions are cut off."""
-
-    fn: Callable[..., Any]
 
     def __call__(self, *values: Any) -> Any:
         found = self.fn(*values)

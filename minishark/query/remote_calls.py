@@ -14,7 +14,14 @@ from typing import TypeAlias
 
 import duckdb
 
-from minishark.compiler.sql.tokens import Token, find_calls, split_arguments, sql_tokens
+from minishark.compiler.sql.tokens import (
+    Edit,
+    Token,
+    edited,
+    find_calls,
+    split_arguments,
+    sql_tokens,
+)
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import quote
 from minishark.sources.files import reader_of
@@ -79,36 +86,33 @@ def without_remote_files(sql: str, table_of: TableOf) -> str:
     """
     if "://" not in sql:
         return sql
-    text, done = "", 0
-    for place in _places(sql):
+
+    def edit(place: _Place) -> Edit:
         alias = f" AS {quote(place.alias)}" if place.alias else ""
-        text += f"{sql[done : place.first]}{quote(table_of(place.files))}{alias}"
-        done = place.last
-    return text + sql[done:]
+        return Edit(place.first, place.last, f"{quote(table_of(place.files))}{alias}")
+
+    return edited(sql, map(edit, _places(sql)))
 
 
 def _places(sql: str) -> list[_Place]:
     tokens = sql_tokens(sql)
     found = []
-    for first, last, function, text in find_calls(sql, _READERS):
-        arguments = split_arguments(text)
+    for call in find_calls(sql, _READERS):
+        arguments = split_arguments(call.arguments)
         if arguments and _URI.search(arguments[0]):
-            after = next(
-                (i for i, (start, _, _) in enumerate(tokens) if start >= last), len(tokens)
-            )
-            alias = "" if _has_alias(tokens, after) else function
-            found.append(_Place(first, last, _called(function, arguments), alias))
+            alias = "" if _has_alias(tokens, call.after) else call.function
+            files = _called(call.function, arguments)
+            found.append(_Place(call.first, call.last, files, alias))
     # COPY t FROM 'file' is another statement.
-    begin = 4 if tokens and tokens[0][1].upper() == "COPY" else 1
+    begin = 4 if tokens and tokens[0].word == "COPY" else 1
     for at in range(begin, len(tokens)):
-        uri = _uri(tokens[at][1])
-        if uri and tokens[at - 1][1].upper() in ("FROM", "JOIN"):
+        uri = _uri(tokens[at].text)
+        if uri and tokens[at - 1].word in ("FROM", "JOIN"):
             found.append(_named(tokens, at, uri))
     return sorted(found, key=lambda place: place.first)
 
 
 def _named(tokens: Sequence[Token], at: int, uri: str) -> _Place:
-    start, text, _ = tokens[at]
     reader = reader_of(uri)
     if not reader:
         raise QueryError(
@@ -116,7 +120,7 @@ def _named(tokens: Sequence[Token], at: int, uri: str) -> _Place:
             "read_csv('...') or read_json('...')."
         )
     alias = "" if _has_alias(tokens, at + 1) else PurePosixPath(uri).stem
-    return _Place(start, start + len(text), RemoteFiles(reader, (uri,)), alias)
+    return _Place(tokens[at].first, tokens[at].last, RemoteFiles(reader, (uri,)), alias)
 
 
 def _called(function: str, arguments: Sequence[str]) -> RemoteFiles:
@@ -148,5 +152,5 @@ def _uri(text: str) -> str:
 def _has_alias(tokens: Sequence[Token], at: int) -> bool:
     if at >= len(tokens):
         return False
-    _, text, type_ = tokens[at]
-    return text.upper() == "AS" or type_ == duckdb.token_type.identifier
+    token = tokens[at]
+    return token.word == "AS" or bool(token.type == duckdb.token_type.identifier)

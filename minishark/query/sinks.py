@@ -61,6 +61,7 @@ class Output:
     folder: str = ""  # for PARTITION, the table's folder, relative to a node's storage folder
     replicas: int = 0  # for PARTITION, the number of nodes that store each
     target: CopyTarget | None = None  # for FILES, where to
+    buckets: int = 0  # for BUCKETS, how many; the last column has each row's number
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,6 +74,8 @@ class Output:
         """The last stage's task description, completed; `schema` has its fragment's columns."""
         if self.kind is OutputKind.RESULT and self.function is None:
             return structs.replace(task, output=self.kind, lossless=self.lossless)
+        if self.kind is OutputKind.BUCKETS:
+            return self._in_buckets(_with_positional_columns(task, schema), len(schema) - 1)
         columns = zip(self.columns, (column.type for column in schema), strict=True)
         # Only tables have a folder of their own; all other output is in the query's folder.
         into = {"folder": self.folder, "prefix": ""} if self.kind is OutputKind.PARTITION else {}
@@ -85,6 +88,16 @@ class Output:
             cuts=self.cuts,
             target=self.target,
             **into,
+        )
+
+    def _in_buckets(self, task: StageTask, last: int) -> StageTask:
+        columns = ", ".join((*(f"c{i}" for i in range(last)), f"c{last} AS bucket"))
+        return structs.replace(
+            task,
+            output=self.kind,
+            sql=f"SELECT {columns} FROM ({task.sql})",
+            types=task.types[:-1],
+            buckets=self.buckets,
         )
 
     def payload(self, payload: TaskPayload, nodes: Sequence[str]) -> TaskPayload:

@@ -34,7 +34,13 @@ from minishark.compiler.rules import enabled
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.rules.source_pushdown import plan_over
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.compiler.sql.tokens import find_calls, split_arguments
+from minishark.compiler.sql.tokens import (
+    Call,
+    Edit,
+    edited,
+    find_calls,
+    split_arguments,
+)
 from minishark.errors import (
     CatalogError,
     DataError,
@@ -85,7 +91,7 @@ _OPTIONS = {
 """Options with which parts of files are read as the whole, besides those of all readers."""
 _COMMON_OPTIONS = frozenset(["union_by_name", "hive_partitioning", "hive_types_autocast"])
 _TEXT = r"'(?:[^']|'')+'"
-_NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"'.encode())
+_NAMED = re.compile(rf'{_TEXT}|"(?:[^"]|"")+"')
 _UNNAMED = re.compile(rf'(?<!\w)("?)({UNNAMED_SOURCE}\d+)\1(?!\w)')
 _MAY_NAME_FILES = re.compile("parquet|csv|tsv|json", re.IGNORECASE)
 
@@ -107,7 +113,7 @@ _FileKey: TypeAlias = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """A query names files in its text from byte `first` to `last`; `alias` qualifies columns."""
+    """A query names files in its text from `first` to `last`; `alias` qualifies columns."""
 
     first: int
     last: int
@@ -443,16 +449,16 @@ class SourceTables:
             QueryError: an argument is no constant.
             DataError: a source can't be read.
         """
-        text, last = "", 0
-        for first, end, function, arguments in find_calls(sql, self.functions):
-            name = self._called(function, arguments, planning)
-            text += f"{sql[last:first]}{quote(name)}"
-            last = end
+        calls = (
+            Edit(call.first, call.last, quote(self._called(call, planning)))
+            for call in find_calls(sql, self.functions)
+        )
         remote = partial(self.remote, settings=planning.settings)
-        return without_remote_files(text + sql[last:], remote)
+        return without_remote_files(edited(sql, calls), remote)
 
-    def _called(self, function: str, arguments: str, planning: PlanningDatabase) -> str:
+    def _called(self, call: Call, planning: PlanningDatabase) -> str:
         """The table of a call; equal calls have the same one."""
+        function, arguments = call.function, call.arguments
         given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
         texts = [(found[1], found[2]) for found in given if found is not None]
         settings = planning.settings
@@ -480,16 +486,15 @@ class SourceTables:
         """
         if not _MAY_NAME_FILES.search(sql):
             return None
-        encoded, text, last, tables = sql.encode(), b"", 0, []
-        for reference in sorted(_references(encoded, planning), key=lambda found: found.first):
+        edits, tables = [], []
+        for reference in sorted(_references(sql, planning), key=lambda found: found.first):
             table = self._file_table(planning.settings, reference.key)
             if table is None:
                 continue
             tables.append(table)
             alias = f" AS {quote(reference.alias)}" if reference.alias else ""
-            text += encoded[last : reference.first] + f" {quote(table.name)}{alias}".encode()
-            last = reference.last
-        return Rewritten((text + encoded[last:]).decode(), tuple(tables)) if tables else None
+            edits.append(Edit(reference.first, reference.last, f" {quote(table.name)}{alias}"))
+        return Rewritten(edited(sql, edits), tuple(tables)) if tables else None
 
     def _file_table(self, settings: _Settings, files: _FileKey) -> SourceTable | None:
         # One table per pattern: when new files match one, those of others stay valid.
@@ -765,9 +770,9 @@ def _table(
     return source.table(pushed, splits, name, options.partitions), len(splits)
 
 
-def _references(sql: bytes, planning: PlanningDatabase) -> Iterator[_Reference]:
+def _references(sql: str, planning: PlanningDatabase) -> Iterator[_Reference]:
     try:
-        tree = json.loads(planning.syntax(sql.decode()))
+        tree = planning.syntax(sql)
     except (QueryError, json.JSONDecodeError):
         return
     expressions = _common_table_expressions(tree)
@@ -807,12 +812,12 @@ def _common_table_expressions(tree: Any) -> set[str]:
     }
 
 
-def _named_file(node: dict[str, Any], sql: bytes, first: int) -> _Reference | None:
+def _named_file(node: dict[str, Any], sql: str, first: int) -> _Reference | None:
     """Files that stand in place of a table; DuckDB qualifies their columns by the name."""
     found = _NAMED.match(sql, first)
     if found is None:
         return None
-    literal = found[0].decode()
+    literal = found[0]
     pattern = literal[1:-1].replace(literal[0] * 2, literal[0])
     reader = reader_of(pattern)
     if reader not in _OPTIONS or "://" in pattern:
@@ -821,7 +826,7 @@ def _named_file(node: dict[str, Any], sql: bytes, first: int) -> _Reference | No
     return _Reference(first, found.end(), (reader, (pattern,), ()), alias)
 
 
-def _called_reader(node: dict[str, Any], sql: bytes, first: int) -> _Reference | None:
+def _called_reader(node: dict[str, Any], sql: str, first: int) -> _Reference | None:
     """A call of a reader with constants, all of which can be told to tasks; None for any other."""
     function = node["function"]["function_name"].lower()
     reader = _READERS.get(function, "")
@@ -843,16 +848,19 @@ def _called_reader(node: dict[str, Any], sql: bytes, first: int) -> _Reference |
         if name.lower() not in allowed:
             return None
         options[name.lower()] = _source_text(expression, sql)
-    rest = sql[first:].decode()
-    calls = find_calls(rest, (function,))
-    if not patterns or any("://" in pattern for pattern in patterns) or not calls or calls[0][0]:
+    rest = sql[first:]
+    call = next(find_calls(rest, (function,)), None)
+    if not patterns or any("://" in pattern for pattern in patterns):
         return None
-    last = first + len(rest[: calls[0][1]].encode())
+    if call is None or call.first:
+        return None
     options = {
         name: text.lower() if name in _COMMON_OPTIONS else text for name, text in options.items()
     }
     alias = "" if node.get("alias") else node["function"]["function_name"]
-    return _Reference(first, last, (reader, tuple(patterns), tuple(options.items())), alias)
+    return _Reference(
+        first, first + call.last, (reader, tuple(patterns), tuple(options.items())), alias
+    )
 
 
 def _texts(expression: dict[str, Any]) -> list[str]:
@@ -866,6 +874,6 @@ def _texts(expression: dict[str, Any]) -> list[str]:
     return []
 
 
-def _source_text(expression: dict[str, Any], sql: bytes) -> str:
+def _source_text(expression: dict[str, Any], sql: str) -> str:
     first = expression["query_location"]
-    return sql[first : first + expression["query_location_length"]].decode()
+    return sql[first : first + expression["query_location_length"]]

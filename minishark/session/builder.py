@@ -5,28 +5,16 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from minishark.dataframe.names import CamelCase, nearest
 from minishark.errors import OptionError
+from minishark.session.sparks_settings import is_ignored
 
 if TYPE_CHECKING:
     from minishark.session.session import Session
-
-
-def is_ignored(name: str) -> bool:
-    """Whether a setting is Spark's; warns the caller's caller of it."""
-    if not name.startswith("spark."):
-        return False
-    warnings.warn(
-        f"minishark ignores the setting {name}: arguments of minishark.connect() are its "
-        "settings, and it chooses memory and partitions itself.",
-        stacklevel=3,
-    )
-    return True
 
 
 class SessionBuilder(CamelCase):

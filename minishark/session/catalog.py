@@ -17,8 +17,8 @@ from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
-from minishark.session.builder import is_ignored
 from minishark.session.runtime import Runtime
+from minishark.session.sparks_settings import is_ignored
 from minishark.tables.replication import replicas
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ and the environment that travels to executors with each stage.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from minishark.compiler.sql.statements import session_setting
+from minishark.compiler.sql.statements import CreateEnum, SetVariable, session_setting
+from minishark.compiler.sql.tokens import mentioned
 from minishark.dataframe import DataFrame
 from minishark.dataframe.names import ident
 from minishark.errors import (
@@ -21,7 +22,6 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
-from minishark.expressions import quote
 from minishark.session.engine import Engine
 from minishark.session.memory_transactions import (
     NOT_IN_TRANSACTION,
@@ -33,10 +33,6 @@ from minishark.session.named_tables import NamedTables
 from minishark.session.scope import Scope
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
-
-_VALUE = re.compile(r"=|\bAS\s+ENUM\b", re.IGNORECASE)
-"""What comes before the value in SET VARIABLE and CREATE TYPE AS ENUM."""
-_DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +46,14 @@ class Definitions:
     # What the session's own definitions need, by their names in lower case.
     _held: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
-    def define(self, sql: str, *, own: bool = False, view: str = "") -> None:
+    def define(self, sql: str, *, own: bool = False, view: str = "", drops: bool = False) -> None:
         """Run a definition (of a view, macro, type ...), for all later statements.
 
         Args:
             sql: the statement.
             own: whether it counts for statements of this session only.
             view: the view that it creates, replaces or drops.
+            drops: whether it drops something.
         """
         open_, scope = in_memory(self.scope), self.scope
         if open_ is not None and (not view or scope.scratch.is_elsewhere):
@@ -64,7 +61,7 @@ class Definitions:
         with self.engine.up_to_date(scope):
             if open_ is not None:
                 with self.engine.writing:
-                    self._define_in(open_, sql, own=own, view=view)
+                    self._define_in(open_, sql, own=own, view=view, drops=drops)
                 return
             if scope.scratch.is_elsewhere:
                 self.named.run_in_scratch(sql)
@@ -80,11 +77,11 @@ class Definitions:
                 self._keep(sql, own=own, view=view)
                 return
             self.views.pop(view.lower(), None)
-            self._publish(sql, own=own, view=view)
+            self._publish(sql, own=own, view=view, drops=drops)
 
-    def _publish(self, sql: str, *, own: bool, view: str) -> None:
+    def _publish(self, sql: str, *, own: bool, view: str, drops: bool) -> None:
         """Let the scratch database and executors know what the planning database accepts."""
-        self.scope.scratch.define(sql, own=own, view=view)
+        self.scope.scratch.define(sql, own=own, view=view, drops=drops)
         (self.scope.define if own else self.engine.add_definition)(sql)
         self._keep(sql, own=own, view=view)
 
@@ -95,17 +92,17 @@ class Definitions:
         else:
             self.engine.sources.keep(view or sql, sql)
 
-    def _define_in(self, open_: MemoryTransaction, sql: str, *, own: bool, view: str) -> None:
+    def _define_in(
+        self, open_: MemoryTransaction, sql: str, *, own: bool, view: str, drops: bool
+    ) -> None:
         """Run the definition of a view in a transaction."""
         scope, held, known = self.scope, self.engine.sources.handles(sql), dict(self.views)
         scope.planning.define_uncommitted(sql, own=own)
-        database = "temp" if own else "memory"
-        dropped = f"DROP VIEW IF EXISTS {database}.main.{quote(view)}"
-        scope.scratch.define_uncommitted(dropped if _DROP.match(sql) else sql)
+        scope.scratch.define_uncommitted(sql, own=own, drops=view if drops else "")
         self.views.pop(view.lower(), None)
 
         def publish(_: object = held) -> None:
-            self._publish(sql, own=own, view=view)
+            self._publish(sql, own=own, view=view, drops=drops)
 
         def undo() -> None:
             self.views.clear()
@@ -133,26 +130,26 @@ class Definitions:
             )
         self.engine.change_setting(sql, self.scope)
 
-    def set_variable(self, sql: str) -> None:
+    def set_variable(self, statement: SetVariable) -> None:
         """Run a SET VARIABLE, whose value may come from a query."""
-        with self.engine.up_to_date(self.scope):
-            self.scope.planning.change_setting(
-                self._evaluated(sql, self.scope.scratch.set_variable)
-            )
+        with self._evaluating(statement.value):
+            known = self.scope.scratch.set_variable(statement)
+            self.scope.planning.change_setting(known)
 
-    def create_enum(self, sql: str) -> None:
-        with self.engine.up_to_date(self.scope):
-            known = self._evaluated(sql, self.scope.scratch.create_enum)
+    def create_enum(self, statement: CreateEnum) -> None:
+        with self._evaluating(statement.query):
+            known = self.scope.scratch.create_enum(statement)
             self.scope.planning.define(known)
             self.engine.add_definition(known)
 
-    def _evaluated(self, sql: str, run: Callable[[str], str]) -> str:
-        """The statement with the value of its query, which may read promised tables."""
-        scope, found = self.scope, _VALUE.search(sql)
-        if found is not None:  # as a SELECT, in which views are seen through
-            named = scope.planning.tables_in(f"SELECT {sql[found.end() :]}")
+    @contextlib.contextmanager
+    def _evaluating(self, value: str) -> Iterator[None]:
+        """While a value is computed, which may read promised tables."""
+        scope = self.scope
+        with self.engine.up_to_date(scope):
+            named = scope.planning.tables_in(f"SELECT {value}")  # in which views are seen through
             self.engine.compute(named, scope)
-        return run(sql)
+            yield
 
     # Views
 
@@ -163,7 +160,7 @@ class Definitions:
         if self.scope.planning.has_view(name):
             if not replace:
                 raise AlreadyExistsError(f"There is a view called {name!r} already.")
-            if re.search(rf"\b{re.escape(name)}\b", frame.sql(), re.IGNORECASE):
+            if mentioned(frame.sql(), (name,)):
                 raise CatalogError(f"The view {name!r} would read itself; use table({name!r}).")
             self.drop_view(name)
         own = self.scope.is_apart
@@ -176,7 +173,7 @@ class Definitions:
         if not self.scope.planning.has_view(name):
             return False
         own = self.scope.planning.has_own(name)
-        self.define(f"DROP VIEW {ident(name)}", own=own, view=name)
+        self.define(f"DROP VIEW {ident(name)}", own=own, view=name, drops=True)
         return True
 
     # Python functions

@@ -20,6 +20,7 @@ What can't be done so is left to the scratch database with all rows of the table
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,11 +28,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import ROW_NUMBER, CatalogView, ColumnStatistics, Table
-from minishark.compiler.sql.statements import Target
+from minishark.catalog import (
+    PARTITION_SHIFT,
+    ROW_NUMBER,
+    CatalogView,
+    ColumnStatistics,
+    Table,
+)
+from minishark.compiler.sql.changes import Changed, Delete, Insert, Merge, Update
+from minishark.compiler.sql.statements import ChangeRows, Target
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.dataframe.literals import literal
-from minishark.errors import PartitionsLostError, QueryError, UnsupportedError
+from minishark.errors import DataError, PartitionsLostError, QueryError, UnsupportedError
 from minishark.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
@@ -41,11 +49,18 @@ from minishark.session.scope import Scope
 from minishark.session.scratch_database import ROWS, MadeRows, NewKeys, Shell
 from minishark.tables.attempts import attempted
 from minishark.tables.changed_statistics import joined_statistics
-from minishark.tables.deltas import NEW_PARTITION_ROWS, without_rows
+from minishark.tables.deltas import (
+    NEW_PARTITION_ROWS,
+    SCATTERED_ROWS,
+    changed_files,
+    without_rows,
+)
+from minishark.tables.patches import ApplyPatch, Patched
 from minishark.tables.store import StoreMany
 from minishark.tables.tables import NUMBERED
 from minishark.tables.warehouse import dml
 
+_NEVER = sys.maxsize
 _NONE = np.empty(0, np.int64)
 _RUNS_MAX = 8  # of a statement whose rows have keys that stored rows have
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
@@ -59,17 +74,18 @@ class MemoryWrites:
     engine: Engine
     scope: Scope
 
-    def run(self, sql: str, target: Target) -> pa.Table | None:
+    def run(self, statement: ChangeRows, target: Target) -> pa.Table | None:
         """Run a statement; its answer, or None if only the scratch database can run it."""
-        engine = self.engine
+        engine, sql = self.engine, statement.sql
 
         def change(table: Table) -> pa.Table | None:
-            match dml.verb_of(sql):
-                case "INSERT":
-                    return self._insert(sql, table)
-                case "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
-                    return self._changed(sql, table)
-            return None
+            match statement.change:
+                case None:
+                    return None
+                case Insert() as insert:
+                    return self._insert(sql, insert, table)
+                case other:
+                    return self._changed(sql, other, table)
 
         def restore(lost: PartitionsLostError) -> None:
             engine.restore(lost, self.scope)
@@ -88,14 +104,12 @@ class MemoryWrites:
 
     # INSERT
 
-    def _insert(self, sql: str, table: Table) -> pa.Table | None:
+    def _insert(self, sql: str, change: Insert, table: Table) -> pa.Table | None:
         engine = self.engine
         insert, given = sql, None
         shell = _shell(table)
-        if not self.scope.planning.reads_nothing(sql, surely=not dml.may_read(sql)):
+        if not self.scope.planning.reads_nothing(sql, surely=not change.may_read):
             try:
-                change = dml.parse_change(sql, returning=True, on_conflict=True)
-                assert isinstance(change, dml.Insert), "it begins like an INSERT"
                 if not change.query:  # DEFAULT VALUES
                     return None
                 if not (change.otherwise or change.clauses):
@@ -117,7 +131,7 @@ class MemoryWrites:
         )
 
     def _selected(
-        self, sql: str, change: dml.Insert, table: Table, shell: Shell
+        self, sql: str, change: Insert, table: Table, shell: Shell
     ) -> pa.Table | Table | None:
         """The rows of an INSERT in the types of its table, as another one if they are many.
 
@@ -136,9 +150,7 @@ class MemoryWrites:
         sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
         return engine.run(typed, sink, self.scope, told=sql)[0]
 
-    def _joined(
-        self, table: Table, shell: Shell, added: Table, change: dml.Insert
-    ) -> pa.Table | None:
+    def _joined(self, table: Table, shell: Shell, added: Table, change: Insert) -> pa.Table | None:
         """Publish a table with the rows of another one; None if they break a constraint.
 
         What DuckDB raises for some of the rows that break one comes first.
@@ -155,15 +167,25 @@ class MemoryWrites:
                     self.scope.scratch.insert(insert, shell, wrong, stored)
                 engine.tables.retire(files)
                 return None
-            new = engine.tables.deltas.with_partitions(table, added)
         except BaseException:
             engine.tables.retire(files)
             raise
-        kept = {part.file for part in new.partitions}
-        engine.tables.retire({file: nodes for file, nodes in files.items() if file not in kept})
-        known = joined_statistics(table.statistics, table.schema, added.statistics)
-        self._next(table, replace(new, statistics=known), None)
+        self._next(table, self._with_table(table, added), None)
         return counted(added.rows)
+
+    def _with_table(self, table: Table, added: Table) -> Table:
+        """The next version of a table, with the rows of another one that tasks have stored."""
+        tables = self.engine.tables
+        files = {part.file: part.locations for part in added.partitions}
+        try:
+            new = tables.deltas.with_partitions(table, added)
+        except BaseException:
+            tables.retire(files)
+            raise
+        kept = {part.file for part in new.partitions}
+        tables.retire({file: nodes for file, nodes in files.items() if file not in kept})
+        known = joined_statistics(table.statistics, table.schema, added.statistics)
+        return replace(new, statistics=known)
 
     def _wrong_rows(self, table: Table, shell: Shell, added: Table) -> pa.Table | None:
         """Some rows that break a constraint, of those that tasks have stored to be added."""
@@ -253,61 +275,151 @@ class MemoryWrites:
         some = f"SELECT t.{quote(columns[0].name)} FROM {quote(table.name)} AS t {wanted} LIMIT 1"
         if not self.engine.run(some, CollectRows(), self.scope, told=told)[0].num_rows:
             return values.slice(0, 0)
-        numbered = self.engine.tables.numbered(table)
-        view = CatalogView(self.scope.catalog, [numbered])
-        whole = f"SELECT t.* FROM {quote(numbered.name)} AS t {wanted}"
-        return self.engine.run(
-            whole, CollectRows(lossless=True), self.scope, catalog=view, told=told
-        )[0]
+        view, numbered = self._numbered(table, is_alone=True)  # or beside a few keys
+        whole = f"SELECT t.* FROM {numbered} AS t {wanted}"
+        sink = CollectRows(lossless=True)
+        return self.engine.run(whole, sink, self.scope, catalog=view, told=told)[0]
 
     # DELETE, UPDATE, MERGE
 
-    def _changed(self, sql: str, table: Table) -> pa.Table | None:
-        try:
-            change = dml.parse_change(sql, returning=True)
-        except UnsupportedError:
-            return None
+    def _changed(self, sql: str, change: Changed, table: Table) -> pa.Table | None:
         if dml.mentions(sql, table.name) > 1 or self.scope.planning.names_definition(sql):
             return None  # it may read the table besides, of which not all rows would be there
-        if isinstance(change, dml.Delete) and not change.returning:
-            return self._deleted(sql, change, table)
-        if isinstance(change, dml.Merge) and change.changes_alone:
-            return None  # any row may change
+        if isinstance(change, Delete) and not (
+            change.returning or change.condition or change.using
+        ):
+            self._next(table, self.engine.tables.deltas.emptied(table), None)
+            return counted(table.rows)
+        if isinstance(change, Merge) and (change.changes_alone or change.returning):
+            return None  # any row may change, or DuckDB says what RETURNING has
         if self.scope.planning.varies(dml.search_of(change)):
             return None  # another search would find other rows
-        found = self._found(sql, change, table, "*")
-        if found is None:
-            return None
-        is_alone, shell = not dml.reads_others(change), _shell(table)
+        try:
+            patch = self._patch(sql, change, table)
+            if isinstance(patch, Patched):
+                return self._in_tasks(sql, change, table, patch)
+            if isinstance(change, Delete) and not change.returning:
+                numbers = patch.column(0).to_numpy()
+                self._publish(table, numbers, None)
+                return counted(len(numbers))
+            found = self._found(sql, change, table, patch)
+        except (UnsupportedError, QueryError):
+            return None  # DuckDB says what is wrong, or knows what minishark does not
 
         def run(rows: pa.Table | None) -> MadeRows:
             assert rows is not None, "there are some, or none, but that is known"
-            return self.scope.scratch.change_some(sql, shell, rows, is_alone=is_alone)
+            return self._in_shell(sql, change, table, rows)
 
         return self._published(table, run, found)
 
-    def _deleted(self, sql: str, change: dml.Delete, table: Table) -> pa.Table | None:
-        if not change.condition and not change.using:
-            self._next(table, self.engine.tables.deltas.emptied(table), None)
-            return counted(table.rows)
-        found = self._found(sql, change, table, quote(ROW_NUMBER))
-        if found is None:
-            return None
-        self._publish(table, found.column(0).to_numpy(), None)
-        return counted(found.num_rows)
+    def _in_shell(self, sql: str, change: Changed, table: Table, rows: pa.Table) -> MadeRows:
+        is_alone = not dml.reads_others(change)
+        return self.scope.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
 
-    def _found(self, sql: str, change: dml.Change, table: Table, columns: str) -> pa.Table | None:
-        """The rows that a statement may change, with their numbers; None if it does not plan."""
-        engine = self.engine
-        numbered = engine.tables.numbered(table)
-        view = CatalogView(self.scope.catalog, [numbered])
-        search = dml.concerned(change, quote(numbered.name), columns)
+    def _patch(self, sql: str, change: Changed, table: Table) -> pa.Table | Patched:
+        """What a statement does to rows by their numbers, or what tasks have made of the table.
+
+        If only DuckDB can tell what it does, the numbers of rows that it may concern.
+        """
+        engine, bucket = self.engine, f"{ROW_NUMBER} >> {PARTITION_SHIFT}"
+        view, numbered = self._numbered(table, is_alone=not dml.reads_others(change))
+        columns: tuple[int, ...] = ()
+        if self._is_patch(change, table):
+            change, target = self._with_names(change), dml.Target(table.name, table.schema)
+            many = max(engine.tables.sizes.patched, table.rows // SCATTERED_ROWS)
+            columns = () if isinstance(change, Delete) else dml.set_columns(change, target)
+            query = dml.patch(change, target, numbered, bucket)
+        else:
+            many = _NEVER
+            number = f"{quote(change.alias)}.{ROW_NUMBER}"
+            query = dml.concerned(change, numbered, f"{number}, 0, {bucket}")
+        sink = ApplyPatch(tables=engine.tables, table=table, columns=columns, many=many)
         try:
-            return engine.run(
-                search, CollectRows(lossless=True), self.scope, catalog=view, told=sql
-            )[0]
-        except (UnsupportedError, QueryError):
-            return None
+            return engine.run(query, sink, self.scope, catalog=view, told=sql)[0]
+        except DataError as error:
+            if isinstance(change, Merge):  # several rows of its source may change one
+                raise QueryError(str(error)) from error
+            raise
+
+    def _with_names(self, change: Changed) -> Changed:
+        """A statement that knows the columns of its source."""
+        if not isinstance(change, Merge):
+            return change
+        source = self.scope.planning.bind(f"{change.ctes}SELECT * FROM {change.source}").schema
+        return replace(change, source_names=tuple(column.name for column in source))
+
+    def _is_patch(self, change: Changed, table: Table) -> bool:
+        """Whether a patch says all that a statement does.
+
+        The rows that it makes can't break a constraint, stay in their partitions, and are not
+        asked for.
+        """
+        if isinstance(change, Delete):
+            return not change.returning
+        said = self.scope.scratch.constraints(_shell(table))
+        if isinstance(change, Update):
+            if change.returning:
+                return False
+        elif change.adds and (said.checks or said.keys or said.defaults):
+            return False
+        target = dml.Target(table.name, table.schema)
+        named = self._with_names(change)
+        assert not isinstance(named, Delete), "it is the same statement"
+        columns = dml.set_columns(named, target)
+        kept = [name for names in (*said.keys, table.partition_by) for name in names]
+        kept += [word for check in said.checks for word in dml.words(check)]
+        names = {table.schema[i].name.lower() for i in columns}
+        return names.isdisjoint(name.lower() for name in kept)
+
+    def _numbered(self, table: Table, *, is_alone: bool) -> tuple[CatalogView, str]:
+        """A catalog that also has a table's rows with their numbers, and under what name."""
+        numbered = self.engine.tables.numbered(table, is_alone=is_alone)
+        return CatalogView(self.scope.catalog, [numbered]), quote(numbered.name)
+
+    def _found(self, sql: str, change: Changed, table: Table, patch: pa.Table) -> pa.Table:
+        """The rows that a statement may change, with their numbers."""
+        # A MERGE adds rows for those of its source that have no partner, changed or not.
+        if not self.engine.on_hosts and not isinstance(change, Merge):
+            return self.engine.tables.rows_at(table, np.sort(patch.column(0).to_numpy()))
+        view, numbered = self._numbered(table, is_alone=not dml.reads_others(change))
+        search = dml.concerned(change, numbered, "*")
+        sink = CollectRows(lossless=True)
+        return self.engine.run(search, sink, self.scope, catalog=view, told=sql)[0]
+
+    def _in_tasks(self, sql: str, change: Changed, table: Table, patched: Patched) -> pa.Table:
+        """Publish what tasks have made of a table, with the rows that a MERGE adds."""
+        engine, new, count = self.engine, patched.table, patched.rows
+        made = changed_files(new, table)
+        try:
+            # DuckDB says whether the statement is right, on a table without rows.
+            self._in_shell(sql, change, table, engine.tables.rows_at(table, _NONE))
+            if isinstance(change, Merge) and change.adds:
+                new, added = self._with_added(sql, change, table, new)
+                made, count = changed_files(new, table), count + added
+            self._next(table, new, None)
+        except BaseException:
+            engine.tables.retire(made)
+            raise
+        return counted(count)
+
+    def _with_added(self, sql: str, change: Merge, table: Table, new: Table) -> tuple[Table, int]:
+        """A version of a table with the rows that a MERGE adds, and how many these are."""
+        engine = self.engine
+        view, numbered = self._numbered(table, is_alone=False)
+        target = dml.Target(table.name, table.schema)
+        named = self._with_names(change)
+        assert isinstance(named, Merge), "it is the same statement"
+        query = dml.merged_inserts(named, target, numbered)
+        assert query is not None, "it adds rows"
+        sink = StoreMany(tables=engine.tables, table=table, many=NEW_PARTITION_ROWS)
+        found, _ = engine.run(query, sink, self.scope, catalog=view, told=sql)
+        if isinstance(found, Table):
+            return self._with_table(new, found), found.rows
+        if not found.num_rows:
+            return new, 0
+        insert = f"INSERT INTO {quote(table.name)} FROM {quote(ROWS)}"
+        rows = _added(self.scope.scratch.insert(insert, _shell(table), found).rows)
+        return with_rows(engine, new, rows), found.num_rows
 
     # Versions
 
@@ -320,8 +432,7 @@ class MemoryWrites:
         if len(deleted):
             new = without_rows(table, deleted)
         if added is not None and added.num_rows:
-            last = added.num_columns - 1
-            rows = AddedRows(added.remove_column(last), added.column(last).combine_chunks())
+            rows = _added(added)
             new = with_rows(self.engine, new, rows)
         if new is not table:
             # Another transaction may add rows with the same keys: both can't be committed.
@@ -371,6 +482,12 @@ def _within(values: pa.Table, known: ColumnStatistics | None) -> pa.Table:
     low, high = int(known.minimum), int(known.maximum)
     within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
     return values.filter(pa.array(within, pa.bool_()))
+
+
+def _added(rows: pa.Table) -> AddedRows:
+    """Rows whose last column has the numbers of their partitions."""
+    last = rows.num_columns - 1
+    return AddedRows(rows.remove_column(last), rows.column(last).combine_chunks())
 
 
 def _once(tables: Sequence[pa.Table]) -> pa.Table:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from minishark.catalog import Table
 from minishark.compiler.hints import UNNAMED_SOURCE
-from minishark.compiler.sql.statements import Target
+from minishark.compiler.sql.changes import parse_change
+from minishark.compiler.sql.statements import ChangeRows, CreateTable, Target, Write
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
@@ -182,15 +183,17 @@ class NamedTables:
                 raise self.scope.catalog.unknown(name)
 
     def insert(self, name: str, query: str) -> None:
-        self.write(f"INSERT INTO {ident(name)} {query}", Target(name, is_main=True))
+        sql = f"INSERT INTO {ident(name)} {query}"
+        self.write(ChangeRows(sql, Target(name, is_main=True), parse_change(sql)))
 
     def is_named(self, target: Target) -> bool:
         """Whether a statement that writes there changes one of these tables."""
         return target.is_main and (len(target.path) > 1 or not self.scope.scratch.is_elsewhere)
 
-    def write(self, sql: str, target: Target | None) -> pa.Table:
+    def write(self, statement: Write) -> pa.Table:
         # The cluster loads the changes before the next query.
         engine, scope = self.engine, self.scope
+        sql, target = statement.sql, statement.target
         engine.check_open(scope)
         if target is not None and not self.is_named(target):
             return self.run_in_scratch(sql)
@@ -199,24 +202,27 @@ class NamedTables:
         # Names may mean others than on the cluster.
         is_here = scope.scratch.is_elsewhere or scope.scratch.names_temporary(sql)
         with engine.writing:
-            if target is not None and not is_here:
-                answer = MemoryWrites(engine, scope).run(sql, target)
+            if isinstance(statement, ChangeRows) and target is not None and not is_here:
+                answer = MemoryWrites(engine, scope).run(statement, target)
                 if answer is not None:
                     return answer
             open_ = in_memory(scope)
             if open_ is not None:
                 if target is None or is_here:
                     raise UnsupportedError(NOT_IN_TRANSACTION)
-                return self._write_in(open_, sql, target)
+                return self._write_in(open_, statement, target)
             engine.compute(scope.planning.tables_in(sql), scope)
             return scope.scratch.write(sql, target)
 
-    def _write_in(self, open_: MemoryTransaction, sql: str, target: Target) -> pa.Table:
+    def _write_in(self, open_: MemoryTransaction, statement: Write, target: Target) -> pa.Table:
         """Run a statement in the scratch database, for a transaction."""
-        engine, scope = self.engine, self.scope
+        engine, scope, sql = self.engine, self.scope, statement.sql
         with engine.up_to_date(scope):
             engine.compute(scope.planning.tables_in(sql), scope)
             written = scope.scratch.write_uncommitted(sql, target)
+            exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
+            if exists_ok and target.name in scope.catalog:
+                return written.answer
             if any(each.definition is None for each in written.changed):
                 raise UnsupportedError(NOT_IN_TRANSACTION)
             for name in written.gone:
@@ -226,10 +232,13 @@ class NamedTables:
                     open_.put(engine.built(each, folder))
         return written.answer
 
-    def run_in_scratch(self, sql: str) -> pa.Table:
-        """Run a statement about what only the scratch database has: schemas, sequences, ..."""
+    def run_in_scratch(self, sql: str, *, comments: bool = False) -> pa.Table:
+        """Run a statement about what only the scratch database has: schemas, sequences, ...
+
+        One that `comments` may be about a table of the cluster, too.
+        """
         engine, scope = self.engine, self.scope
         self._refuse_in_transaction()
         with engine.up_to_date(scope):
             engine.compute(scope.planning.tables_in(sql), scope)
-            return scope.scratch.run(sql)
+            return scope.scratch.run(sql, comments=comments)

@@ -34,7 +34,8 @@ class Scope:
 
     Attributes:
         is_apart: whether other sessions lack its temporary tables and its DataFrames' views. Those
-            of the session that `connect` gives are everybody's, and the tables are distributed.
+            of the session that `connect` gives are everybody's, and the tables are distributed; it
+            may also change settings of all.
         planning: binds its statements; has its settings and temporary views.
         scratch: runs what the cluster can't; has its settings, temporary tables, current schema.
         definitions: of temporary views and macros, for executors.

@@ -11,11 +11,10 @@ schema of its own. They share the tables that have changed: writes are made one 
 from __future__ import annotations
 
 import contextlib
-import re
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import duckdb
@@ -25,8 +24,8 @@ from minishark.catalog import Catalog, Table
 from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
-from minishark.compiler.sql.statements import Target
-from minishark.compiler.sql.tokens import sql_tokens
+from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target
+from minishark.compiler.sql.tokens import Cursor, Edit, edited, mentioned, names_in, sql_tokens
 from minishark.dataframe.lazy_query import DUCKDB_TYPE, WIDE_INTEGERS
 from minishark.errors import (
     AlreadyExistsError,
@@ -61,24 +60,14 @@ ROWS = " minishark rows"  # the names of registered rows; no table of a user has
 _STORED = " minishark stored"
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
-_QUALIFIER = ("memory", ".", "main", ".")
-_QUALIFIED = re.compile(r'\bmemory"?\s*\.\s*"?main\b', re.IGNORECASE)
+_QUALIFIER = ("memory", "main")
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
+_ROW_NUMBER = ("rowid",)
+_SETS = ("SET", "RESET", "PRAGMA")
 _SHARED = "schema_name = 'main' AND database_name = 'memory'"
 _TEMPORARY = "SELECT lower(table_name) FROM duckdb_tables() WHERE database_name = 'temp'"
-_ROW_NUMBERS = re.compile(r"\browid\b", re.IGNORECASE)
-_ENUM = re.compile(
-    r'(.*?\bTYPE\s+)((?:"(?:[^"]|"")+"|\w+))\s+AS\s+ENUM\b', re.IGNORECASE | re.DOTALL
-)
-_DROP = re.compile(r"\s*DROP\b", re.IGNORECASE)
-_CREATE = re.compile(r'\ACREATE TABLE (?:"(?:[^"]|"")+"|\w+)(?=\()')
-_CREATE_MISSING = re.compile(r"\s*CREATE\s+TABLE\s+IF\s+NOT\s+EXISTS\b", re.IGNORECASE)
-_COMMENT = re.compile(r"\s*COMMENT\b", re.IGNORECASE)
 # What must see other tables, or what Arrow does not have.
-_SEES_MORE = re.compile(r"\b(?:REFERENCES|GENERATED|COLLATE)\b", re.IGNORECASE)
-_DESCRIBES = re.compile(r"\b(?:DESCRIBE|DESC)\b", re.IGNORECASE)
-_REFERENCES = re.compile(r"\bREFERENCES\b", re.IGNORECASE)
-_VARIABLE = re.compile(r'\s*SET\s+VARIABLE\s+("(?:[^"]|"")+"|\w+)', re.IGNORECASE)
+_SEES_MORE = ("references", "generated", "collate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +142,14 @@ class SharedScratch:
         self._use = ConnectionUse(self._con)
         self.sources = sources
         self.changed: dict[str, int] = {}  # not loaded yet: the last change of each
-        self.numbers = count()
+        self.numbers = itertools.count()
         self.definitions: list[str] = []  # not made yet
         self.views: dict[str, str] = {}  # the last definition of each, by name in lower case
         self.own: dict[str, None] = {}  # tables that only this database can hold
         self.gone: set[str] = set()  # tables that were renamed
         self.numbered: set[str] = set()  # tables whose row ids statements know
         self.has_own = False  # whether it may have tables or definitions of its own
+        self.has_definitions = False  # whether there may be views or macros
         # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one
         # of two such transactions.
         self.lock = threading.RLock()
@@ -208,7 +198,7 @@ class ScratchDatabase:
         self.temporary: frozenset[str] = frozenset()  # the tables that others lack
         self._lock = ConnectionUse(self._con)
         # What a transaction has defined, in which statements leave nothing here.
-        self._uncommitted: list[str] | None = None
+        self._uncommitted: list[tuple[str, bool]] | None = None  # whether each drops something
         self._is_undone = False  # whether what runs now is rolled back
 
     @property
@@ -223,7 +213,15 @@ class ScratchDatabase:
     def interrupt(self) -> None:
         self._con.interrupt()
 
-    def define(self, sql: str, *, alone: bool = False, own: bool = False, view: str = "") -> None:
+    def define(
+        self,
+        sql: str,
+        *,
+        alone: bool = False,
+        own: bool = False,
+        view: str = "",
+        drops: bool = False,
+    ) -> None:
         """Register a view, macro, type or setting; created when a statement runs here.
 
         Args:
@@ -231,8 +229,10 @@ class ScratchDatabase:
             alone: whether only this database accepts it, and says so now.
             own: whether it concerns this connection only.
             view: the view that it creates, replaces or drops.
+            drops: whether it drops something.
         """
         with self._lock, self._shared.lock:
+            self._shared.has_definitions |= Cursor(sql).next not in _SETS
             if alone:
                 self._run(sql)
                 self._shared.has_own = True
@@ -243,7 +243,7 @@ class ScratchDatabase:
                 views = self._views if own else self._shared.views
                 waiting[:] = [each for each in waiting if each != views.get(view.lower())]
                 views[view.lower()] = sql
-            if view and _DROP.match(sql):
+            if view and drops:
                 self._defined(sql)  # now, or it would drop one that is created later
             else:
                 waiting.append(sql)
@@ -263,17 +263,20 @@ class ScratchDatabase:
     @property
     def uncommitted(self) -> tuple[str, ...]:
         """What the transaction has defined."""
-        return tuple(self._uncommitted or ())
+        return tuple(sql for sql, _ in self._uncommitted or ())
 
     def defined_by(self, view: str) -> str | None:
         """The last definition of a view of all sessions."""
         return self._shared.views.get(view.lower())
 
-    def define_uncommitted(self, sql: str) -> None:
-        """Let later statements of the transaction see a view."""
+    def define_uncommitted(self, sql: str, *, own: bool, drops: str) -> None:
+        """Let later statements of the transaction see a view; not one, if it `drops` that."""
         with self._lock:
             assert self._uncommitted is not None, "there is a transaction"
-            self._uncommitted.append(sql)
+            if drops:  # the real one, as tables of the cluster are registered as temporary views
+                database = "temp" if own else "memory"
+                sql = f"DROP VIEW IF EXISTS {database}.main.{quote(drops)}"
+            self._uncommitted.append((sql, drops != ""))
 
     @contextlib.contextmanager
     def _undone(self) -> Iterator[None]:
@@ -282,9 +285,8 @@ class ScratchDatabase:
             yield
             return
         try:
-            # Tables are registered as temporary views: what is dropped is no such one.
-            defined = [sql if _DROP.match(sql) else self._found(sql) for sql in self.uncommitted]
-            with undone(self._con, defined):
+            defined = self._uncommitted or ()
+            with undone(self._con, [sql if drops else self._found(sql) for sql, drops in defined]):
                 self._is_undone = True
                 yield
         except duckdb.Error as error:
@@ -295,13 +297,11 @@ class ScratchDatabase:
     def write_uncommitted(self, sql: str, target: Target) -> Written:
         """Run a statement that changes tables, in a transaction."""
         with self._lock, self._shared.lock, self._shows(sql) as names:
-            is_there = self._take((target.name,)) != []
-            if _REFERENCES.search(sql):
-                self._take(_mentioned(sql, names))
+            self._take((target.name,))
+            if mentioned(sql, ("references",)):
+                self._take(mentioned(sql, names))
             before = self._tables()
             answer = self._answer(sql)
-            if is_there and _CREATE_MISSING.match(sql):
-                return Written(answer, (), ())
             after = self._tables()
             own = target.name.lower()
             changed = [name for name in after if name not in before or name == own]
@@ -311,10 +311,10 @@ class ScratchDatabase:
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
         name = target.name if target is not None else None
-        with self._lock, self._shared.lock, self._shows(sql) as names:
-            taken = self._take((name,) if name is not None else _mentioned(sql, names))
-            if _REFERENCES.search(sql):  # views have no keys; what is referenced stays here
-                taken += self._take(_mentioned(sql, names))
+        with self._lock, self._shared.lock, self._shows(sql, named_only=True) as names:
+            taken = self._take((name,) if name is not None else mentioned(sql, names))
+            if mentioned(sql, ("references",)):  # views have no keys; what is referenced stays here
+                taken += self._take(mentioned(sql, names))
             before = self._tables()
             try:
                 with self._temporary_noted() if self.temporary else contextlib.nullcontext():
@@ -356,7 +356,10 @@ class ScratchDatabase:
             rows: at least all rows that it changes, and their numbers.
             is_alone: whether it reads no other table.
         """
-        with self._lock, contextlib.nullcontext() if is_alone else self._shows(sql):
+        with (
+            self._lock,
+            contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True),
+        ):
             return self._in_shell(sql, shell, None, rows, keeps_same=False)
 
     def _in_shell(
@@ -480,13 +483,15 @@ class ScratchDatabase:
         """Whether statements on a table need no other one, and Arrow can hold its rows."""
         sql, tells_all = description
         shared = self._shared
-        stays = name in shared.own or name in shared.numbered or _SEES_MORE.search(sql)
+        stays = name in shared.own or name in shared.numbered or mentioned(sql, _SEES_MORE)
         return tells_all and not stays
 
-    def run(self, sql: str) -> pa.Table:
+    def run(self, sql: str, *, comments: bool = False) -> pa.Table:
+        """Run a statement; one that `comments` may be about a table of the cluster."""
         with self._lock, self._shared.lock, self._shows(sql) as names:
-            if _COMMENT.match(sql):
-                self._take(_mentioned(sql, names))
+            self._shared.has_definitions = True
+            if comments:
+                self._take(mentioned(sql, names))
             answer = self._answer(sql)
             ((here,),) = self._run("SELECT (current_database(), current_schema())")
             self.is_elsewhere = here != ("memory", "main")
@@ -494,10 +499,7 @@ class ScratchDatabase:
 
     def names_temporary(self, sql: str) -> bool:
         """Whether a statement may read or write temporary tables, which no executor has."""
-        if not self.temporary:
-            return False
-        names = "|".join(re.escape(quote(name)[1:-1]) for name in self.temporary)
-        return re.search(rf"(?<!\w)(?:{names})(?!\w)", sql.lower()) is not None
+        return bool(self.temporary) and mentioned(sql, self.temporary) != []
 
     def run_temporary(self, sql: str) -> pa.Table:
         """Run a statement about temporary tables, which only this connection has."""
@@ -521,23 +523,19 @@ class ScratchDatabase:
         finally:
             self.temporary = frozenset(name for (name,) in self._run(_TEMPORARY))
 
-    def create_enum(self, sql: str) -> str:
-        found = _ENUM.match(sql)
-        if found is None:
-            raise QueryError("Write CREATE TYPE name AS ENUM (query).")
-        with self._lock, self._shows(sql):
-            self._run(sql)
-            ((values,),) = self._run(f"SELECT enum_range(NULL::{found[2]})::VARCHAR[]")
-            return f"{found[1]}{found[2]} AS ENUM ({', '.join(map(quote_text, values))})"
+    def create_enum(self, statement: CreateEnum) -> str:
+        """Run it; the statement with the values that its query has given."""
+        with self._lock, self._shows(statement.sql):
+            self._run(statement.sql)
+            type_ = ".".join(map(quote, statement.path))
+            ((values,),) = self._run(f"SELECT enum_range(NULL::{type_})::VARCHAR[]")
+            return f"{statement.create} AS ENUM ({', '.join(map(quote_text, values))})"
 
-    def set_variable(self, sql: str) -> str:
-        found = _VARIABLE.match(sql)
-        if found is None:
-            raise QueryError("Write SET VARIABLE name = value.")
-        name = found[1]
-        value = f"getvariable({quote_text(name.strip(chr(34)))})"
-        with self._lock, self._shows(sql):
-            self._run(sql)
+    def set_variable(self, statement: SetVariable) -> str:
+        """Run it; the statement with the value that its query has given."""
+        value = f"getvariable({quote_text(statement.name)})"
+        with self._lock, self._shows(statement.sql):
+            self._run(statement.sql)
             ((type_, number),) = self._run(f"SELECT typeof({value}), {value}")
             text = f"CAST({duckdb.ConstantExpression(number)} AS {type_})"
             try:
@@ -548,7 +546,7 @@ class ScratchDatabase:
                 raise UnsupportedError(
                     f"A variable of type {type_} can't be sent to executors; use a table."
                 )
-            return f"SET VARIABLE {name} = {text}"
+            return f"SET VARIABLE {quote(statement.name)} = {text}"
 
     def query(
         self, sql: str, *, lossless: bool = False, stoppable: StoppedBy = stopped_by
@@ -562,10 +560,10 @@ class ScratchDatabase:
         """
         types = contextlib.nullcontext() if lossless else self._types_of_users()
         with self._lock, stoppable(self._con.interrupt), types, self._shows(sql) as names:
-            if _ROW_NUMBERS.search(sql):
-                self._take_numbered(_mentioned(sql, names))
-            if _DESCRIBES.search(sql):  # views have no keys
-                found = (self._stored(name) for name in _mentioned(sql, names))
+            if mentioned(sql, _ROW_NUMBER):
+                self._take_numbered(mentioned(sql, names))
+            if mentioned(sql, ("describe", "desc")):  # views have no keys
+                found = (self._stored(name) for name in mentioned(sql, names))
                 self._take(table.name for table in found if table is not None and table.keys)
             return self._answer(sql)
 
@@ -583,7 +581,7 @@ class ScratchDatabase:
             names = [name for name in seen if not name.startswith(hidden)]
             with self._looked_up_in(search), self._undone():
                 # Not for users; a statement names those that stand for its files.
-                for name in self._visible.difference(names, _mentioned(sql, self._visible)):
+                for name in self._visible.difference(names, mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
                     shown, table = f"temp.{quote(name)}", f"{_CLUSTERS}{quote(name)}"
@@ -647,8 +645,10 @@ class ScratchDatabase:
         rows, found = self._stored_as(name), self._description(name)
         if rows is None or found is None or not self._is_only_rows(name, found):
             return ChangedTable(name, number, rows, None, ())
-        whole = f"CREATE TABLE {_CLUSTERS}{quote(name)}"
-        definition = _CREATE.sub(lambda _: whole, found[0])
+        create = Cursor(found[0])
+        create.skip("CREATE", "TABLE")
+        create.path()
+        definition = f"CREATE TABLE {_CLUSTERS}{quote(name)}{create.rest}"
         return ChangedTable(name, number, rows, definition, self._keys(name))
 
     def loaded(self, table: ChangedTable) -> None:
@@ -676,7 +676,7 @@ class ScratchDatabase:
             "AND lower(table_name) = $1",
             [name],
         ).fetchall()[0]
-        if re.search(r"\sCOLLATE\s", text, re.IGNORECASE):
+        if any(token.word == "COLLATE" for token in sql_tokens(text)):
             return None
         relation = self._con.sql(f"FROM {quote(database)}.main.{quote(name)}")
         if not kept_by_arrow(map(str, relation.types)):
@@ -693,7 +693,7 @@ class ScratchDatabase:
             self._shared.own.pop(name.lower(), None)
             self._shared.numbered.discard(name.lower())
             self._unregister(name)
-            if name.lower() not in self._tables():
+            if not self._shared.has_own or name.lower() not in self._tables():
                 return False
             self._drop(name)
             return True
@@ -713,17 +713,20 @@ class ScratchDatabase:
         return [name for (name,) in rows]
 
     @contextlib.contextmanager
-    def _shows(self, sql: str) -> Iterator[list[str]]:
-        """While a statement runs, the cluster's tables are visible; their names."""
+    def _shows(self, sql: str, *, named_only: bool = False) -> Iterator[list[str]]:
+        """While a statement runs, the cluster's tables are visible; their names.
+
+        With `named_only` those are enough that its text names, unless it may read others by views.
+        """
         with self._reading(sql) as read:
             try:
-                names = self._show(read, self._meant_here(sql))
+                names = self._show(read, self._meant_here(sql), sql if named_only else None)
             except duckdb.InterruptException as error:
                 raise _translated(error) from error
             if self._uncommitted is None:
                 yield names
                 return
-            numbered = _mentioned(sql, names) if _ROW_NUMBERS.search(sql) else []
+            numbered = mentioned(sql, names) if mentioned(sql, _ROW_NUMBER) else []
             with self._copied(numbered), self._undone():
                 yield names
 
@@ -751,13 +754,11 @@ class ScratchDatabase:
             "SELECT lower(table_name) FROM information_schema.tables "
             "WHERE table_catalog = current_database() AND table_schema = current_schema()"
         )
-        text, names = sql.lower(), set()
+        named, names = [name.key for name in names_in(sql_tokens(sql))], set()
         for (name,) in found:
-            word = re.escape(name)
-            whole = rf'\bmain"?\s*\.\s*(?:{word}(?!\w)|"{word}")'
-            if not re.search(rf'(?<![\w."]){word}(?!\w)|(?<!\.)"{word}"', text):
+            if not any(key[0] == name for key in named):
                 continue
-            if re.search(whole, text):
+            if any(("main", name) in itertools.pairwise(key) for key in named):
                 raise UnsupportedError(
                     f"Two tables are called {name} in this statement: USE memory.main, and write "
                     "the schema of the other one."
@@ -765,12 +766,15 @@ class ScratchDatabase:
             names.add(name)
         return frozenset(names)
 
-    def _show(self, read: ReadTable, hidden: frozenset[str]) -> list[str]:
-        """Make the cluster's tables visible, without a copy, and the definitions over them."""
+    def _show(self, read: ReadTable, hidden: frozenset[str], sql: str | None) -> list[str]:
+        """Make the cluster's tables visible, without a copy, and the definitions over them.
+
+        Those at least that `sql` may read, if it is given.
+        """
         self._shared.has_own = True
         names = [*self._cluster().loaded, *self._shared.sources()]
         own = [*self._tables(), *hidden]
-        for name in names:
+        for name in names if sql is None else self._read_by(sql, names):
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
                 with contextlib.suppress(CatalogError):
@@ -783,9 +787,9 @@ class ScratchDatabase:
         for name in stale:
             self._unregister(name)
         self._replay()
-        numbered = [sql for sql in self._shared.definitions if _ROW_NUMBERS.search(sql)]
+        numbered = [sql for sql in self._shared.definitions if mentioned(sql, _ROW_NUMBER)]
         if numbered:
-            self._take_numbered(_mentioned(" ".join(numbered), names))
+            self._take_numbered(mentioned(" ".join(numbered), names))
             self._replay()
         return names
 
@@ -797,6 +801,12 @@ class ScratchDatabase:
         """How a table in the cluster is created; empty if columns tell all."""
         found = self._stored(name)
         return found.definition if found is not None else ""
+
+    def _read_by(self, sql: str, names: list[str]) -> list[str]:
+        """Those of the tables that a statement may read: by name, a view or macro, or as text."""
+        if self._shared.has_definitions or self._uncommitted or "query" in sql.lower():
+            return names
+        return mentioned(sql, names)
 
     def _unregister(self, name: str) -> None:
         self._visible.discard(name)
@@ -832,17 +842,18 @@ class ScratchDatabase:
 
         What is registered is temporary, so `memory.main.t` is to be written as `main.t`.
         """
-        if not _QUALIFIED.search(sql):
+        if len(mentioned(sql, _QUALIFIER)) < len(_QUALIFIER):
             return sql
         visible = {name.lower() for name in self._visible}
-        tokens = [(offset, _unquoted(text)) for offset, text, _ in sql_tokens(sql)]
-        text, last = "", 0
-        for at in range(len(tokens) - len(_QUALIFIER)):
-            *qualifier, (_, name) = tokens[at : at + len(_QUALIFIER) + 1]
-            if tuple(word for _, word in qualifier) == _QUALIFIER and name in visible:
-                text += sql[last : tokens[at][0]]
-                last = tokens[at + 2][0]
-        return text + sql[last:]
+        tokens = sql_tokens(sql)
+        return edited(
+            sql,
+            (
+                Edit(name.first, tokens[name.at + 2].first, "")
+                for name in names_in(tokens)
+                if name.key[:2] == _QUALIFIER and visible.issuperset(name.key[2:3])
+            ),
+        )
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""
@@ -961,17 +972,6 @@ def _translated(error: duckdb.Error) -> Exception:
     if isinstance(error, duckdb.BinderException | duckdb.ParserException) or REMOTE_FILES in text:
         return QueryError(text)
     return failure_class(error)(text)
-
-
-def _unquoted(token: str) -> str:
-    """A token as names are compared."""
-    return token.strip('"').replace('""', '"').lower()
-
-
-def _mentioned(sql: str, tables: Iterable[str]) -> list[str]:
-    """The tables whose names occur in a statement's text."""
-    text = sql.lower()
-    return [name for name in tables if name.lower() in text]
 
 
 def _is_same(column: str) -> str:

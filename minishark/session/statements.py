@@ -34,7 +34,7 @@ _OPTIONS = {
     "memory": "memory_limit",
 }
 
-_DEFINES = (kinds.FrontEndCommand, kinds.CreateEnum)  # but for what `Definitions` refuses
+_DEFINES = (kinds.FrontEndCommand, kinds.CreateEnum)  # besides what `Definitions` refuses
 
 
 @dataclass(slots=True)
@@ -52,20 +52,27 @@ class Statements:
 
     def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any] | None) -> DataFrame:
         with self.runtime.engine.binding(text):
-            text = self.runtime.with_calls(text)
             statements = self.runtime.planning.statements(text)
-        if params is not None:
-            if len(statements) > 1:
-                raise QueryError("Parameters go with one statement; run the others without them.")
-            filled = fill_parameters(statements[0].sql, params)
-            filled = self.runtime.with_calls(filled)
-            statements = self.runtime.planning.statements(filled)
+            if params is not None:
+                statements = [self._filled(statements, params)]
+            statements = [
+                kinds.rewritten(each, self.runtime.with_calls(each.sql)) for each in statements
+            ]
         for statement in statements[:-1]:
             self._statement(statement)
         last = statements[-1]
         if len(statements) > 1 and isinstance(last, kinds.Query):
             last = kinds.Query(last.sql)  # those before it may change how it is parsed
         return self._statement(last)
+
+    @staticmethod
+    def _filled(
+        statements: Sequence[kinds.ParsedStatement], params: Sequence[Any] | Mapping[str, Any]
+    ) -> kinds.ParsedStatement:
+        if len(statements) > 1:
+            raise QueryError("Parameters go with one statement; run the others without them.")
+        (statement,) = statements
+        return kinds.rewritten(statement, fill_parameters(statement.sql, params))
 
     def _statement(self, statement: kinds.ParsedStatement) -> DataFrame:
         runtime = self.runtime
@@ -91,7 +98,8 @@ class Statements:
             case kinds.FrontEndQuery():
                 answer = runtime.query_in_front_end(sql)
             case kinds.FrontEndCommand():
-                answer = runtime.named.run_in_scratch(sql)
+                comments = isinstance(statement, kinds.Comment)
+                answer = runtime.named.run_in_scratch(sql, comments=comments)
             case kinds.Write():
                 answer = self._write(statement)
             case kinds.CopyTo(query=query, destination=destination):
@@ -130,9 +138,10 @@ class Statements:
         """A statement that later ones depend on."""
         sql, runtime = statement.sql, self.runtime
         match statement:
-            case kinds.Definition(name=name, is_temporary=is_temporary, is_view=is_view):
+            case kinds.Definition(name=name, is_temporary=is_temporary, drops=drops):
                 own = is_temporary or (name != "" and runtime.planning.has_own(name))
-                runtime.definitions.define(sql, own=own, view=name if is_view else "")
+                view = name if statement.is_view else ""
+                runtime.definitions.define(sql, own=own, view=view, drops=drops)
             case kinds.Setting(is_reserved=True):
                 known = (option for word, option in _OPTIONS.items() if word in sql.lower())
                 option = next(known, "memory, nodes and more")
@@ -142,9 +151,9 @@ class Statements:
             case kinds.Setting():
                 runtime.definitions.set(sql)
             case kinds.SetVariable():
-                runtime.definitions.set_variable(sql)
+                runtime.definitions.set_variable(statement)
             case kinds.CreateEnum():
-                runtime.definitions.create_enum(sql)
+                runtime.definitions.create_enum(statement)
             case kinds.Prepare(name=name, statement=prepared):
                 self._prepared[name] = prepared
                 self._held[name] = runtime.handles(prepared)
@@ -204,12 +213,14 @@ class Statements:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
         if in_memory(runtime.scope) is not None:
-            is_elsewhere = runtime.scratch.is_elsewhere or statement.is_temporary
+            is_temporary = isinstance(statement, kinds.CreateTable) and statement.is_temporary
+            is_elsewhere = runtime.scratch.is_elsewhere or is_temporary
             if is_elsewhere or runtime.scratch.names_temporary(statement.sql):
                 raise UnsupportedError(NOT_IN_TRANSACTION)
         elif runtime.scope.is_apart:
-            if statement.is_temporary and target is not None:
-                return self._create_temporary(statement, target.name)
+            match statement:
+                case kinds.CreateTable(is_temporary=True) if target is not None:
+                    return self._create_temporary(statement, target.name)
             if self._is_temporary(statement):
                 with runtime.up_to_date():
                     named = runtime.planning.tables_in(statement.sql)
@@ -217,13 +228,14 @@ class Statements:
                     return runtime.scratch.run_temporary(statement.sql)
         if target is not None and runtime.named.is_named(target):
             match statement:
-                case kinds.CreateTableAs(query=query) if self._can_create(target.name, statement):
-                    runtime.named.store_query(target.name, query, Layout(replicas=2), replace=True)
+                case kinds.CreateTableAs() as made if self._can_create(target.name, made):
+                    layout = Layout(replicas=2)
+                    runtime.named.store_query(target.name, made.query, layout, replace=True)
                     return counted(runtime.scope.catalog.get(target.name).rows)
                 case kinds.DropTable(missing_ok=missing_ok):
                     runtime.named.drop(target.name, missing_ok=missing_ok)
                     return counted(0)
-        return runtime.named.write(statement.sql, target)
+        return runtime.named.write(statement)
 
     def _is_temporary(self, statement: kinds.Write) -> bool:
         """Whether a statement changes a temporary table, and so no other one."""
@@ -233,7 +245,7 @@ class Statements:
         *schema, name = [part.lower() for part in target.path]
         return name in self.runtime.scratch.temporary and schema in ([], ["temp"], ["temp", "main"])
 
-    def _create_temporary(self, statement: kinds.Write, name: str) -> pa.Table:
+    def _create_temporary(self, statement: kinds.CreateTable, name: str) -> pa.Table:
         """A temporary table, whose rows are computed on the cluster where they can be."""
         runtime = self.runtime
         with runtime.up_to_date():

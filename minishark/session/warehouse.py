@@ -7,8 +7,7 @@ warehouse's tables in them (`warehouse.names`).
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -17,36 +16,22 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.sql import statements as kinds
+from minishark.compiler.sql.changes import Insert, NewTable
+from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
 from minishark.expressions import quote, quote_text
 from minishark.session.file_writer import counted
 from minishark.session.named_tables import HIDDEN
 from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables
 from minishark.session.warehouse_writes import WarehouseWrites
-from minishark.tables.warehouse import ddl, dml
+from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.catalog import MAIN, NAME, TableName
 from minishark.tables.warehouse.commits import committing
-from minishark.tables.warehouse.names import NAMES, parts, renamed_anywhere
+from minishark.tables.warehouse.names import names_after, parts, renamed_anywhere
 from minishark.tables.warehouse.types import duckdb_schema
 from minishark.tables.warehouse.vacuum import vacuum
 
-_FIRST = re.compile(r"\s*(\w+)")
-_VIEW = re.compile(
-    r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?(?:RECURSIVE\s+)?VIEW\s+"
-    r"(?:IF\s+NOT\s+EXISTS\s+)?",
-    re.IGNORECASE,
-)
-_SCHEMA = re.compile(
-    r"\s*(CREATE|DROP)\s+SCHEMA\s+(IF\s+(?:NOT\s+)?EXISTS\s+)?(.*?)(\s+CASCADE|\s+RESTRICT)?\s*",
-    re.IGNORECASE | re.DOTALL,
-)
-_USE = re.compile(r"\s*USE\s+(.*?)\s*", re.IGNORECASE | re.DOTALL)
-_DESCRIBED = re.compile(
-    r"(\b(?:DESCRIBE|DESC|SHOW|SHOW\s+TABLES\s+FROM)\s+)"
-    rf"(?!(?:TABLES|SCHEMAS|DATABASES|ALL|SELECT|FROM|WITH)\b)({NAMES})",
-    re.IGNORECASE,
-)
-_DESCRIBED_QUERY = re.compile(r"\s*(?:DESCRIBE|DESC)\s+(?=(?:SELECT|FROM|WITH)\b)", re.IGNORECASE)
+_LISTED = ("TABLES", "SCHEMAS", "DATABASES", "ALL")  # what SHOW lists
 
 
 @dataclass(slots=True)
@@ -60,15 +45,11 @@ class Warehouse:
 
     def run(self, statement: kinds.ParsedStatement) -> pa.Table | kinds.ParsedStatement:
         """The answer to a statement about the warehouse, or the statement for all other rooms."""
-        sql = statement.sql
         match statement:
-            case kinds.Query():
-                new = self.tables.renamed(sql)
-                return statement if new == sql else kinds.Query(new)
-            case kinds.Explain():
-                return structs.replace(statement, sql=self.tables.renamed(sql))
+            case kinds.Query() | kinds.Explain():
+                return kinds.rewritten(statement, self.tables.renamed(statement.sql))
             case kinds.FrontEndQuery() | kinds.SetVariable() | kinds.CreateEnum():
-                return structs.replace(statement, sql=renamed_anywhere(sql, self.tables.registered))
+                return self._elsewhere(statement)
             case kinds.CopyTo(query=query):
                 return structs.replace(statement, query=self.tables.renamed(query))
             case kinds.Show():
@@ -86,49 +67,57 @@ class Warehouse:
             case _:
                 return statement
 
+    def _elsewhere(self, statement: kinds.ParsedStatement) -> kinds.ParsedStatement:
+        """A statement for other rooms, with the names by which they know the warehouse's tables."""
+        new = renamed_anywhere(statement.sql, self.tables.registered)
+        return kinds.rewritten(statement, new)
+
+    def _with_query(
+        self, statement: kinds.Definition | kinds.CreateTableAs
+    ) -> kinds.ParsedStatement:
+        """A statement that ends with a query."""
+        begin = statement.sql.removesuffix(statement.query)
+        return kinds.rewritten(statement, begin + self.tables.renamed(statement.query))
+
     def _definition(self, statement: kinds.Definition) -> kinds.ParsedStatement:
-        sql = statement.sql
-        view = _VIEW.match(sql)
-        if view is None:
-            return structs.replace(statement, sql=renamed_anywhere(sql, self.tables.registered))
-        text = dml.Text(sql)
-        while text.offset < view.end():
-            text.at += 1
-        path = text.name()
+        if not statement.query:
+            return self._elsewhere(statement)
+        path = statement.path
         if len(path) > 1 and self.tables.resolved(path) is not None:
             raise UnsupportedError(
                 f"The warehouse has no views: create {path[-1]!r} in the session, without "
                 f"{'.'.join(path[:-1])}."
             )
-        text.until("AS")
-        text.skip("AS")
-        new = sql[: text.offset] + self.tables.renamed(sql[text.offset :])
-        return structs.replace(statement, sql=new)
+        return self._with_query(statement)
 
     def _command(self, statement: kinds.FrontEndCommand) -> pa.Table | kinds.ParsedStatement:
-        sql = statement.sql
-        if (found := _SCHEMA.fullmatch(sql)) is not None:
-            path = parts(found[3])
-            if path and path[0].lower() not in NOT_OURS and len(path) <= 2:
-                self.writes.refuse_in_transaction("a schema")
-                if len(path) == 2 and path[0].lower() != NAME:
-                    return statement
-                if found[1].upper() == "CREATE":
-                    self.tables.catalog.create_schema(path[-1], exists_ok=bool(found[2]))
-                else:
-                    cascade = (found[4] or "").strip().upper() == "CASCADE"
-                    self._drop_schema(path[-1], missing_ok=bool(found[2]), cascade=cascade)
-                return counted(0)
-        elif (found := _USE.fullmatch(sql)) is not None:
-            return self._use(statement, parts(found[1]))
-        elif _FIRST.match(sql)[1].upper() == "COMMENT":  # type: ignore[index]
-            path_ = ddl.comment_target(sql)
-            name = self.tables.found(path_) if path_ else None
-            if name is not None:
-                with self.writes.changed(name) as transaction:
-                    ddl.comment(transaction, sql)
-                return counted(0)
+        match statement:
+            case kinds.CreateSchema(path=path) | kinds.DropSchema(path=path):
+                if self._is_schema(path):
+                    self.writes.refuse_in_transaction("a schema")
+                    self._change_schema(statement, path[-1])
+                    return counted(0)
+            case kinds.Use(path=path):
+                return self._use(statement, path)
+            case kinds.Comment(table=table):
+                name = self.tables.found(table) if table else None
+                if name is not None:
+                    with self.writes.changed(name) as transaction:
+                        ddl.comment(transaction, statement)
+                    return counted(0)
         return statement
+
+    def _is_schema(self, path: tuple[str, ...]) -> bool:
+        """Whether a schema of that name is, or would be, the warehouse's."""
+        is_ours = path[:1] != () and path[0].lower() not in NOT_OURS
+        return is_ours and (len(path) == 1 or (len(path) == 2 and path[0].lower() == NAME))
+
+    def _change_schema(self, statement: kinds.CreateSchema | kinds.DropSchema, schema: str) -> None:
+        match statement:
+            case kinds.CreateSchema(exists_ok=exists_ok):
+                self.tables.catalog.create_schema(schema, exists_ok=exists_ok)
+            case kinds.DropSchema(missing_ok=missing_ok, cascade=cascade):
+                self._drop_schema(schema, missing_ok=missing_ok, cascade=cascade)
 
     def _use(
         self, statement: kinds.FrontEndCommand, path: tuple[str, ...]
@@ -161,36 +150,32 @@ class Warehouse:
     # Statements that write
 
     def _write(self, statement: kinds.Write) -> pa.Table | kinds.ParsedStatement:
-        sql = statement.sql
-        first = _FIRST.match(sql)
-        verb = first[1].upper() if first else ""
-        if verb == "WITH":
-            name = self.tables.found(dml.parse_change(sql).target)
-            if name is not None:
-                return self.writes.write_to(statement, "WITH", name)
-        elif statement.target is not None:
-            path = statement.target.path
-            if verb == "CREATE":
+        path = statement.target.path if statement.target is not None else ()
+        match statement:
+            case kinds.CreateTable(table=table, is_temporary=False):
                 wanted = self.tables.resolved(path)
-                is_table = isinstance(statement, kinds.CreateTableAs) or "TABLE" in sql.upper()
-                if wanted is not None and not is_table and len(path) > 1:
+                if wanted is not None:
+                    return self.writes.create(table, wanted)
+            case kinds.CreateTable():
+                pass
+            case kinds.CreateIndex():
+                if len(path) > 1 and self.tables.resolved(path) is not None:
                     raise UnsupportedError("Tables of the warehouse have no indexes.")
-                if wanted is not None and is_table and not _is_temporary(sql):
-                    return self.writes.create(ddl.parse_create(sql), wanted)
-            else:
+            case kinds.ChangeRows(target=None, change=change) if change is not None:  # after WITH
+                name = self.tables.found(change.target)
+                if name is not None:
+                    return self.writes.write_to(statement, name)
+            case kinds.Write() if path:
                 missing_ok = isinstance(statement, kinds.DropTable) and statement.missing_ok
                 name = self._target(path, missing_ok=missing_ok)
                 if name is not None:
-                    return self.writes.write_to(statement, verb, name)
+                    return self.writes.write_to(statement, name)
                 if missing_ok and len(path) > 1 and self.tables.resolved(path) is not None:
                     return counted(0)
         self.writes.refuse_memory_write(statement)
         if isinstance(statement, kinds.CreateTableAs):
-            query = self.tables.renamed(statement.query)
-            text = sql[: len(sql) - len(statement.query)] + query
-            return structs.replace(statement, sql=text, query=query)
-        new = renamed_anywhere(sql, self.tables.registered)
-        return structs.replace(statement, sql=new)
+            return self._with_query(statement)
+        return self._elsewhere(statement)
 
     def _target(self, path: Sequence[str], *, missing_ok: bool) -> TableName | None:
         """The table that a statement changes, if it is the warehouse's."""
@@ -226,10 +211,8 @@ class Warehouse:
         path = parts(name)
         wanted = self.tables.resolved(path)
         assert wanted is not None, "there is a place for it"
-        statement = ddl.CreateTable(
-            target=path, replaces=replace, exists_ok=False, columns="", query=query
-        )
-        self.writes.create(statement, wanted)
+        table = NewTable(target=path, replaces=replace, exists_ok=False, columns="", query=query)
+        self.writes.create(table, wanted)
 
     def insert(self, name: str, query: str) -> bool:
         """Add the rows of a query to a table; False if it is not the warehouse's."""
@@ -237,7 +220,7 @@ class Warehouse:
         found = self.tables.found(path)
         if found is None:
             return False
-        change = dml.Insert(target=path, columns=None, by_name=False, query=query)
+        change = Insert(target=path, columns=None, by_name=False, query=query)
         self.writes.change(change, found)
         return True
 
@@ -290,13 +273,11 @@ class Warehouse:
 
     def _show(self, statement: kinds.Show) -> pa.Table:
         """The answer of the scratch database, which knows the schemas and tables without rows."""
-        sql = _DESCRIBED.sub(self._qualified, statement.sql)
-        query = _DESCRIBED_QUERY.match(sql)
-        if query is not None:
+        if statement.query:
             with self._up_to_date():
-                return self.tables.scope.planning.show(
-                    f"DESCRIBE {self.tables.renamed(sql[query.end() :])}"
-                )
+                query = self.tables.renamed(statement.query)
+                return self.tables.scope.planning.show(f"DESCRIBE {query}")
+        sql = edited(statement.sql, self._qualified(statement.sql))
         if not statement.is_show:
             new = self.tables.renamed(sql)
             if self.tables.scope.planning.tables_in(new):  # it reads rows, too
@@ -308,15 +289,12 @@ class Warehouse:
             search = "" if schema is None else f"{NAME}.{quote(schema)}"
             return self.tables.scope.scratch.catalog(sql, HIDDEN, search)
 
-    def _qualified(self, found: re.Match[str]) -> str:
-        """A schema of the warehouse in a DESCRIBE or SHOW, as the scratch database knows it."""
-        path = parts(found[2])
-        schema = (
-            self.tables.catalog.schema(path[0])
-            if path[0].lower() not in (*NOT_OURS, MAIN)
-            else None
-        )
-        return found[0] if schema is None else f"{found[1]}{NAME}.{found[2]}"
+    def _qualified(self, sql: str) -> Iterator[Edit]:
+        """Schemas of the warehouse in DESCRIBE and SHOW, as the scratch database knows them."""
+        for name in names_after(sql, "DESCRIBE", "DESC", "SHOW", "SHOW TABLES FROM"):
+            is_ours = name.key[0] not in (*NOT_OURS, MAIN) and name.path[0].upper() not in _LISTED
+            if is_ours and self.tables.catalog.schema(name.path[0]) is not None:
+                yield Edit(name.first, name.first, f"{NAME}.")
 
     def _up_to_date(self) -> AbstractContextManager[None]:
         return self.tables.engine.up_to_date(self.tables.scope)
@@ -393,7 +371,3 @@ def _mirrored(name: TableName, table: Any) -> list[str]:
         if f.doc
     ]
     return commands
-
-
-def _is_temporary(sql: str) -> bool:
-    return re.match(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TEMP", sql, re.IGNORECASE) is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from typing import Any
 from pyiceberg.table import Table as IcebergTable
 
 from minishark.catalog import Catalog
+from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import CatalogError, QueryError
 from minishark.expressions import quote
 from minishark.query.sinks import Layout
@@ -25,11 +25,11 @@ from minishark.session.scope import Scope
 from minishark.tables.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
 from minishark.tables.warehouse.commits import committing
 from minishark.tables.warehouse.names import (
-    NAMES,
     At,
     References,
-    parts,
+    names_after,
     references,
+    registered_table,
     renamed,
     renamed_anywhere,
 )
@@ -39,11 +39,6 @@ NOT_OURS = ("memory", "temp", "system")
 """Databases that are not the warehouse."""
 
 _TEXTS_MAX = 256  # queries of which is known where they name tables
-
-_SUMMARIZE = re.compile(rf"(\bSUMMARIZE\s+)(?!SELECT\b|FROM\b|WITH\b)({NAMES})", re.IGNORECASE)
-
-
-_REGISTERED = re.compile(rf"{NAME}\.({NAMES})(?:@|\Z)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,15 +176,18 @@ class WarehouseTables:
 
     def renamed(self, sql: str) -> str:
         """A query with the planning database's names, under which its tables can be read now."""
-        sql = _SUMMARIZE.sub(self._summarized, sql)  # its name has no place in the syntax tree
+        if "summarize" in sql.lower():
+            sql = edited(sql, self._summarized(sql))  # its name has no place in the syntax tree
         try:
             return renamed(sql, self.shared.references(sql), self.registered)
         except QueryError:  # no SELECT, as PIVOT is none
             return renamed_anywhere(sql, self.registered)
 
-    def _summarized(self, found: re.Match[str]) -> str:
-        name = self.registered(parts(found[2]), None)
-        return found[0] if name is None else f"{found[1]}{quote(name)}"
+    def _summarized(self, sql: str) -> Iterator[Edit]:
+        for name in names_after(sql, "SUMMARIZE"):
+            registered = self.registered(name.path, None)
+            if registered is not None:
+                yield Edit(name.first, name.last, quote(registered))
 
     def registered(self, path: tuple[str, ...], at: At | None) -> str | None:
         try:
@@ -271,10 +269,10 @@ class WarehouseTables:
             return
         sources = self.engine.sources
         for registered in sources.names:
-            found = _REGISTERED.match(registered)
+            found = registered_table(registered)
             if found is None:
                 continue
-            name = TableName(*parts(found[1]))
+            name = TableName(*found)
             try:
                 self.catalog.load(name)
             except CatalogError:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyiceberg.table import Table as IcebergTable
 
 from minishark.compiler.sql import statements as kinds
+from minishark.compiler.sql.changes import Change, Delete, Insert, Merge, NewTable, Update
 from minishark.errors import AlreadyExistsError, QueryError, UnsupportedError
 from minishark.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
@@ -70,21 +71,19 @@ class WarehouseWrites:
     def catalog(self) -> WarehouseCatalog:
         return self.tables.catalog
 
-    def write_to(self, statement: kinds.Write, verb: str, name: TableName) -> pa.Table:
-        sql = statement.sql
-        match verb:
-            case "DROP":
+    def write_to(self, statement: kinds.Write, name: TableName) -> pa.Table:
+        match statement:
+            case kinds.DropTable():
                 self.drop(name)
                 return counted(0)
-            case "ALTER":
+            case kinds.AlterTable(sql=sql):
                 self._alter(sql, name)
                 return counted(0)
-            case "WITH" | "INSERT" | "DELETE" | "TRUNCATE" | "UPDATE" | "MERGE":
-                moment = datetime.now(UTC)
-                return self.change(dml.parse_change(dml.at_moment(sql, moment)), name)
-            case "COPY":
-                raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
-        raise UnsupportedError(f"Tables of the warehouse have no {verb}.")
+            case kinds.ChangeRows(sql=sql):
+                new = kinds.rewritten(statement, dml.at_moment(sql, datetime.now(UTC)))
+                assert isinstance(new, kinds.ChangeRows), "it tells the time otherwise"
+                return self.change(dml.supported(new.read()), name)
+        raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
 
     def drop(self, name: TableName) -> None:
         self.refuse_in_transaction(f"DROP TABLE {name}")
@@ -103,7 +102,8 @@ class WarehouseWrites:
             to = self.tables.resolved(renamed_to) if len(renamed_to) > 1 else None
             self.catalog.rename(name, to or TableName(name.schema, renamed_to[-1]))
 
-    def create(self, statement: ddl.CreateTable, wanted: TableName) -> pa.Table:
+    def create(self, statement: NewTable, wanted: TableName) -> pa.Table:
+        ddl.supported(statement)
         self.refuse_in_transaction(f"CREATE TABLE {wanted}")
         engine, scope, catalog = self.engine, self.scope, self.catalog
         old = catalog.find(wanted.schema, wanted.table)
@@ -152,18 +152,18 @@ class WarehouseWrites:
 
     # Changes of rows
 
-    def change(self, change: dml.Change, name: TableName) -> pa.Table:
+    def change(self, change: Change, name: TableName) -> pa.Table:
         match change:
-            case dml.Insert():
+            case Insert():
                 return counted(self._insert(change, name))
-            case dml.Delete():
+            case Delete():
                 return counted(self._delete(change, name))
-            case dml.Update():
+            case Update():
                 return counted(self._update(change, name))
-            case dml.Merge():
+            case Merge():
                 return counted(self._merge(change, name))
 
-    def _insert(self, change: dml.Insert, name: TableName) -> int:
+    def _insert(self, change: Insert, name: TableName) -> int:
         with self.changed(name) as transaction:
             target = _target(name, transaction)
             names: list[str] = []
@@ -175,7 +175,7 @@ class WarehouseWrites:
             append(transaction, written.files, _write_id())
             return written.rows
 
-    def _delete(self, change: dml.Delete, name: TableName) -> int:
+    def _delete(self, change: Delete, name: TableName) -> int:
         with self.changed(name) as transaction:
             table = self._table(name)
             files = _files(table)
@@ -198,7 +198,7 @@ class WarehouseWrites:
                     replace(transaction, [files[p] for p in affected], written.files, _write_id())
                 return sum(affected.values()) - (written.rows if not counts else 0)
 
-    def _update(self, change: dml.Update, name: TableName) -> int:
+    def _update(self, change: Update, name: TableName) -> int:
         with self.changed(name) as transaction:
             table = self._table(name)
             files = _files(table)
@@ -218,7 +218,7 @@ class WarehouseWrites:
                 replace(transaction, [files[p] for p in affected], written.files, _write_id())
                 return written.changed
 
-    def _merge(self, change: dml.Merge, name: TableName) -> int:
+    def _merge(self, change: Merge, name: TableName) -> int:
         conditions = (change.condition, *(clause.condition for clause in change.clauses))
         if self._varies(change.source, change.ctes, *conditions):
             raise UnsupportedError(
@@ -268,7 +268,7 @@ class WarehouseWrites:
         with self.engine.up_to_date(self.scope):
             return self.scope.planning.bind(self.tables.renamed(sql)).schema
 
-    def _names(self, change: dml.Merge) -> tuple[str, ...]:
+    def _names(self, change: Merge) -> tuple[str, ...]:
         bound = self._bound(f"{change.ctes}SELECT * FROM {change.source}")
         return tuple(column.name for column in bound)
 
@@ -399,5 +399,5 @@ def _files(table: Any) -> Mapping[str, Any]:
     return {task.file.file_path: task.file for task in table.scan().plan_files()}
 
 
-def _all(change: dml.Delete) -> dml.Delete:
+def _all(change: Delete) -> Delete:
     return dataclasses.replace(change, condition="", using="")

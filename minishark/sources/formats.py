@@ -6,8 +6,8 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, TypeAlias
 
 import duckdb
 
@@ -147,6 +147,29 @@ class WholeFiles(FileSplit):
 
     def files(self) -> Sequence[StoredFile]:
         return self.stored
+
+    @classmethod
+    def joined(cls, splits: Sequence[Self]) -> Sequence[WholeFiles]:
+        """Files that are read alike, at once: to open a reader takes longer than a small file."""
+        found: list[WholeFiles] = []
+        for split in splits:
+            if found and found[-1].is_read_as(split):
+                last = found[-1]
+                found[-1] = replace(
+                    last, stored=last.stored + split.stored, bytes=last.bytes + split.bytes
+                )
+            else:
+                found.append(split)
+        return found
+
+    def is_read_as(self, other: WholeFiles) -> bool:
+        """Whether one call reads the files of both."""
+        return (
+            (self.reader, self.options, self.own, self.keys, self.fills)
+            == (other.reader, other.options, other.own, other.keys, other.fills)
+            and self.access == other.access
+            and compression(self.stored[0].path) == compression(other.stored[0].path)
+        )
 
     def relation(self, paths: Sequence[str]) -> Relation:
         options = {**dict(self.options), **compression(self.stored[0].path)}

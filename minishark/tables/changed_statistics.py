@@ -7,6 +7,7 @@ distinct values are estimates anyway; they grow as if the new values were as rar
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -55,6 +56,32 @@ def joined_statistics(
         for known, new, column in zip(old.columns, added.columns, schema, strict=True)
     )
     return TableStatistics(rows, old.bytes + added.bytes, columns)
+
+
+def with_columns(
+    old: TableStatistics,
+    schema: Schema,
+    positions: Sequence[int],
+    changed: TableStatistics,
+    *,
+    rows: int,
+    size_bytes: int,
+) -> TableStatistics:
+    """The statistics of a table in which columns were set.
+
+    Args:
+        old: those of the version before.
+        schema: the table's columns.
+        positions: the columns that were set.
+        changed: statistics of these, of the partitions that were stored again.
+        rows: how many the table has now.
+        size_bytes: how large it is now.
+    """
+    columns, left = list(old.columns), max(0, rows - changed.rows)
+    for position, new in zip(positions, changed.columns, strict=True):
+        known, type_ = columns[position], schema[position].type
+        columns[position] = _joined(known, new, type_, left, changed.rows) if left else new
+    return TableStatistics(rows, size_bytes, tuple(columns))
 
 
 def _joined(

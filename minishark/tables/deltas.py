@@ -15,7 +15,7 @@ is encoded with the dictionaries of the partition's own file, longer ones where 
 values: codes keep their meaning.
 
 **Rows that are deleted** are noted by their places in the file, and readers leave them out
-(`worker/visible_rows.py`). Where they leave small pieces of a file only (`_PIECE_ROWS_MIN`), a task
+(`worker/visible_rows.py`). Where they leave small pieces of a file only (`SCATTERED_ROWS`), a task
 near the partition stores it again as one file, before anybody reads it. The same is done in the
 background where deltas have grown to a share of their partition, or half of a file is deleted.
 
@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from minishark.catalog import FILE_SHIFT, Delta, Partition, Table, row_place
+from minishark.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
 from minishark.cluster.backend import Cluster
 from minishark.errors import ConflictError, ResourceError
 from minishark.query.inputs import lost_partitions, partition_slices
@@ -44,10 +44,10 @@ from minishark.worker.dictionaries import dictionary_type, without_dictionaries
 from minishark.worker.outputs import BATCH_ROWS
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
-from minishark.worker.visible_rows import packed, row_counts, row_numbers
+from minishark.worker.visible_rows import packed, row_counts, row_numbers, takeable
 from minishark.worker.writing import FULL, disk_full
 
-_PIECES_FEW, _PIECE_ROWS_MIN = 1_024, 512
+_PIECES_FEW, SCATTERED_ROWS = 1_024, 512
 """A file has at most so many pieces between deleted rows, or pieces of so many rows on average."""
 
 versions = itertools.count(1)
@@ -68,6 +68,7 @@ class Sizes:
 
     delta: int = 65_536  # a larger delta is not copied into the next one
     merged: int = 100_000  # as many are added or deleted before a partition is stored again
+    patched: int = 10_000  # from so many rows of a table on, tasks change them
 
 
 SIZES = Sizes()
@@ -76,7 +77,7 @@ SIZES = Sizes()
 def must_merge(partition: Partition) -> bool:
     """Whether a partition has to be stored again, as one file, before it is read."""
     deleted = (partition.deleted, *(delta.deleted for delta in partition.deltas))
-    most = max(_PIECES_FEW, partition.rows // _PIECE_ROWS_MIN)
+    most = max(_PIECES_FEW, partition.rows // SCATTERED_ROWS)
     return any(row_counts(each)[1] > most for each in deleted)
 
 
@@ -197,6 +198,24 @@ class DeltaWriter:
                 else:
                     partitions.append(self._new_partition(table, index, some, store))
         return dataclasses.replace(table, partitions=tuple(partitions), version=next(versions))
+
+    def rows_at(self, table: Table, numbers: NDArray[np.int64]) -> pa.Table:
+        """The rows of a table with these numbers, which ascend, and the numbers as a last column.
+
+        Raises:
+            PartitionsLostError: no node has their partitions any more.
+        """
+        store, parts = self.cluster.store(), []
+        files, starts = np.unique(numbers >> FILE_SHIFT, return_index=True)
+        groups = np.split(numbers & ((1 << FILE_SHIFT) - 1), starts[1:])
+        with _told(table):
+            for file, rows in zip(files.tolist() or [0], groups, strict=True):
+                index, place, _ = row_place(file << FILE_SHIFT)
+                item = partition_slices(table.partitions[index])[place]
+                whole = store.read((FileSlice(item.file, item.locations),))
+                parts.append(_plain(_taken(whole, rows)))
+        found = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
+        return found.append_column(ROW_NUMBER, pa.array(numbers))
 
     def emptied(self, table: Table) -> Table:
         """The next version of a table, without any row.
@@ -396,6 +415,18 @@ def replaced_meanwhile(name: str) -> str:
 
 def _first(partition: Partition) -> FileSlice:
     return FileSlice(partition.file, partition.locations)
+
+
+def _taken(rows: pa.Table, places: NDArray[np.int64]) -> pa.Table:
+    """Some rows of a file by their places, which ascend; only the batches that have some count."""
+    found, first = [], 0
+    for batch in rows.to_batches():
+        low, high = np.searchsorted(places, (first, first + len(batch)))
+        if low < high:
+            some = takeable(pa.Table.from_batches([batch])).combine_chunks().to_batches()[0]
+            found.append(some.take(pa.array(places[low:high] - first)))
+        first += len(batch)
+    return pa.Table.from_batches(found, takeable(rows.slice(0, 0)).schema)
 
 
 def _plain(rows: pa.Table) -> pa.Table:

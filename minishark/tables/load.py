@@ -77,6 +77,9 @@ class TableSource:
     rows: tuple[int, ...] = ()  # the number of rows of each slice, if known
     partitions: tuple[FileSlice, ...] = ()  # files with all rows that may become partitions
     merged: tuple[Partition, ...] = ()  # partitions to be stored again, each as one file
+    # What patches each of these, and the positions of the columns that are set.
+    patches: tuple[tuple[FileSlice, ...], ...] = ()
+    patched: tuple[int, ...] = ()
     origin: Origin | None = None  # what the table can be loaded from again
     opened: Snapshot | None = None  # keeps the rows of `reads` readable
 
@@ -167,8 +170,10 @@ class TableLoader:
         """A task for each partition, which reads its rows."""
         source = self.source
         if source.merged:
-            read = [partition_slices(partition) for partition in source.merged]
-            return [TaskPayload(i, {"in0": slices}) for i, slices in enumerate(read)]
+            read = [{"in0": partition_slices(partition)} for partition in source.merged]
+            for inputs, patch in zip(read, source.patches, strict=False):  # there may be none
+                inputs["patch"] = patch
+            return [TaskPayload(i, inputs) for i, inputs in enumerate(read)]
         if self._takes_files:
             return [TaskPayload(i, {"in0": (s,)}) for i, s in enumerate(source.partitions)]
         return source.runs(self.layout.partitions)
@@ -193,7 +198,16 @@ class TableLoader:
             lost_nodes=self.site.lost_nodes,
             clock=self.site.clock,
         ).run()
-        return stored_table([output.outcome for output in self._graph.outputs(1)])
+        outcomes = [output.outcome for output in self._graph.outputs(1)]
+        if any(outcome.file is None for outcome in outcomes):
+            raise DataError(f"A row of {self.folder} is changed twice.")
+        return stored_table(outcomes)
+
+    def stored(self) -> dict[str, tuple[str, ...]]:
+        """The files of the partitions that are stored so far, with their locations."""
+        found = (self._graph.at(1, i) for i in range(self.layout.partitions))
+        outcomes = [output.outcome for output in found if output is not None]
+        return {each.file: each.locations for each in outcomes if each.file is not None}
 
     def _tell_stages(self) -> None:
         pieces, store = len(self._pieces), "store partitions"
@@ -252,8 +266,9 @@ class TableLoader:
         schema = self.source.schema
         return StageTask(
             sql=""
-            if self._is_divided or self._takes_files or self.source.reads
+            if self._is_divided or self._takes_files or self.source.reads or self.source.patches
             else f"SELECT {_columns(schema)} FROM in0",
+            patched=self.source.patched if self.source.patches else None,
             types=tuple(column.type for column in schema),
             output=OutputKind.PARTITION,
             folder=self.folder,

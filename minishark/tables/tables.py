@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from msgspec import structs
+from numpy.typing import NDArray
 
 from minishark.catalog import (
     ROW_NUMBER,
@@ -43,6 +45,7 @@ from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.files import NamedFiles, named_files
 from minishark.sources.storage_options import Storage
+from minishark.tables.changed_statistics import with_columns
 from minishark.tables.deltas import (
     SIZES,
     DeltaWriter,
@@ -63,6 +66,7 @@ from minishark.tables.sources import (
     pieces_source,
     split_source,
 )
+from minishark.worker.protocol import FileSlice
 from minishark.worker.statistics import merge_statistics
 from minishark.worker.store import InputMissingError
 from minishark.worker.visible_rows import row_numbers
@@ -110,7 +114,8 @@ class Tables:
     # By the folder of a load: nodes that have lost its files, and which version was current then.
     _emptied: dict[str, dict[str, int]] = field(default_factory=dict)
     deltas: DeltaWriter = field(init=False)
-    _numbered: set[str] = field(default_factory=set)  # folders of tables whose rows were numbered
+    # By the folder of a load: the names under which its rows were numbered.
+    _numbered: dict[str, set[str]] = field(default_factory=dict)
     _retired: DrainTracker = field(default_factory=DrainTracker)  # files of former versions
     _restoring: AbstractContextManager[Any] = field(init=False)
 
@@ -237,9 +242,8 @@ class Tables:
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
-        if folder in self._numbered:
-            self._numbered.discard(folder)
-            self.planning.remove_table(f"{NUMBERED}{folder}")
+        for name in self._numbered.pop(folder, ()):
+            self.planning.remove_table(name)
         self._homes.pop(folder, None)
         self._emptied.pop(folder, None)
         self.cluster.remove_folder(folder)
@@ -348,18 +352,72 @@ class Tables:
     def stored_again(self, table: Table, worn: Sequence[Partition]) -> list[Partition]:
         """Partitions of a table with the same rows, each in one file."""
         source = TableSource(schema=table.schema, merged=tuple(worn))
-        copies = self.copies(len(table.partitions), table.replicas)
-        layout = TableLayout((), len(worn), copies)
+        return [*self._stored_again(table, source, table.replicas, "merge").partitions]
+
+    def patched(
+        self, table: Table, patches: Mapping[int, tuple[FileSlice, ...]], columns: Sequence[int]
+    ) -> Table:
+        """The next version of a table, of which tasks store partitions again as patches say.
+
+        Args:
+            table: the table.
+            patches: stored patches (`worker/patches.py`) by the partitions' indices.
+            columns: the positions of the columns that they set.
+
+        Raises:
+            DataError: they say two things of a row.
+            FilesLostError: a file of the table or of a patch is lost.
+        """
+        concerned = [table.partitions[index] for index in patches]
+        source = TableSource(
+            schema=table.schema,
+            merged=tuple(replace_fields(part, is_numbered=True) for part in concerned),
+            patches=tuple(patches.values()),
+            patched=tuple(columns),
+        )
+        loaded = self._stored_again(table, source, max(2, table.replicas), "change")
+        partitions = list(table.partitions)
+        for part in loaded.partitions:
+            partitions[part.index] = part
+        new = replace_fields(table, partitions=tuple(partitions), version=next(versions))
+        if not columns:
+            return new
+        measured = self.statistics_of(loaded, tuple(table.schema[i] for i in columns))
+        known = with_columns(
+            table.statistics, table.schema, columns, measured, rows=new.rows, size_bytes=new.bytes
+        )
+        return replace_fields(new, statistics=known)
+
+    def _stored_again(
+        self, table: Table, source: TableSource, replicas: int, verb: str
+    ) -> LoadedTable:
+        """Partitions of a table, each in one file, in the place of the old ones."""
+        copies = self.copies(len(table.partitions), replicas)
+        layout = TableLayout((), len(source.merged), copies)
         with (
             self._into(table),
             self.temporary_folders(table.folder) as (_, buckets),
-            self.loading(table.name, "merge") as observer,
+            self.loading(table.name, verb) as observer,
         ):
-            loaded = self._loader(table.folder, source, layout, observer, buckets=buckets).load()
-        return [
+            loader = self._loader(table.folder, source, layout, observer, buckets=buckets)
+            try:
+                loaded = loader.load()
+            except BaseException:
+                self.retire(loader.stored())
+                raise
+        partitions = tuple(
             replace_fields(new, index=old.index)
-            for old, new in zip(worn, loaded.partitions, strict=True)
-        ]
+            for old, new in zip(source.merged, loaded.partitions, strict=True)
+        )
+        return replace_fields(loaded, partitions=partitions)
+
+    def rows_at(self, table: Table, numbers: NDArray[np.int64]) -> pa.Table:
+        """The rows of a table with these numbers, which ascend, and the numbers.
+
+        Raises:
+            PartitionsLostError: no node has their partitions any more.
+        """
+        return self.deltas.rows_at(table, numbers)
 
     @contextlib.contextmanager
     def _into(self, table: Table) -> Iterator[None]:
@@ -370,9 +428,14 @@ class Tables:
             if table.folder not in self._homes:
                 self.cluster.remove_folder(table.folder)
 
-    def numbered(self, table: Table) -> Table:
-        """The same rows with their numbers, as a table that only views of the catalog have."""
-        name = f"{NUMBERED}{table.folder}"
+    def numbered(self, table: Table, *, is_alone: bool = False) -> Table:
+        """The same rows with their numbers, as a table that only views of the catalog have.
+
+        For a query that reads no other table (`is_alone`), nothing needs to be known of the rows to
+        plan it, and large miniatures take long to make.
+        """
+        # One word: a name that is part of another one may be taken for that.
+        name = f"{NUMBERED}{'alone_' if is_alone else ''}{table.folder}".replace("/", "_")
         columns = (*table.statistics.columns, ColumnStatistics(distinct=table.rows))
         found = replace_fields(
             table,
@@ -381,12 +444,17 @@ class Tables:
             partitions=tuple(replace_fields(p, is_numbered=True) for p in table.partitions),
             statistics=structs.replace(table.statistics, columns=columns),
         )
+        planned = found
+        if is_alone:
+            unknown = TableStatistics(1, 0, tuple(ColumnStatistics() for _ in columns))
+            planned = replace_fields(found, statistics=unknown)
         with self._lock:
-            if table.folder in self._numbered:
-                self.planning.update_table(found)
+            names = self._numbered.setdefault(table.folder, set())
+            if name in names:
+                self.planning.update_table(planned)
             else:
-                self.planning.put_table(found)
-                self._numbered.add(table.folder)
+                self.planning.put_table(planned)
+                names.add(name)
         return found
 
     def sweep(self) -> None:

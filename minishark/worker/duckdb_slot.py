@@ -254,6 +254,7 @@ def stored_types(stage: StageTask, types: Iterable[str]) -> Mapping[str, str]:
     """DuckDB's settings for the layout of a stage's output; results have DuckDB's default one."""
     if stage.output is OutputKind.RESULT and not stage.lossless:
         return {}
+    types = tuple(types)
     if not stage.types and any("AGGREGATE_STATE" in type_ for type_ in types):
         return {}  # a user's own states: some crash DuckDB in the lossless layout
     binary = any(map(_BINARY_TYPE.search, types))

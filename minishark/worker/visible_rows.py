@@ -45,6 +45,35 @@ def without_deleted(table: pa.Table, deleted: RowNumbers) -> pa.Table:
     return pa.Table.from_batches(_left(table, gone), table.schema)
 
 
+def takeable(table: pa.Table) -> pa.Table:
+    """The same rows in types that Arrow can take single rows of: it can't of views."""
+    for position, field in enumerate(table.schema):
+        if "_view" in str(field.type):
+            kind = _without_views(field.type)
+            table = table.set_column(
+                position, field.with_type(kind), table.column(position).cast(kind)
+            )
+    return table
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if kind == pa.binary_view():
+        return pa.binary()
+    if kind == pa.string_view():
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        value = kind.value_field
+        return pa.list_(value.with_type(_without_views(value.type)), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        value = kind.value_field
+        return pa.list_(value.with_type(_without_views(value.type)))
+    return kind
+
+
 def _left(table: pa.Table, gone: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in table.to_batches():

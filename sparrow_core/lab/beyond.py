@@ -13,11 +13,11 @@ from msgspec import structs
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, Reading, percent_over, times, value
+from sparrow_core.lab.lengths import MEASURED, SETTLING, RunLength, run_length, spread
 from sparrow_core.lab.parameters import (
     Count,
     Loads,
     Names,
-    Natural,
     NotNegative,
     Positive,
     Share,
@@ -29,7 +29,7 @@ from sparrow_core.lab.streams import START_S, Stream, response_times, run_for
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
-from sparrow_core.sim.analysis import pooled_relaxation_time
+from sparrow_core.sim.analysis import pooled_relaxation_time, relaxation_time
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival
@@ -49,28 +49,25 @@ class ShortAndLong:
     short_share: Share = 0.9
     loads: Loads = (0.5, 0.7, 0.8, 0.9, 0.95)  # shares of slots that are busy
     policies: Names = ("fifo", "srpt")
-    # How long jobs arrive, of which the first sixth is not measured; 0 for twelve times as long as
-    # queues take to forget their past, and at least a minute.
+    # How long jobs arrive; 0 for as long as `lengths` asks for, and at least a minute.
     seconds: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_policies(self.policies)
 
+    def relaxation_s(self, load: float) -> float:
+        """How long queues take to forget their past at this load."""
+        share, (few, short_s), (many, long_s) = self.short_share, self.short, self.long
+        jobs = round(100 * share) * [few * short_s] + round(100 * (1 - share)) * [many * long_s]
+        tasks = round(100 * share) * few * [short_s] + round(100 * (1 - share)) * many * [long_s]
+        # The cluster, to which jobs come, and a node, to which tasks do; two are probed for each.
+        cluster = pooled_relaxation_time(load, self.nodes * self.slots, spread(jobs))
+        node = pooled_relaxation_time(load**2, self.slots, spread(tasks))
+        return max(cluster, node)
+
     def length_s(self, load: float) -> float:
         """How long jobs arrive at this load."""
-        share, (few, short_s), (many, long_s) = self.short_share, self.short, self.long
-        # How often each work comes.
-        jobs = ((few * short_s, share), (many * long_s, 1 - share))
-        tasks = ((short_s, share * few), (long_s, (1 - share) * many))
-        # The cluster, to which jobs come, and a node, to which tasks do; two are probed for each.
-        cluster = pooled_relaxation_time(load, self.nodes * self.slots, _spread(jobs))
-        node = pooled_relaxation_time(load**2, self.slots, _spread(tasks))
-        return self.seconds or max(60.0, 12 * max(cluster, node))
-
-
-def _spread(often: Sequence[tuple[float, float]]) -> float:
-    """The mean square of values, each with how often it comes, over their mean."""
-    return sum(x * x * n for x, n in often) / sum(x * n for x, n in often)
+        return self.seconds or max(60.0, (SETTLING + MEASURED) * self.relaxation_s(load))
 
 
 _POLICY_NAMES = {"fifo": "Sparrow", "srpt": "sticky probing, SRPT"}
@@ -80,16 +77,23 @@ def sticky_srpt(parameters: ShortAndLong, seed: int, advance: Advance) -> Sequen
     """Response times of short and long jobs, first in first out and by remaining work."""
 
     def measure(queue: str, load: float, part: Advance) -> Iterator[Response]:
-        length_s = parameters.length_s(load)
+        length_s, relaxation_s = parameters.length_s(load), parameters.relaxation_s(load)
+        warm_up_s = length_s * SETTLING / (SETTLING + MEASURED)
         streams = _two_streams(parameters, load, length_s)
         times = response_times(
             streams, nodes=parameters.nodes, slots=parameters.slots, policy=queue, seed=seed,
-            until_s=3 * length_s, counted_from_s=length_s / 6, advance=part,
+            until_s=3 * length_s, counted_from_s=warm_up_s, advance=part,
         )  # fmt: skip
         for stream, (own, others) in zip(streams, times, strict=True):
             if own:
-                name = _POLICY_NAMES.get(queue, queue)
-                yield response(stream.user, name, load, own, unfinished=others)
+                every_s = (length_s - warm_up_s) / (len(own) + others)
+                length = RunLength(
+                    round(length_s / every_s), round(warm_up_s / every_s), relaxation_s / every_s
+                )
+                yield response(
+                    stream.user, _POLICY_NAMES.get(queue, queue), load, own,
+                    unfinished=others, settled=length.has_settled(own),
+                )  # fmt: skip
 
     return over_cases(product(parameters.policies, parameters.loads), measure, advance)
 
@@ -136,14 +140,25 @@ class HotPartitions:
     waits_ms: Annotated[tuple[NotNegative | None, ...], Some] = (None, 200.0, 50.0, 0.0)
     # Shares of slots that would be busy if all tasks ran locally.
     loads: Loads = (0.3, 0.5, 0.6, 0.7, 0.8)
-    jobs: Count = 1200  # measured per point, after `warm_up` others
-    warm_up: Natural = 300
+    # Measured per point at least, after at least a quarter as many others; as many as `lengths`
+    # asks for, but at most `jobs_max` in all.
+    jobs: Count = 1200
+    jobs_max: Count = 20_000
 
     def __post_init__(self) -> None:
         if self.tasks > self.partitions:
             raise ValueError(f"tasks: a job reads as many partitions, of {self.partitions}")
         if self.replicas > self.nodes:
             raise ValueError(f"replicas: at most one on each of {self.nodes} nodes")
+
+    def run_length(self, load: float) -> RunLength:
+        """How many jobs are simulated, and how many of the first of them are not measured.
+
+        As if a task could run anywhere: where partitions are hot, queues may take longer, or grow.
+        """
+        slots = self.nodes * self.slots
+        time = relaxation_time("random", load, self.tasks, slots, 1.0)
+        return run_length(time * load * slots / self.tasks, jobs=self.jobs, jobs_max=self.jobs_max)
 
 
 def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> Sequence[Response]:
@@ -153,9 +168,10 @@ def soft_constraints(parameters: HotPartitions, seed: int, advance: Advance) -> 
         jobs = _reading_jobs(parameters, wait_ms, load, seed)
         cluster = ExpressCluster(nodes=parameters.nodes, slots=parameters.slots, seed=seed)
         ended_s = run_for(cluster, jobs, math.inf, part)
-        counted = [ended_s[each.job.job_id] for each in jobs[parameters.warm_up :]]
+        length = parameters.run_length(load)
+        counted = [ended_s[each.job.job_id] for each in jobs[length.warm_up :]]
         name = "hard constraints" if wait_ms is None else f"soft after {wait_ms:g} ms"
-        yield response("", name, load, counted)
+        yield response("", name, load, counted, settled=length.has_settled(counted))
 
     return over_cases(product(parameters.waits_ms, parameters.loads), measure, advance)
 
@@ -173,7 +189,7 @@ def _reading_jobs(
     interval_s = parameters.tasks * parameters.task_s
     interval_s /= load * parameters.nodes * parameters.slots
     at_s, arrivals = START_S, []
-    for number in range(parameters.warm_up + parameters.jobs):
+    for number in range(parameters.run_length(load).jobs):
         at_s += rng.exponential(interval_s)
         read = rng.choice(
             parameters.partitions, parameters.tasks, replace=False, p=weights / weights.sum()
@@ -256,7 +272,7 @@ def _of_jobs(kind: str, policy: str, load: float) -> Reading:
 
 _FEW_PARTITIONS = HotPartitions(
     nodes=10, slots=2, partitions=20, tasks=4, waits_ms=(None, 50.0), loads=(0.6,),
-    jobs=30, warm_up=5,
+    jobs=30, jobs_max=40,
 )  # fmt: skip
 
 EXPERIMENTS = (

@@ -92,6 +92,11 @@ def _wrapped(text: str, inches: float) -> str:
 
 def _note(rows: Sequence[Row], runs: int) -> str:
     """What points and bars are."""
+    note = _bars(rows, runs)
+    return note if all(row.settled for row in rows) else f"{note} Hollow: not settled.".lstrip()
+
+
+def _bars(rows: Sequence[Row], runs: int) -> str:
     over = f"over {runs} runs" if runs > 1 else "by batches of one run"
     if any(isinstance(row, Response) for row in rows):
         parts = ["Points: medians of jobs; thin bars: from the 5th to the 95th percentile"]
@@ -237,3 +242,11 @@ def _draw_series(
     else:
         line = style if len(points) <= _FEW else {**style, "marker": None}
         axes.plot(xs, [row.y for row in points], label=name, linewidth=1.2, markersize=3.5, **line)
+    early = [(x, row) for x, row in zip(xs, rows, strict=True) if not row.settled]
+    if early:
+        heights = [row.y if isinstance(row, Point) else row.p50_ms / chart.unit_ms
+                   for _, row in early]  # fmt: skip
+        axes.plot(
+            [x for x, _ in early], heights, linestyle="none", marker=style["marker"], markersize=5,
+            markerfacecolor="white", markeredgecolor=style["color"], zorder=4,
+        )  # fmt: skip

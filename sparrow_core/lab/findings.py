@@ -32,7 +32,8 @@ def available(
     """Description, paper's figure and ours, of each finding that the rows of all runs allow.
 
     With several runs, ours is the mean of theirs, with its 95 % confidence interval: a ratio of two
-    series has less noise than its parts, as runs have the same jobs.
+    series has less noise than its parts, as runs have the same jobs. Those of runs that have not
+    settled are marked.
     """
     lines = []
     for each in findings:
@@ -40,8 +41,19 @@ def available(
             mean, half = interval([each.here(rows) for rows in runs])
         except LookupError:
             continue
-        lines.append((each.what, each.paper, with_interval(each.form, mean, half)))
+        here = with_interval(each.form, mean, half)
+        lines.append((each.what, each.paper, here if _has_settled(each, runs) else f"{here} (!)"))
     return lines
+
+
+def _has_settled(finding: Finding, runs: Sequence[Sequence[Row]]) -> bool:
+    """Whether the finding needs no row that has not settled."""
+    try:
+        for rows in runs:
+            finding.here([row for row in rows if row.settled])
+    except LookupError:
+        return False
+    return True
 
 
 def with_interval(form: str, mean: float, half: float) -> str:

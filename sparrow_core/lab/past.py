@@ -11,12 +11,12 @@ import numpy as np
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, over_cases
 from sparrow_core.lab.findings import Finding, percent_over, value
+from sparrow_core.lab.lengths import RunLength, run_length
 from sparrow_core.lab.parameters import (
     Count,
     Counts,
     Loads,
     Names,
-    Natural,
     NotNegative,
     Positive,
     Ratio,
@@ -26,6 +26,7 @@ from sparrow_core.lab.parameters import (
 from sparrow_core.lab.placements import NAMES
 from sparrow_core.lab.rows import Point
 from sparrow_core.protocol.ids import NodeName
+from sparrow_core.sim.analysis import relaxation_time
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import (
@@ -51,12 +52,20 @@ class Past:
     placements: Names = ("central", "sparrow", "adaptive", "known_idle", "dodoor", "prequal")
     ratio: Ratio = 2.0  # of placements that do not choose it themselves
     heartbeat_ms: NotNegative = 50.0  # for `dodoor`; 0 for never
-    jobs: Count = 1200  # measured per point, after `warm_up` others
-    warm_up: Natural = 400
+    # Measured per point at least, after at least a quarter as many others; as many as `lengths`
+    # asks for, but at most `jobs_max` in all.
+    jobs: Count = 1200
+    jobs_max: Count = 12_000
 
     def __post_init__(self) -> None:
         check_names("distribution", (self.distribution,), tuple(DISTRIBUTIONS))
         check_placements(self.placements, ("central",))
+
+    def run_length(self, load: float) -> RunLength:
+        """How many jobs are simulated, and how many of the first of them are not measured."""
+        time = relaxation_time("sparrow", load, self.tasks, self.nodes, self.ratio)
+        relaxation = time * load * self.nodes / self.tasks
+        return run_length(relaxation, jobs=self.jobs, jobs_max=self.jobs_max)
 
 
 def past_sparrow(parameters: Past, seed: int, advance: Advance) -> Sequence[Point]:
@@ -64,12 +73,15 @@ def past_sparrow(parameters: Past, seed: int, advance: Advance) -> Sequence[Poin
     by_load = len(parameters.schedulers) == 1
 
     def measure(placement: str, load: float, schedulers: int, part: Advance) -> Iterator[Point]:
-        times_s, messages = _run(parameters, placement, load, schedulers, seed)
+        length = parameters.run_length(load)
+        times_s, messages = _run(parameters, placement, load, length.jobs, schedulers, seed)
+        times_s = times_s[length.warm_up :]
+        settled = length.has_settled(times_s)
         x, series = load if by_load else schedulers, NAMES[placement]
         for panel, percent in ((MEDIAN, 50), (P95, 95)):
             y = 1000 * float(np.percentile(times_s, percent))
-            yield Point(panel=panel, series=series, x=x, y=y)
-        yield Point(panel=MESSAGES, series=series, x=x, y=messages)
+            yield Point(panel=panel, series=series, x=x, y=y, settled=settled)
+        yield Point(panel=MESSAGES, series=series, x=x, y=messages, settled=settled)
         part(1.0)
 
     cases = product(parameters.placements, parameters.loads, parameters.schedulers)
@@ -77,11 +89,11 @@ def past_sparrow(parameters: Past, seed: int, advance: Advance) -> Sequence[Poin
 
 
 def _run(
-    parameters: Past, placement: str, load: float, schedulers: int, seed: int
+    parameters: Past, placement: str, load: float, jobs: int, schedulers: int, seed: int
 ) -> tuple[list[float], float]:
-    """Response times, and messages a task between schedulers and nodes, without results."""
+    """Response times of all jobs; messages a task between schedulers and nodes but results."""
     workload = Workload(
-        load=load, jobs=parameters.warm_up + parameters.jobs, tasks=parameters.tasks,
+        load=load, jobs=jobs, tasks=parameters.tasks,
         task_s=parameters.task_ms / 1000, distribution=parameters.distribution,
         placement=placement, probe_ratio=parameters.ratio,
     )  # fmt: skip
@@ -90,15 +102,15 @@ def _run(
     arrivals = make_jobs(workload, names, 1, Random(f"past {seed}"))
     if placement == "central":
         times_s = central_response_times_s(arrivals, parameters.nodes, Network().delay_s)
-        return times_s[parameters.warm_up :], 1.0  # a message to start each task
+        return times_s, 1.0  # a message to start each task
     heartbeat_s = parameters.heartbeat_ms / 1000 if placement == "dodoor" else 0.0
     cluster = ExpressCluster(
         nodes=parameters.nodes, seed=seed, schedulers=schedulers, heartbeat_s=heartbeat_s or None
     )
     cluster.run(arrivals)
     ended = [cluster.ended_s[each.job.job_id] for each in arrivals]
-    messages = (cluster.messages + cluster.heartbeats) / (workload.jobs * parameters.tasks)
-    return ended[parameters.warm_up :], messages
+    messages = (cluster.messages + cluster.heartbeats) / (jobs * parameters.tasks)
+    return ended, messages
 
 
 def _over_omniscient(placement: str, x: float) -> Finding:
@@ -118,7 +130,7 @@ def _messages(placement: str, x: float) -> Finding:
 
 
 _LATE = ("sparrow", "adaptive", "known_idle")
-_TINY = Past(nodes=200, tasks=10, loads=(0.9,), jobs=60, warm_up=20)
+_TINY = Past(nodes=200, tasks=10, loads=(0.9,), jobs=60, jobs_max=80)
 
 EXPERIMENTS = (
     Experiment(

@@ -21,6 +21,7 @@ from sparrow_core.lab.findings import (
     times,
     value,
 )
+from sparrow_core.lab.lengths import MEASURED, RunLength, run_length
 from sparrow_core.lab.parameters import (
     Count,
     Counts,
@@ -28,7 +29,6 @@ from sparrow_core.lab.parameters import (
     Load,
     Loads,
     Names,
-    Natural,
     Positive,
     Ratio,
     Ratios,
@@ -37,7 +37,12 @@ from sparrow_core.lab.parameters import (
 )
 from sparrow_core.lab.rows import Response, response
 from sparrow_core.sim import vector
-from sparrow_core.sim.analysis import random_response_quantile, relaxation_time
+from sparrow_core.sim.analysis import (
+    pooled_relaxation_time,
+    queue_relaxation_time,
+    random_response_quantile,
+    relaxation_time,
+)
 from sparrow_core.sim.network import Network
 from sparrow_core.sim.vector import ARRIVALS, DISTRIBUTIONS, VECTORIZED, VectorCluster, distinct
 from sparrow_core.sim.workload import Workload
@@ -65,11 +70,8 @@ NAMES = _Names(
 )
 # The four placements that emulated and live experiments compare.
 COMPARED = ("sparrow", "batch", "per_task", "random")
-# Shares of a run that are enough to see a difference in medians: relaxation times before
-# measuring, and while. Under random placement, thousands of queues are measured at once.
-_SETTLING = 2.0
+# Relaxation times while measuring: random placement measures thousands of queues at once.
 _MEASURED = {"random": 0.5}
-_MEASURED_ELSE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +103,15 @@ class Sweep:
         if max(self.slots) > self.slots_in_all:
             raise ValueError(f"slots: a node has more than the {self.slots_in_all} slots in all")
 
-    def run_length(self, placement: str, load: float, ratio: float) -> tuple[int, int]:
+    def run_length(self, placement: str, load: float, ratio: float) -> RunLength:
         """How many jobs are simulated, and how many of the first of them are not measured."""
         time = relaxation_time(placement, load, self.tasks, self.slots_in_all, ratio)
-        jobs_per_time = load * self.slots_in_all / self.tasks
-        settling = max(self.jobs / 4, _SETTLING * time * jobs_per_time)
-        measured = max(self.jobs, _MEASURED.get(placement, _MEASURED_ELSE) * time * jobs_per_time)
-        total = min(self.jobs_max, round(settling + measured))
-        return max(total, 2), min(round(settling), total * 2 // 3)
+        return run_length(
+            time * load * self.slots_in_all / self.tasks,
+            jobs=self.jobs,
+            jobs_max=self.jobs_max,
+            measured=_MEASURED.get(placement, MEASURED),
+        )
 
 
 def _cases(sweep: Sweep) -> Iterator[tuple[str, str, int, bool, Workload]]:
@@ -161,13 +164,14 @@ def sweep_responses(sweep: Sweep, seed: int, advance: Advance) -> Sequence[Respo
     def measure(
         panel: str, series: str, slots: int, cancellation: bool, workload: Workload, part: Advance
     ) -> Iterator[Response]:
-        total, settling = sweep.run_length(workload.placement, workload.load, workload.probe_ratio)
+        length = sweep.run_length(workload.placement, workload.load, workload.probe_ratio)
         times_s = vector.response_times_s(
-            structs.replace(workload, jobs=total),
+            structs.replace(workload, jobs=length.jobs),
             nodes=sweep.slots_in_all // slots, slots=slots, seed=seed, cancellation=cancellation,
-            on_jobs=lambda jobs: part(jobs / total),
-        )  # fmt: skip
-        yield response(panel, series, workload.load, times_s[settling:].tolist())
+            on_jobs=lambda jobs: part(jobs / length.jobs),
+        )[length.warm_up :].tolist()  # fmt: skip
+        settled = length.has_settled(times_s)
+        yield response(panel, series, workload.load, times_s, settled=settled)
 
     return [*over_cases(_cases(sweep), measure, advance), *_closed_forms(sweep)]
 
@@ -207,20 +211,35 @@ class Mixture:
     )  # fmt: skip
     load: Load = 0.8
     ratio: Ratio = 2.0
-    jobs: Count = 20_000  # measured per point, after `warm_up` others
-    warm_up: Natural = 10_000
+    # Measured per point at least, after at least a quarter as many others; as many as `lengths`
+    # asks for, but at most `jobs_max` in all.
+    jobs: Count = 20_000
+    jobs_max: Count = 60_000
 
     def __post_init__(self) -> None:
         if round(self.ratio * self.tasks) > self.nodes:
             raise ValueError("tasks: a node can have only one of its reservations")
+
+    def run_length(self, slots: int, factor: float, share: float) -> RunLength:
+        """How many jobs are simulated, and how many of the first of them are not measured."""
+        mean, square = 1 + share * (factor - 1), 1 + share * (factor * factor - 1)
+        # In times of short tasks: of the work of jobs, all tasks of which take equally long, and of
+        # tasks in queues, which forget as those of exponential ones would.
+        work = pooled_relaxation_time(self.load, self.nodes * slots, self.tasks * square / mean)
+        queue = queue_relaxation_time(self.load, self.ratio) * square / mean / 2
+        every = mean * self.tasks / (self.load * self.nodes * slots)  # between jobs
+        return run_length(max(work, queue) / every, jobs=self.jobs, jobs_max=self.jobs_max)
 
 
 def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[Response]:
     """Response times of the short jobs."""
 
     def measure(slots: int, factor: float, share: float, part: Advance) -> Iterator[Response]:
-        times_s = _short_times_s(mixture, slots, factor, share, seed)
-        yield response(f"{slots} slots a node", f"long tasks: {factor:g} x", 100 * share, times_s)
+        length = mixture.run_length(slots, factor, share)
+        times_s = _short_times_s(mixture, length, slots, factor, share, seed)
+        panel, series = f"{slots} slots a node", f"long tasks: {factor:g} x"
+        settled = length.has_settled(times_s)
+        yield response(panel, series, 100 * share, times_s, settled=settled)
         part(1.0)
 
     cases = product(mixture.slots, mixture.factors, mixture.long_shares)
@@ -228,21 +247,20 @@ def short_among_long(mixture: Mixture, seed: int, advance: Advance) -> Sequence[
 
 
 def _short_times_s(
-    mixture: Mixture, slots: int, factor: float, share: float, seed: int
+    mixture: Mixture, length: RunLength, slots: int, factor: float, share: float, seed: int
 ) -> list[float]:
     rng = np.random.default_rng(seed)
-    total = mixture.jobs + mixture.warm_up
-    long = rng.random(total) < share
+    long = rng.random(length.jobs) < share
     task_s = np.where(long, factor, 1.0) * mixture.short_ms / 1000
     interval_s = task_s.mean() * mixture.tasks / (mixture.load * mixture.nodes * slots)
-    arrivals_s = np.cumsum(rng.exponential(interval_s, total)).tolist()
+    arrivals_s = np.cumsum(rng.exponential(interval_s, length.jobs)).tolist()
     cluster = VectorCluster(mixture.nodes, slots)
-    probes = distinct(rng, mixture.nodes, round(mixture.ratio * mixture.tasks), total)
+    probes = distinct(rng, mixture.nodes, round(mixture.ratio * mixture.tasks), length.jobs)
     times_s = [
         cluster.late_binding(at_s, each, np.full(mixture.tasks, time_s))
         for at_s, each, time_s in zip(arrivals_s, probes, task_s.tolist(), strict=True)
     ]
-    counted = zip(times_s[mixture.warm_up :], long[mixture.warm_up :].tolist(), strict=True)
+    counted = zip(times_s[length.warm_up :], long[length.warm_up :].tolist(), strict=True)
     return [time for time, is_long in counted if not is_long]
 
 
@@ -429,7 +447,7 @@ EXPERIMENTS = (
         parameters=Mixture(),
         runs=8,
         quick=Mixture(
-            nodes=25, slots=(4,), factors=(10.0,), long_shares=(0.0, 0.5), jobs=100, warm_up=20
+            nodes=25, slots=(4,), factors=(10.0,), long_shares=(0.0, 0.5), jobs=100, jobs_max=120
         ),
         run=short_among_long,
         chart=Chart(x="Long jobs (%)", log_y=True),

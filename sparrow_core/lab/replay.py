@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Annotated
-
-from msgspec import Meta
+from random import Random
 
 from sparrow_core.lab.experiment import Advance, Chart, Experiment, ExperimentError, over_cases
 from sparrow_core.lab.findings import Finding, times, value
+from sparrow_core.lab.lengths import RunLength, run_length, spread
 from sparrow_core.lab.parameters import (
     Count,
     Load,
@@ -30,6 +29,7 @@ from sparrow_core.lab.traces import FORMATS, TracedJob, hawk_shaped, read_trace
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.sim.analysis import pooled_relaxation_time, queue_relaxation_time
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.network import Network
@@ -37,7 +37,19 @@ from sparrow_core.sim.workload import Arrival, central_response_times_s
 
 _LONG_TIMES = 10.0
 _SHORTEST_S = 0.001  # of a task: below, nodes would fetch ahead, which is not simulated
-SHORT, LONG, MESSAGES = "short jobs", "long jobs", "messages a task"
+SHORT, LONG = "short jobs", "long jobs"
+MESSAGES, HEARTBEATS = "messages a task", "heartbeats a task"
+# The estimate of a job's mean task time: that itself; times a lognormal error of sigma 1.5; a fifth
+# of the jobs taken for ones of the other class; or nothing, so that all jobs are told the same.
+ESTIMATES: dict[str, Callable[[Random, float, float], float]] = {
+    "exact": lambda _rng, mean_s, _cutoff_s: mean_s,
+    "lognormal": lambda rng, mean_s, _cutoff_s: mean_s * rng.lognormvariate(0.0, 1.5),
+    "wrong_class": lambda rng, mean_s, cutoff_s: (
+        cutoff_s * cutoff_s / mean_s if rng.random() < 0.2 else mean_s
+    ),
+    "none": lambda _rng, _mean_s, cutoff_s: cutoff_s,
+}
+_OMNISCIENT = ("fifo", "srpt")  # queue disciplines of an omniscient scheduler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +59,9 @@ class Replay:
     trace: str = ""  # file; "" for a synthetic trace of the shape of Google's
     format: str = "hawk"  # of the file: hawk, google or alibaba
     columns: dict[str, Natural] = field(default_factory=dict)  # where they are not the format's
-    jobs: Natural = 20_000  # at most so many of the file (0: all); of a synthetic trace, so many
+    # At most so many of the file (0: all); of a synthetic trace, as many as `lengths` asks for, but
+    # no more than so many.
+    jobs: Natural = 60_000
     nodes: Count = 10_000  # of `slots` slots each
     slots: Count = 1
     schedulers: Count = 10  # among which jobs are dealt
@@ -57,15 +71,17 @@ class Replay:
     placements: Names = ("central", "sparrow", "eagle", "batch", "random")
     policies: Names = ("fifo",)  # queue disciplines of nodes
     ratio: Ratio = 2.0
+    # What schedulers are told of a job's task times, see ESTIMATES.
+    estimates: Names = ("exact",)
     # Jobs are long if their tasks are expected to take longer; 0 for ten times the geometric mean.
     cutoff_s: NotNegative = 0.0
     heartbeat_s: NotNegative = 100.0  # how often nodes report to schedulers; 0 for never
-    warm_up: Annotated[float, Meta(ge=0, lt=1)] = 0.25  # share of the jobs that is not measured
 
     def __post_init__(self) -> None:
         check_names("format", (self.format,), tuple(FORMATS))
         check_placements(self.placements, ("central",))
         check_policies(self.policies)
+        check_names("estimates", self.estimates, tuple(ESTIMATES))
         if not self.trace and not self.jobs:
             raise ValueError("jobs: how many is a synthetic trace to have?")
 
@@ -75,40 +91,64 @@ class Replay:
             return hawk_shaped(self.jobs, seed)
         return read_trace(Path(self.trace), self.format, self.columns, jobs_max=self.jobs)
 
+    def run_length(self, jobs: Sequence[TracedJob], load: float) -> RunLength:
+        """How many of the jobs are replayed, and how many of the first are not measured."""
+        slots, work_s = self.nodes * self.slots, [job.work_s for job in jobs]
+        tasks_s = [each for job in jobs for each in job.durations_s]
+        # Queues forget as those of exponential tasks would, of which the spread is twice the mean.
+        queue_s = queue_relaxation_time(load, self.ratio) * spread(tasks_s) / 2
+        longest_s = max(queue_s, pooled_relaxation_time(load, slots, spread(work_s)))
+        relaxation = longest_s * load * slots * len(jobs) / sum(work_s)
+        least = 1 if not self.trace else len(jobs)  # of a file, all
+        return run_length(relaxation, jobs=least, jobs_max=len(jobs))
+
 
 def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
     """Response times of short and of long jobs, and messages."""
-    jobs = parameters.read(seed)
-    if len(jobs) < 2:
+    read = parameters.read(seed)
+    if len(read) < 2:
         raise ExperimentError("a trace of one job says nothing of queues: at least two are needed")
-    expected = [max(job.expected_s, _SHORTEST_S) for job in jobs]
+    expected = [max(job.expected_s, _SHORTEST_S) for job in read]
     cutoff_s = parameters.cutoff_s or _LONG_TIMES * statistics.geometric_mean(expected)
-    first = int(parameters.warm_up * len(jobs))
-    long = [each > cutoff_s for each in expected]
-    own = _own_load(jobs, parameters.nodes * parameters.slots)
+    own = _own_load(read, parameters.nodes * parameters.slots)
 
-    def measure(placement: str, policy: str, load: float, part: Advance) -> Iterator[Row]:
-        series = NAMES[placement]
-        if placement == "central":
-            if policy != parameters.policies[0]:
-                return  # it has one queue, first in, first out
-        elif len(parameters.policies) > 1:
-            series = f"{series}, {policy}"
-        arrivals = _arrivals(parameters, jobs, placement, stretch=own / load)
-        times_s, messages = _run(parameters, arrivals, placement, policy, seed)
-        for kind in (False, True):
-            counted = [
-                time_s
-                for time_s, is_long in zip(times_s[first:], long[first:], strict=True)
-                if is_long == kind
-            ]
+    def measure(
+        placement: str, policy: str, estimates: str, load: float, part: Advance
+    ) -> Iterator[Row]:
+        if placement == "central" and policy not in _OMNISCIENT:
+            return
+        series = _series(parameters, placement, policy, estimates)
+        length = parameters.run_length(read, load)
+        jobs = read[: length.jobs]
+        rng = Random(f"estimates {seed}")
+        told_s = [ESTIMATES[estimates](rng, each, cutoff_s) for each in expected[: length.jobs]]
+        arrivals = _arrivals(parameters, jobs, told_s, placement, stretch=own / load)
+        times_s, messages, heartbeats = _run(parameters, arrivals, placement, policy, seed)
+        measured = list(zip(jobs, times_s, strict=True))[length.warm_up :]
+        by_kind: dict[str, list[float]] = {SHORT: [], LONG: []}
+        for job, time_s in measured:
+            by_kind[LONG if job.expected_s > cutoff_s else SHORT].append(time_s)
+        settled = length.has_settled([time_s for _, time_s in measured])
+        for kind, counted in by_kind.items():
             if counted:
-                yield response(LONG if kind else SHORT, series, load, counted)
-        yield Point(panel=MESSAGES, series=series, x=load, y=messages)
+                yield response(kind, series, load, counted, settled=settled)
+        yield Point(panel=MESSAGES, series=series, x=load, y=messages, settled=settled)
+        yield Point(panel=HEARTBEATS, series=series, x=load, y=heartbeats, settled=settled)
         part(1.0)
 
-    cases = product(parameters.placements, parameters.policies, parameters.loads or (own,))
+    cases = product(
+        parameters.placements, parameters.policies, parameters.estimates, parameters.loads or (own,)
+    )
     return over_cases(cases, measure, advance)
+
+
+def _series(parameters: Replay, placement: str, policy: str, estimates: str) -> str:
+    parts = [NAMES[placement]]
+    if len(parameters.policies) > 1:
+        parts.append(policy)
+    if len(parameters.estimates) > 1:
+        parts.append(f"estimates: {estimates.replace('_', ' ')}")
+    return ", ".join(parts)
 
 
 def _own_load(jobs: Sequence[TracedJob], slots: int) -> float:
@@ -120,17 +160,22 @@ def _own_load(jobs: Sequence[TracedJob], slots: int) -> float:
 
 
 def _arrivals(
-    parameters: Replay, jobs: Sequence[TracedJob], placement: str, *, stretch: float
+    parameters: Replay,
+    jobs: Sequence[TracedJob],
+    told_s: Sequence[float],
+    placement: str,
+    *,
+    stretch: float,
 ) -> list[Arrival]:
     arrivals = []
-    for number, job in enumerate(jobs):
+    for number, (job, estimate_s) in enumerate(zip(jobs, told_s, strict=True)):
         tasks = tuple(
             TaskSpec(task_id, payload_of(max(each, _SHORTEST_S)))
             for task_id, each in enumerate(job.durations_s)
         )
         start = StartJob(
             job_id=JobId(f"job{number}"), user="trace", tasks=tasks, placement=placement,
-            probe_ratio=parameters.ratio, options=JobOptions(task_s=job.expected_s),
+            probe_ratio=parameters.ratio, options=JobOptions(task_s=estimate_s),
         )  # fmt: skip
         arrivals.append(Arrival(job.at_s * stretch, start))
     return arrivals
@@ -138,18 +183,19 @@ def _arrivals(
 
 def _run(
     parameters: Replay, arrivals: Sequence[Arrival], placement: str, policy: str, seed: int
-) -> tuple[list[float], float]:
-    """Response times of all jobs, and messages a task between schedulers and nodes."""
+) -> tuple[list[float], float, float]:
+    """Response times of all jobs; messages a task between schedulers and nodes, and heartbeats."""
     slots = parameters.nodes * parameters.slots
     tasks = sum(len(each.job.tasks) for each in arrivals)
     if placement == "central":  # a message to start each task
-        return central_response_times_s(arrivals, slots, Network().delay_s), 1.0
+        return central_response_times_s(arrivals, slots, Network().delay_s, policy), 1.0, 0.0
     cluster = ExpressCluster(
         nodes=parameters.nodes, slots=parameters.slots, policy=policy, seed=seed,
         schedulers=parameters.schedulers, heartbeat_s=parameters.heartbeat_s or None,
     )  # fmt: skip
     cluster.run(arrivals)
-    return [cluster.ended_s[each.job.job_id] for each in arrivals], cluster.messages / tasks
+    ended_s = [cluster.ended_s[each.job.job_id] for each in arrivals]
+    return ended_s, cluster.messages / tasks, cluster.heartbeats / tasks
 
 
 def _against(
@@ -177,7 +223,7 @@ EXPERIMENTS = (
         run=replayed,
         chart=Chart(
             x="Load (share of busy slots)", y="Response time (s)", unit_ms=1000.0,
-            log_y=True, same_y=False, figures=(MESSAGES,),
+            log_y=True, same_y=False, figures=(MESSAGES, HEARTBEATS),
         ),
         runs=3,
         findings=(

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from sparrow_core.lab.charts import draw, save
 from sparrow_core.lab.experiment import AnyExperiment, ExperimentError
 from sparrow_core.lab.rows import Row, across
+from sparrow_core.lab.summary import unsettled
 
 _PACKAGES = ("minishark", "numpy", "pyzmq", "msgspec", "duckdb", "matplotlib")
 PlotFormat = Literal["png", "svg", "pdf"]
@@ -37,7 +38,7 @@ def write_report(
     title = f"{experiment.titled(parameters)}\n{experiment.source}"
     figure = draw(experiment.chart, title, rows, len(runs))
     files = tuple(folder / f"{experiment.name}.{kind}" for kind in ("csv", "json", *plots))
-    described = _describe(experiment, parameters, seed, rows=len(rows), runs=len(runs))
+    described = _describe(experiment, parameters, seed, rows, runs=len(runs))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_rows(files[0], rows)
@@ -66,7 +67,7 @@ def _cell(value: Any) -> Any:
 
 
 def _describe(
-    experiment: AnyExperiment, parameters: Any, seed: int, *, rows: int, runs: int
+    experiment: AnyExperiment, parameters: Any, seed: int, rows: Sequence[Row], *, runs: int
 ) -> Mapping[str, Any]:
     return {
         "name": experiment.name,
@@ -76,7 +77,8 @@ def _describe(
         "parameters": dataclasses.asdict(parameters),
         "seed": seed,
         "runs": runs,
-        "rows": rows,
+        "rows": len(rows),
+        "not_settled": dict(unsettled(rows)),  # series: where
         "versions": {"python": platform.python_version(), **dict(_versions())},
         "machine": platform.machine(),
     }

@@ -34,6 +34,7 @@ class Response:
     p50_ci_ms: float = math.nan
     p95_ms: float
     p95_ci_ms: float = math.nan
+    settled: bool = True  # see `lengths`; also where nothing is to settle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Point:
     _: KW_ONLY
     low: float = math.nan
     high: float = math.nan
+    settled: bool = True
 
 
 Row = Response | Point
@@ -69,7 +71,8 @@ def _merged(rows: Sequence[Row]) -> Row:
         mean, half = interval([row.y for row in points])
         if not half:  # formulas and counts are the same in all runs
             return points[0]
-        return replace(points[0], y=mean, low=mean - half, high=mean + half)
+        settled = all(row.settled for row in points)
+        return replace(points[0], y=mean, low=mean - half, high=mean + half, settled=settled)
     found = [row for row in rows if isinstance(row, Response)]
     mean_ms, ci_ms = interval([row.mean_ms for row in found])
     p50_ms, p50_ci_ms = interval([row.p50_ms for row in found])
@@ -78,6 +81,7 @@ def _merged(rows: Sequence[Row]) -> Row:
         found[0],
         jobs=sum(row.jobs for row in found),
         unfinished=sum(row.unfinished for row in found),
+        settled=all(row.settled for row in found),
         p5_ms=statistics.fmean(row.p5_ms for row in found),
         mean_ms=mean_ms, ci_ms=ci_ms,
         p50_ms=p50_ms, p50_ci_ms=p50_ci_ms,
@@ -120,7 +124,13 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def response(
-    panel: str, series: str, x: float, times_s: Iterable[float], *, unfinished: int = 0
+    panel: str,
+    series: str,
+    x: float,
+    times_s: Iterable[float],
+    *,
+    unfinished: int = 0,
+    settled: bool = True,
 ) -> Response:
     """Summarize response times of jobs, given in order of arrival; intervals by batch means."""
     times_ms = [1000 * float(each) for each in times_s]
@@ -131,7 +141,7 @@ def response(
         panel=panel, series=series, x=x, jobs=len(ranked) + unfinished, unfinished=unfinished,
         mean_ms=mean, ci_ms=half, p5_ms=p5,
         p50_ms=p50, p50_ci_ms=_percentile_interval(times_ms, 50),
-        p95_ms=p95, p95_ci_ms=_percentile_interval(times_ms, 95),
+        p95_ms=p95, p95_ci_ms=_percentile_interval(times_ms, 95), settled=settled,
     )  # fmt: skip
 
 

@@ -43,9 +43,21 @@ def summary(experiment: AnyExperiment, runs: Sequence[Sequence[Row]]) -> list[Ta
         )  # fmt: skip
         title = "Jobs that had not ended when the run did, and are in no figure"
         tables.append(Table(title, ("", experiment.chart.x, "jobs"), lines))
+    if early := unsettled(rows):
+        title = "Not settled (!): queues had not forgotten how the run began, or rose, or fell"
+        tables.append(Table(title, ("", experiment.chart.x), early))
     if findings := available(experiment.findings, runs):
         tables.append(Table(experiment.source, ("figure", "paper", "here"), tuple(findings)))
     return tables
+
+
+def unsettled(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """The series and x of rows that have not settled."""
+    found: dict[str, dict[float, None]] = {}
+    for row in rows:
+        if not row.settled:
+            found.setdefault(row.series, {})[row.x] = None
+    return tuple((series, ", ".join(f"{x:g}" for x in xs)) for series, xs in found.items())
 
 
 def _panel(experiment: AnyExperiment, panel: str, rows: Sequence[Row]) -> Table:
@@ -89,13 +101,17 @@ def _at(line: Sequence[Row], x: float, unit_ms: float) -> str:
             return ""
         shown = "{:,.0f}" if unit_ms == 1 else "{:,.1f}"
         median = with_interval(shown, row.p50_ms / unit_ms, row.p50_ci_ms / unit_ms)
-        return f"{median} ({shown.format(row.p95_ms / unit_ms)})"
+        return f"{median} ({shown.format(row.p95_ms / unit_ms)}){_mark(row)}"
     if row.x == x:
         half = math.nan if math.isnan(row.low) else (row.high - row.low) / 2
-        return with_interval("{:.4g}", row.y, half)
+        return with_interval("{:.4g}", row.y, half) + _mark(row)
     points = sorted((each.x, each.y) for each in line if isinstance(each, Point))
     xs, ys = ([pair[part] for pair in points] for part in (0, 1))
     return f"{np.interp(x, xs, ys):.4g}" if xs[0] <= x <= xs[-1] else ""
+
+
+def _mark(row: Row) -> str:
+    return "" if row.settled else " !"
 
 
 def _mean(line: Sequence[Row], begin: float, end: float) -> str:

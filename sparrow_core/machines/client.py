@@ -139,7 +139,7 @@ class _Job:
         copy: Scheduler and id of the second submission of stragglers.
         placement: Steps so far; None before the scheduler has reported them.
         stopped: Whether tasks that may run were withdrawn.
-        deaths: Of its schedulers' processes, since a task of it last ended.
+        deaths: Of schedulers that had accepted it, since a task of it last ended.
     """
 
     start: StartJob
@@ -666,6 +666,8 @@ class Client:
         """A scheduler has died, once more: the jobs that may be why, again and again, fail."""
         out: list[Envelope] = []
         for job in [each for each in self._jobs.values() if each.scheduler == msg.scheduler]:
+            if not job.accepted:
+                continue  # it died of something else, perhaps while it started
             job.deaths += 1
             if job.deaths >= self._config.max_deaths:
                 text = f"its scheduler's process died {job.deaths} times before a task of it ended"

@@ -117,6 +117,7 @@ class Job:
         unwanted: Running tasks that were withdrawn: if they are lost, that is all right.
         abandoned: Those of the finished tasks that were lost too often, and how at last.
         reserved: What each node should hold.
+        sent: How many reservations each node was sent.
         shared_on: Nodes that were sent the shared part.
         nodes: That may hold something of the job.
         cancelled_on: Nodes that were sent CancelReservations since their last reservation.
@@ -137,6 +138,7 @@ class Job:
     unwanted: dict[TaskId, None] = field(default_factory=dict)
     abandoned: dict[TaskId, str] = field(default_factory=dict)
     reserved: dict[NodeName, Held] = field(default_factory=dict)
+    sent: Counter[NodeName] = field(default_factory=Counter)
     shared_on: dict[NodeName, None] = field(default_factory=dict)
     nodes: dict[NodeName, None] = field(default_factory=dict)
     cancelled_on: dict[NodeName, None] = field(default_factory=dict)
@@ -259,6 +261,7 @@ class Ledger:
         held = job.reserved.setdefault(node, Held(0, now))
         held.count += count
         held.at = now
+        job.sent[node] += count
         job.cancelled_on.pop(node, None)  # requests are answered again
         self.link(job, node)
 

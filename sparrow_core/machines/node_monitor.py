@@ -564,7 +564,7 @@ class NodeMonitor:
             return []  # asked of the old scheduler; the client heeds answers of the new one
         running = self._running.get(msg.key)
         if running is not None and running.executor is not None:
-            if isinstance(msg, StopTask):
+            if isinstance(msg, StopTask) and running.unwanted_at is None:
                 running.unwanted_at = now
             return [Envelope(running.executor, msg)]
         ready = self._ready.pop(msg.key, None)
@@ -693,16 +693,14 @@ class NodeMonitor:
             return []  # a duplicate, or it was killed on request
         return self._bury(msg.executor, msg.reason, now)
 
-    def _bury(
-        self, address: Address, reason: str, now: float, blame: Blame = Blame.DEATH
-    ) -> list[Envelope]:
+    def _bury(self, address: Address, reason: str, now: float) -> list[Envelope]:
         """An executor is dead, or about to be: nothing more is taken from it."""
         self._gone[address] = None
         if len(self._gone) > _GONE_MAX:
             del self._gone[next(iter(self._gone))]
         self._deaths += 1
         self._last_death = f"{name_of(address)}: {reason}{self._at_work(address)}"
-        return self._lose(address, self._pool.remove(address), reason, now, blame)
+        return self._lose(address, self._pool.remove(address), reason, now)
 
     def _at_work(self, address: Address) -> str:
         """What an executor has been running, for the message about its death."""
@@ -711,12 +709,7 @@ class NodeMonitor:
         return f", while it had task {', '.join(tasks)}" if tasks else ""
 
     def _lose(
-        self,
-        address: Address,
-        executor: NodeExecutor | None,
-        reason: str,
-        now: float,
-        blame: Blame,
+        self, address: Address, executor: NodeExecutor | None, reason: str, now: float
     ) -> list[Envelope]:
         if executor is None:
             return []  # died before it registered, or was silent for long before
@@ -727,11 +720,18 @@ class NodeMonitor:
                 out.append(self._timed_out(key, task))
                 self._end_task(key, None)
             else:
+                blame = self._blame(task, executor, now)
                 self._end_task(key, f"executor lost ({reason})", blame=blame)
         for job in self._jobs.values():
             job.shared_with.pop(address, None)
         # Schedulers learn at once that there are fewer slots, or none.
         return [*out, *self._register(now), *self._wake()]
+
+    def _blame(self, task: NodeTask, executor: NodeExecutor, now: float) -> Blame:
+        """A task that came when its executor was silent already has not silenced it."""
+        is_silent = now - executor.heard_at > self._config.executor_timeout_s
+        heard_until = executor.heard_at + 2 * self._config.heartbeat_s
+        return Blame.SILENCE if is_silent and task.at <= heard_until else Blame.DEATH
 
     def _timed_out(self, key: TaskKey, task: NodeTask) -> Envelope:
         """Tell the client what the executor did not: trying again would take as long."""
@@ -749,17 +749,14 @@ class NodeMonitor:
             silent_s = now - executor.heard_at
             task = self._oldest(executor, now) if at in self._pool.executors else None
             reason = self._why_kill(silent_s, task, now)
-            # A task is not to blame if its executor was silent before.
-            heard = task is not None and task.at <= executor.heard_at + 2 * self._config.heartbeat_s
-            blame = Blame.SILENCE if heard and silent_s > timeout_s else Blame.DEATH
             if reason is not None:
                 killed = f"{reason}, and killed"
-                out += self._bury(at, killed, now, blame)
+                out += self._bury(at, killed, now)
                 assert self._supervisor is not None, "there is one to kill it"
                 out.append(Envelope(self._supervisor, KillExecutor(at, reason)))
             elif silent_s > timeout_s and at in self._pool.executors and not self._keeps(task):
                 given_up = self._pool.give_up(at)
-                out += self._lose(at, given_up, f"silent for {timeout_s:g} s", now, blame)
+                out += self._lose(at, given_up, f"silent for {timeout_s:g} s", now)
         return out
 
     def _oldest(self, executor: NodeExecutor, now: float) -> NodeTask | None:
@@ -836,7 +833,9 @@ class NodeMonitor:
         # Under a name, a new process tells higher stamps than the one before it.
         self._levels = max(self._levels, int(1e6 * now))
         out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
-        self._pool.look_at_clock(now, self._config.heartbeat_s)
+        stall_s = self._pool.look_at_clock(now, self._config.heartbeat_s)
+        for task in self._running.values() if stall_s else ():
+            task.excuse(stall_s)
         return [*out, *self._look_at_executors(now), *self._register(now), *self._wake()]
 
     def _register(self, now: float) -> list[Envelope]:

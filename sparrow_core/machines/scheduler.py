@@ -724,9 +724,12 @@ class Scheduler:
         job.reserved.clear()
         if not self._config.cancellation:
             return []  # nodes ask in vain and learn it from the answer
-        job.cancelled_on.update(dict.fromkeys(nodes))
-        cancel = CancelReservations(job.job_id)
-        return [Envelope(self._ledger.nodes[node].address, cancel) for node in nodes]
+        return [self._cancel(job, node) for node in nodes]
+
+    def _cancel(self, job: Job, node: NodeName) -> Envelope:
+        job.cancelled_on[node] = None
+        cancel = CancelReservations(job.job_id, job.sent[node])
+        return Envelope(self._ledger.nodes[node].address, cancel)
 
     # --- the end of a job ----------------------------------------------------------------------
 
@@ -1126,8 +1129,7 @@ class Scheduler:
         if should is None:
             if count == 0 or job.placer.offers(name):
                 return []  # agreed; or superfluous, but of use
-            job.cancelled_on[name] = None
-            return [Envelope(self._ledger.nodes[name].address, CancelReservations(job_id))]
+            return [self._cancel(job, name)]
         if count >= should.count or should.at > now - self._config.grace_s:
             return []
         missing = should.count - count

@@ -47,6 +47,13 @@ class NodeTask(Struct, kw_only=True):
     first_at: float | None = None
     unwanted_at: float | None = None
 
+    def excuse(self, stall_s: float) -> None:
+        """Its executor may have been suspended for so long, too."""
+        if self.first_at is not None:
+            self.first_at += stall_s
+        if self.unwanted_at is not None:
+            self.unwanted_at += stall_s
+
     def overtime_s(self, now: float) -> float:
         """For how long it goes on that should have ended; negative or 0 if it may."""
         if self.first_at is None:
@@ -256,14 +263,16 @@ class SlotPool:
             yield Figure("executor_lost_total", labels, executor.lost, "counter")
             yield Figure("executor_run_seconds_total", labels, executor.run_s, "counter")
 
-    def look_at_clock(self, now: float, interval_s: float) -> None:
-        """Called every `interval_s`: time in which this process did not run is no silence."""
+    def look_at_clock(self, now: float, interval_s: float) -> float:
+        """Called every `interval_s`: for how long this process did not run, which is no silence."""
         # Without this, a stopped node would declare its executors dead when it is resumed.
         stall_s = 0.0 if self._looked_at is None else now - self._looked_at - interval_s
         self._looked_at = now
-        if stall_s > interval_s:
-            for executor in (*self.executors.values(), *self.silent.values()):
-                executor.heard_at = min(now, executor.heard_at + stall_s)
+        if stall_s <= interval_s:
+            return 0.0
+        for executor in (*self.executors.values(), *self.silent.values()):
+            executor.heard_at = min(now, executor.heard_at + stall_s)
+        return stall_s
 
     def check(self, taken: Counter[Claim]) -> None:
         """Assert that exactly these slots are taken, and that no executor is overloaded."""

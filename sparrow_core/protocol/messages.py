@@ -44,7 +44,7 @@ from sparrow_core.protocol.types import (
     TaskSpec,
 )
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -487,9 +487,11 @@ class CancelReservations(Message, frozen=True):
     """All tasks of the job are bound: drop its reservations.
 
     It also answers, with no task, all requests for the job that the node has sent meanwhile.
+    `count`: how many the node was sent for the job so far, used ones included.
     """
 
     job_id: JobId
+    count: Count
 
 
 class JobShared(Message, frozen=True):

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+_NOBODY = 1e-14  # share of queues that are so long
+
 
 def zero_wait_probability(
     placement: str, load: float, tasks: int, ratio: int = 2, slots: int = 1
@@ -69,18 +73,42 @@ def pooled_relaxation_time(load: float, slots: int, spread: float) -> float:
     return 2 * load * spread / (slots * (1 - load) ** 2)
 
 
+def queue_relaxation_time(load: float, compared: float) -> float:
+    """How long queues of which `compared` are compared take to forget, in mean task times.
+
+    One queue is M/M/1, whose relaxation time is 1 / (1 - sqrt(load))^2 (Asmussen, Applied
+    Probability and Queues). Of many, of which each task joins the shortest of d, the share with at
+    least k tasks follows ds(k)/dt = load (s(k-1)^d - s(k)^d) - (s(k) - s(k+1)), which is at rest at
+    s(k) = load^((d^k - 1) / (d - 1)) (Mitzenmacher, The Power of Two Choices in Randomized Load
+    Balancing). The slowest way back is the largest eigenvalue of the equations made linear there.
+    """
+    if compared <= 1:
+        return 1 / (1 - math.sqrt(load)) ** 2
+    shares = [1.0]  # s(0), s(1), ...
+    while shares[-1] > _NOBODY:
+        shares.append(load * shares[-1] ** compared)
+    size = len(shares) - 1
+    joins = [load * compared * share ** (compared - 1) for share in shares]
+    linear = np.zeros((size, size))
+    for k in range(size):
+        linear[k, k] = -joins[k + 1] - 1
+        if k:
+            linear[k, k - 1] = joins[k]
+        if k + 1 < size:
+            linear[k, k + 1] = 1
+    return -1 / float(np.linalg.eigvals(linear).real.max())
+
+
 def relaxation_time(placement: str, load: float, tasks: int, slots: int, ratio: float) -> float:
     """About how long queues take to forget their past, in mean task times; `slots` in all.
 
-    The longer of two. A single queue under random placement is M/M/1, whose relaxation time is
-    1 / (1 - sqrt(load))^2; where d queues are compared it is taken as that at the load^d with which
-    all of them are busy. And the work in the whole cluster, which comes in jobs, is a Brownian
-    motion that is reflected at no work, with drift a and variance s per unit of time, so that it is
-    2 s / a^2 (both: Asmussen, Applied Probability and Queues). For tasks of infinite variance there
-    is none; the value is that for exponential ones.
+    The longer of two: that of single queues, and that of the work in the whole cluster, which comes
+    in jobs: a Brownian motion that is reflected at no work, with drift a and variance s per unit of
+    time, so that it is 2 s / a^2 (Asmussen). For tasks of infinite variance there is none; the
+    value is that for exponential ones.
     """
     pooled = pooled_relaxation_time(load, slots, tasks + 1)
     if placement == "central":
         return pooled
     compared = 1.0 if placement in ("random", "round_robin") else ratio
-    return max(pooled, 1 / (1 - math.sqrt(load**compared)) ** 2)
+    return max(pooled, queue_relaxation_time(load, compared))

@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import minishark
@@ -147,6 +147,93 @@ def compare(pair: tuple[Session, Session], script: list[str]) -> None:
     for query in QUERIES:
         there = outcome(lambda sql: beside.execute(sql).fetchall(), query)
         assert (query, there) == (query, outcome(lambda sql: rows_of(other, sql), query))
+    assert stored(one) == files(one)
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        [CREATES[0], CHANGES[4], CHANGES[5], CHANGES[6], "FROM c", "DESCRIBE c", CHANGES[-1]],
+        [CHANGES[0], CHANGES[2], CREATES[3], "FROM d", CHANGES[8], "FROM d", CHANGES[10], "FROM d"],
+        [CREATES[3], "DROP TABLE d", CREATES[4], CHANGES[8], "DESCRIBE d", CREATES[6], "FROM w"],
+        ["DROP TABLE t", CREATES[5], "INSERT INTO t VALUES ('x', 1)", "FROM t", *QUERIES[7:9]],
+        [CREATES[3], ALTERS[2], "FROM e", CHANGES[0], ALTERS[3], ALTERS[6], "FROM d"],
+        [CHANGES[1], ALTERS[0], ALTERS[1], CHANGES[1], "FROM t", "DESCRIBE t", "FROM s"],
+        [CREATES[1], CREATES[1], CREATES[7], CHANGES[3], "FROM w", "DROP VIEW w", "SHOW TABLES"],
+        ["DROP VIEW s", "SHOW TABLES", CREATES[8], "FROM s", CHANGES[2], QUERIES[13]],
+        [CREATES[9], "DROP TABLE w", CREATES[3], CREATES[6], *QUERIES[11:], "FROM w"],
+        ["DROP TABLE p", "SHOW TABLES", "FROM p"],
+        [CREATES[10], "FROM c", CREATES[0]],
+    ],
+)
+def test_scripts(pair: tuple[Session, Session], script: list[str], end: str) -> None:
+    """Tables and views are the session's until COMMIT, and then everybody's or gone."""
+    compare(pair, ["BEGIN", *script, end, *script])
+
+
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        ("CREATE TABLE c (x INTEGER)", "CREATE TABLE c (y INTEGER)"),
+        ("CREATE TABLE c AS FROM t", "CREATE VIEW c AS FROM t"),
+        ("CREATE VIEW c AS FROM t", "CREATE TABLE c (y INTEGER)"),
+        ("CREATE VIEW c AS FROM t", "CREATE VIEW c AS FROM p"),
+        ("CREATE OR REPLACE VIEW s AS FROM t", "DROP VIEW s"),
+        ("DROP TABLE t", "INSERT INTO t VALUES (7, 'x')"),
+        ("DROP TABLE t", "ALTER TABLE t ADD COLUMN z INTEGER"),
+        ("ALTER TABLE t ADD COLUMN w INTEGER", "DELETE FROM t WHERE k = 1"),
+        ("ALTER TABLE t RENAME TO c", "CREATE TABLE c (y INTEGER)"),
+        ("ALTER TABLE t DROP COLUMN v", "DROP TABLE t"),
+        ("INSERT INTO t VALUES (7, 'x')", "ALTER TABLE t ADD COLUMN z INTEGER"),
+        ("CREATE VIEW c AS FROM t", "DROP TABLE t"),
+        ("CREATE TABLE c (x INTEGER)", "CREATE TABLE c (x ENUM ('p', 'q'))"),
+    ],
+)
+def test_who_commits_first_wins(pair: tuple[Session, Session], mine: str, others: str) -> None:
+    """If another session has done the same, or has changed a table, nothing is committed."""
+    one, other = pair
+    reset(one)
+    for sql in (*TABLES, "BEGIN", "CREATE TABLE made AS FROM t", mine):
+        one.sql(sql)
+    other.sql(others)
+    seen = [outcome(lambda sql: rows_of(other, sql), query) for query in QUERIES]
+    with pytest.raises(ConflictError, match="nothing is committed"):
+        one.sql("COMMIT")
+    assert seen == [outcome(lambda sql: rows_of(one, sql), query) for query in QUERIES]
+    assert stored(one) == files(one)
+    one.sql(f"DROP TABLE IF EXISTS c{'' if 'TABLE c' in others else '_'}")
+
+
+def test_dataframes_and_methods_are_part_of_it(pair: tuple[Session, Session]) -> None:
+    """Tables and views of Python, what lists them, and row numbers."""
+    one, other = pair
+    reset(one)
+    one.sql(TABLES[0])
+    one.sql("BEGIN")
+    one.create_table("made", {"x": [1, 2, 3]}, partition_by=["x"], partitions=2)
+    one.table("made").filter("x > 1").create_view("few")
+    one.sql("INSERT INTO made VALUES (4)")
+    assert [(2,), (3,), (4,)] == sorted(tuple(r) for r in one.table("few").collect())
+    assert ["made", "t"] == one.tables
+    assert ["few", "made", "t"] == sorted(info.name for info in one.catalog.list_tables())
+    assert [(0, 1)] == rows_of(one, "SELECT rowid, x FROM made ORDER BY x LIMIT 1")
+    assert ["t"] == other.tables
+    one.drop_table("made")
+    assert ["t"] == one.tables
+    one.sql("ROLLBACK")
+    assert (["t"], []) == (one.tables, one._runtime.planning.views())
+    assert stored(one) == files(one)
+
+
+def test_a_session_that_ends_leaves_nothing(pair: tuple[Session, Session]) -> None:
+    """What it has created in its transaction is gone."""
+    one, _ = pair
+    reset(one)
+    one.sql(TABLES[0])
+    with one.new_session() as third:
+        third.sql("BEGIN; CREATE TABLE made AS SELECT 1 AS x; DROP TABLE t")
+    assert [("t",)] == rows_of(one, "SHOW TABLES")
     assert stored(one) == files(one)
 
 

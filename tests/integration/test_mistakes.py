@@ -299,7 +299,7 @@ MISTAKES: dict[str, Mistake] = {
         "one_task",
     ),
     "a setting": (
-        lambda w: w.s.conf.set("spark.sql.shuffle.partitions", 5), OptionError, "shuffle", "connect"
+        lambda w: w.s.conf.set("shuffle_partitions", 5), OptionError, "shuffle", "connect"
     ),
 }  # fmt: skip
 

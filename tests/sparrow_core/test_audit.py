@@ -115,7 +115,7 @@ def test_a_log_survives_being_cut(tmp_path: Path) -> None:
     for number, now in ((0, 20.0), (1, 10.0)):
         log = AuditFile(tmp_path / f"{number}.jsonl")
         msg = Reserve(JobId("j"), Address("s#s"), number)
-        sent = [Envelope(Address("n#x"), CancelReservations(JobId("j")))]
+        sent = [Envelope(Address("n#x"), CancelReservations(JobId("j"), 1))]
         log(Address("n#m"), msg, sent, now)
         log(Address("n#m"), PingJob(JobId("j"), Address("c#c"), ()), [], now + 1)
         log.close()

@@ -153,7 +153,7 @@ WIRE: list[tuple[Message, str]] = [
     (AssignTasks(job_id=JOB, scheduler=AT, client=AT, request=1,
                  tasks=(Assignment(1, 2, b"p"),), drained=True, has_shared=False),
      '["AssignTasks","j","e#a","e#a",1,[[1,2,"cA==",0]],true,false,["","",0,1.0,1,false,""],null]'),
-    (CancelReservations(JOB), '["CancelReservations","j"]'),
+    (CancelReservations(JOB, 1), '["CancelReservations","j",1]'),
     (JobShared(JOB, AT, b"s"), '["JobShared","j","e#a","cw=="]'),
     (GetShared(JOB, AT), '["GetShared","j","e#a"]'),
     (ExecutorStatus(INFO, (JOB,), (KEY,)),

@@ -213,7 +213,7 @@ def test_a_drained_job_gives_its_slots_to_the_next() -> None:
 def test_cancelled_reservations_leave_the_queue() -> None:
     """CancelReservations drops what is queued, and nothing of other jobs."""
     node = Driven()
-    node(Reserve(JOB, S, 3), Reserve(OTHER, S, 1), CancelReservations(JOB))
+    node(Reserve(JOB, S, 3), Reserve(OTHER, S, 1), CancelReservations(JOB, 1))
     out = node(ExecutorStatus(info("e0", 4), (), ()))
     assert Envelope(S, get(OTHER, 1, 1, ())) == out[-1]
     assert GetTasks not in [type(envelope.msg) for envelope in out[:-1]]
@@ -340,7 +340,7 @@ def test_levels_are_told_to_those_who_want_them() -> None:
     levels = Claim(levels=True)
     asked = node(Reserve(JOB, S, 3, levels))
     assert [Envelope(S, get(JOB, 1, 2, (), NodeLevel(1 - 2, 1)))] == asked
-    assert [] == node(CancelReservations(JOB)), "it has told that its slots are free"
+    assert [] == node(CancelReservations(JOB, 1)), "it has told that its slots are free"
     node(Reserve(OTHER, S, 1, levels))
     answer = AssignTasks(
         job_id=OTHER, scheduler=S, client=C, request=2, tasks=(Assignment(0, 1, b""),),
@@ -380,7 +380,7 @@ def test_very_short_tasks_are_asked_for_ahead_of_free_slots() -> None:
     assert isinstance(ask.msg, GetTasks)
     assert 11 == ask.msg.count
     node(assign(2, *range(1, 12)))
-    node(CancelReservations(JOB))
+    node(CancelReservations(JOB, 1))
     node(Reserve(OTHER, S, 1))
     for task_id in range(1, 11):
         assert [] == node(ended(task_id, run_s=0.0001))
@@ -534,7 +534,7 @@ def test_a_cancellation_answers_what_was_asked() -> None:
     """The slots that waited for the job's scheduler go to the next job at once."""
     node = Driven(e0=1)
     node(Reserve(JOB, S, 2), Reserve(OTHER, S, 1))
-    assert [(OTHER, 1)] == asked(node(CancelReservations(JOB)))
+    assert [(OTHER, 1)] == asked(node(CancelReservations(JOB, 1)))
 
 
 def test_a_replaced_job_frees_the_slots_that_waited_for_its_scheduler() -> None:
@@ -616,6 +616,18 @@ def test_a_task_is_not_blamed_for_a_silence_that_is_older() -> None:
     node(Reserve(JOB, S, 1), now=2.0)
     node(assign(1, 0, drained=True), now=2.0)
     assert [loss(0, "executor lost (silent for 5 s)")] == reports(node.ticks(5.5))
+
+
+def test_of_an_executors_tasks_only_those_are_blamed_that_may_have_silenced_it() -> None:
+    """Not one that came to another slot of it three seconds later."""
+    node = Driven(e0=2)
+    node(Reserve(JOB, S, 1))
+    node(assign(1, 0, drained=True))
+    node.ticks(3.0)
+    node(Reserve(OTHER, S, 1), now=3.0)
+    node(structs.replace(assign(2, 0, drained=True), job_id=OTHER), now=3.0)
+    lost = [(each.job_id, each.lost[0].blame) for each in reports(node.ticks(5.5))]
+    assert [(JOB, Blame.SILENCE), (OTHER, Blame.DEATH)] == lost
 
 
 def test_a_silent_executor_that_is_heard_in_time_lives() -> None:
@@ -722,6 +734,34 @@ def test_its_own_stall_does_not_kill_a_silent_executor() -> None:
     assert [] == kills(node.ticks(100.0, step_s=90.0))
     assert [] == kills(node.ticks(104.0))
     assert 1 == len(kills(node.ticks(107.0)))
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_its_own_stall_is_no_overtime(is_stopped: bool) -> None:
+    """Both were suspended: a task has the rest of its time, and to end when it is asked to."""
+    node = with_task(limit_s=20.0)
+    node.ticks(2.0)
+    if is_stopped:
+        node(StopTask(key(0)), now=2.0)
+    node(HEARD, now=2.0)
+    assert [] == kills(node.ticks(92.0, step_s=90.0))
+    killed_at = 102 if is_stopped else 121
+    for second in range(93, killed_at):
+        node(HEARD, now=second)
+        assert [] == kills(node.ticks(second))
+    node(HEARD, now=killed_at)
+    assert ["did not end a task 10 s after it should have"] == kills(node.ticks(killed_at))
+
+
+def test_a_repeated_wish_to_stop_a_task_grants_no_more_time() -> None:
+    """Messages may be duplicated."""
+    node = with_task()
+    for second in range(1, 11):
+        node(StopTask(key(0)), now=second)
+        node(HEARD, now=second)
+        assert [] == kills(node.ticks(second))
+    node(HEARD, now=11.5)
+    assert ["did not end a task 10 s after it should have"] == kills(node.ticks(11.5))
 
 
 def test_a_draining_node_serves_what_it_has_and_leaves() -> None:
@@ -890,7 +930,7 @@ def test_a_job_that_has_moved_is_fenced() -> None:
     node(assign(1, 0, drained=True))
     node(TAKEN)
     for late in (Reserve(JOB, S, 3), assign(2, 1), EndJob(JOB), EndJobs((JOB,)),
-                 JobShared(OTHER, S, b""), CancelReservations(JOB)):  # fmt: skip
+                 JobShared(OTHER, S, b""), CancelReservations(JOB, 1)):  # fmt: skip
         assert [] == node(late), late
     assert [Envelope(E0, EndJobs((JOB,)))] == node(EndJob(AGAIN)), "the new one ends both"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from enum import Enum
 from random import Random
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -52,6 +53,8 @@ def values(hint: Any, name: str) -> st.SearchStrategy[Any]:
             return st.tuples(*(values(each, name) for each in (item, *rest)))
     if isinstance(hint, type) and issubclass(hint, Struct):
         return structs(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return st.sampled_from(hint)
     base = getattr(hint, "__supertype__", hint)
     if base is str:
         kinds = {"Address": ADDRESSES, "JobId": JOBS}

@@ -139,7 +139,7 @@ def test_an_executor_that_stays_suspended_is_replaced(run_dir: Path) -> None:
         os.kill(before, signal.SIGSTOP)
         until(lambda: not psutil.pid_exists(before), "its death")
         assert {0: b"on"} == run(cluster, task(0, "echo on")).results()
-        assert 1 == cluster.nodes()[0].deaths
+        until(lambda: 1 == cluster.nodes()[0].deaths, "its count")
 
 
 @pytest.mark.parametrize(("command", "nodes"), [("freeze", 1), ("hold", 2)])

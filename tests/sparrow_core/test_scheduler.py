@@ -197,9 +197,20 @@ def test_reservations_are_cancelled_when_all_tasks_are_bound() -> None:
     scheduler(submit(task(0), task(1)))
     expected = [
         Envelope(monitor("a"), assign(0, 1, drained=True)),
-        Envelope(monitor("b"), CancelReservations(JOB)),
+        Envelope(monitor("b"), CancelReservations(JOB, 2)),
     ]
     assert expected == scheduler(get("a", 2))
+    assert [] == scheduler(get("b", 1)), "that was the answer"
+
+
+def test_a_cancellation_tells_of_all_reservations_that_the_node_was_sent() -> None:
+    """Also those before the last: a driver must not keep it back if the node may have asked."""
+    scheduler = Driven("a", "b")
+    scheduler(submit(task(0), task(1)))
+    scheduler(get("a", 1))
+    out = scheduler(get("a", 2, loss(0, 1, "died")))
+    told = [each.msg for each in out if each.to == monitor("b")]
+    assert [Reserve(JOB, S, 2), CancelReservations(JOB, 4)] == told
     assert [] == scheduler(get("b", 1)), "that was the answer"
 
 
@@ -425,7 +436,7 @@ def test_a_late_success_of_a_lost_attempt_counts() -> None:
     scheduler(get("a", 1))
     scheduler(ReportTasks((loss(0, 1, "lost"),)))
     out = scheduler(ReportTasks((done(0),)))
-    assert [Envelope(monitor("b"), CancelReservations(JOB))] == out
+    assert [Envelope(monitor("b"), CancelReservations(JOB, 3))] == out
     assert [] == scheduler(get("b", 1)), "that was the answer"
 
 
@@ -561,7 +572,7 @@ def test_a_heartbeat_reveals_what_is_over() -> None:
     scheduler(submit(task(0)))
     scheduler(get("a", 1))
     out = scheduler(register("b", held=(HeldJob(JOB, 1),)))
-    assert [Envelope(monitor("b"), CancelReservations(JOB))] == out
+    assert [Envelope(monitor("b"), CancelReservations(JOB, 1))] == out
 
 
 def test_a_job_without_a_client_ends() -> None:

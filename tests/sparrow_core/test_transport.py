@@ -169,15 +169,29 @@ def test_what_is_cancelled_in_the_turn_in_which_it_is_reserved_is_not_sent(
     claim = Claim(user="me", waiting=1)
     for job_id in (mine, other):
         one.driver.post(two.at, Reserve(job_id, one.at, 1, claim))
-    one.driver.post(two.at, CancelReservations(mine))
+    one.driver.post(two.at, CancelReservations(mine, 1))
     one.turn()
-    one.driver.post(two.at, CancelReservations(other))
-    turn_until([one, two], lambda: CancelReservations(other) in two.recorder.got, "the last")
-    assert [Reserve(other, one.at, 1, claim), CancelReservations(other)] == two.recorder.got
+    one.driver.post(two.at, CancelReservations(other, 1))
+    turn_until([one, two], lambda: CancelReservations(other, 1) in two.recorder.got, "the last")
+    assert [Reserve(other, one.at, 1, claim), CancelReservations(other, 1)] == two.recorder.got
     one.driver.post(two.at, Reserve(mine, one.at, 1, claim))
-    one.driver.post(two.at, CancelReservations(mine))
+    one.driver.post(two.at, CancelReservations(mine, 1))
     one.driver._take_posted()
     assert {} == one.driver._outbox  # not even an empty frame, which would wake the process
+
+
+def test_a_cancellation_is_sent_to_a_node_that_may_have_asked(
+    drivers: list[ZmqDriver], run_dir: Path
+) -> None:
+    """It had reservations before; its request gets no other answer."""
+    one, two = over_ipc(drivers, run_dir, "a", "b")
+    job_id, claim = JobId("j"), Claim(user="me", waiting=1)
+    one.driver.post(two.at, Reserve(job_id, one.at, 2, claim))
+    turn_until([one, two], lambda: two.recorder.got, "the first ones")
+    one.driver.post(two.at, Reserve(job_id, one.at, 1, claim))
+    one.driver.post(two.at, CancelReservations(job_id, 3))
+    turn_until([one, two], lambda: two.recorder.got[2:], "both messages")
+    assert CancelReservations(job_id, 3) == two.recorder.got[2]
 
 
 def test_parties_that_know_each_other_speak_over_tcp(drivers: list[ZmqDriver]) -> None:

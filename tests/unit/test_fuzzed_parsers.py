@@ -20,12 +20,11 @@ from minishark.cluster.launch import find_cluster
 from minishark.cluster.node import service_address
 from minishark.cluster.wire import decode_reply, decode_request, encode_message
 from minishark.compiler.sql import planning, statements, tokens
+from minishark.compiler.sql.changes import parse_change, parse_create
 from minishark.errors import DataError, MinisharkError, QueryError, redacted
 from minishark.events.history import SUFFIX, HistoryReader
 from minishark.events.kinds import QueryStarted, SessionStarted
 from minishark.tables.copy import parsed_copy
-from minishark.tables.warehouse.ddl import parse_create
-from minishark.tables.warehouse.dml import parse_change
 from minishark.tpch.queries import parse_selection
 from minishark.worker.memory import parse_size
 from minishark.worker.protocol import decode_job, decode_outcome, decode_payload, decode_problem
@@ -96,8 +95,8 @@ def _split(text: str) -> None:
     with contextlib.suppress(MinisharkError):
         pieces = tokens.split_arguments(text)
         assert sum(map(len, pieces)) <= len(text)
-    for first, end, _, _ in tokens.find_calls(text, {"read_csv"}):
-        assert text[first:end].lower().startswith("read_csv")
+    for call in tokens.find_calls(text, {"read_csv"}):
+        assert text[call.first : call.last].lower().startswith("read_csv")
 
 
 def _endpoint(text: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minishark.compiler.sql.changes import Delete, Insert, Merge, Update, parse_change
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Column
 from minishark.tables.warehouse import dml
@@ -74,8 +75,8 @@ def test_delete(
     files.add_source(source)
     text = f"DELETE FROM t {'USING s ' if using else ''}WHERE {condition.replace('v ', 't.v ')}"
     text += " AND t.id = s.id" if using else ""
-    change = dml.parse_change(text)
-    assert isinstance(change, dml.Delete)
+    change = parse_change(text)
+    assert isinstance(change, Delete)
     counts = dict(files.con.execute(dml.matching_files(change, "located")).fetchall())
     left = files.left([*counts], dml.kept(change, _TARGET, files.some([*counts])))
     assert (left, sum(counts.values())) == files.own(text)
@@ -92,8 +93,8 @@ def test_update(
     condition = condition.replace("v ", "t.v ")
     text = f"UPDATE t SET v = {value}, id = t.id + 1"
     text += f" FROM s WHERE t.id = s.id AND ({condition})" if using else f" WHERE {condition}"
-    change = dml.parse_change(text)
-    assert isinstance(change, dml.Update)
+    change = parse_change(text)
+    assert isinstance(change, Update)
     found = [f for f, _ in files.con.execute(dml.matching_files(change, "located")).fetchall()]
     sql = dml.updated(change, _TARGET, files.some(found))
     ((changed,),) = files.con.execute(f"SELECT count(*) FILTER ({CHANGED}) FROM ({sql})").fetchall()
@@ -119,8 +120,8 @@ def test_merge(rows: list[tuple[int, str | None]], source: list[int], chosen: se
     files.add_source(source)
     clauses = " ".join(_CLAUSES[i] for i in sorted(chosen))
     text = f"MERGE INTO t USING s ON t.id = s.id {clauses}"
-    parsed = dml.parse_change(text)
-    assert isinstance(parsed, dml.Merge)
+    parsed = parse_change(text)
+    assert isinstance(parsed, Merge)
     change = replace(parsed, source_names=("id", "v"))
     found = files.con.execute(dml.merged_files(change, "located")).fetchall()
     affected = [row[0] for row in found]
@@ -136,8 +137,8 @@ def test_merge(rows: list[tuple[int, str | None]], source: list[int], chosen: se
 def test_merge_tells_of_rows_that_are_changed_twice() -> None:
     files = _Files([(1, "a"), (2, "b")])
     files.add_source([1, 1])
-    change = dml.parse_change("MERGE INTO t USING s USING (id) WHEN MATCHED THEN DELETE")
-    assert isinstance(change, dml.Merge)
+    change = parse_change("MERGE INTO t USING s USING (id) WHEN MATCHED THEN DELETE")
+    assert isinstance(change, Merge)
     ((_, _, changes, partners),) = files.con.execute(dml.merged_files(change, "located")).fetchall()
     assert (changes, partners) == (2, 2)
 
@@ -155,8 +156,8 @@ def test_merge_tells_of_rows_that_are_changed_twice() -> None:
 )
 def test_insert(text: str) -> None:
     files = _Files([(0, "a")])
-    change = dml.parse_change(text)
-    assert isinstance(change, dml.Insert)
+    change = parse_change(text)
+    assert isinstance(change, Insert)
     query = f"{change.ctes}{change.query}"
     names = files.con.sql(query).columns if change.query else []
     added = files.con.execute(dml.inserted(change, _TARGET, names)).fetchall()
@@ -174,12 +175,18 @@ def test_insert(text: str) -> None:
 )
 def test_clauses_without_a_form_are_refused_by_name(text: str, what: str) -> None:
     with pytest.raises(UnsupportedError, match=what):
-        dml.parse_change(text)
+        _supported(text)
+
+
+def _supported(text: str) -> None:
+    change = parse_change(text)
+    assert change is not None
+    dml.supported(change)
 
 
 def test_columns_must_fit_the_values() -> None:
-    change = dml.parse_change("INSERT INTO t VALUES (1)")
-    assert isinstance(change, dml.Insert)
+    change = parse_change("INSERT INTO t VALUES (1)")
+    assert isinstance(change, Insert)
     with pytest.raises(QueryError, match="takes 2 values here, but 1 were given"):
         dml.inserted(change, _TARGET, ["a"])
     with pytest.raises(QueryError, match="has no column 'x'; it has: id, v"):

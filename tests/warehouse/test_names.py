@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import duckdb
 import pytest
 
+from minishark.compiler.sql.tokens import syntax_tree
 from minishark.tables.warehouse.catalog import TableName
 from minishark.tables.warehouse.names import At, parts, references, renamed, renamed_anywhere
 
@@ -13,9 +16,9 @@ def _found(path: tuple[str, ...], at: At | None) -> str | None:
     return "W." + ".".join(path) if path[0].lower() == "s" or path == ("t",) else None
 
 
-def _syntax(sql: str) -> str:
+def _syntax(sql: str) -> Any:
     ((tree,),) = duckdb.connect().execute("SELECT json_serialize_sql($1)", [sql]).fetchall()
-    return str(tree)
+    return syntax_tree(tree, sql)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def _entries(text: str) -> Iterator[Entry]:
         return
     position = 0
     while True:
-        start = next((position + offset for offset, _, _ in sql_tokens(text[position:])), None)
+        start = next((position + token.first for token in sql_tokens(text[position:])), None)
         if start is None:
             return
         if text[start] == ".":
@@ -74,8 +74,8 @@ def _statements(text: str, start: int) -> tuple[int, list[Entry]]:
     """The end of the statements before the next dot-command, and the statements."""
     found: list[Entry] = []
     first: int | None = None
-    for offset, _, _ in sql_tokens(text[start:]):
-        position = start + offset
+    for token in sql_tokens(text[start:]):
+        position = start + token.first
         if text[position] == ";":
             if first is not None:
                 line = _line(text, first)

@@ -39,7 +39,12 @@ from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
-from minishark.compiler.sql.tokens import find_calls, without_comments_around
+from minishark.compiler.sql.tokens import (
+    find_calls,
+    mentioned,
+    syntax_tree,
+    without_comments_around,
+)
 from minishark.errors import ConflictError, DataError, DataValueError, QueryError
 from minishark.expressions import Column, Schema, quote
 
@@ -112,7 +117,6 @@ REMOTE_FILES = (
 )
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
-_WORD = re.compile(r"\w+")
 _UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
 _CACHED_MAX = 256
 _numbers = itertools.count()
@@ -422,9 +426,9 @@ class PlanningDatabase:
         with self.reading(self.settings) as connection:
             return _schema(connection.sql(f"FROM {relation}"))
 
-    def syntax(self, sql: str) -> str:
-        """The syntax tree of a SELECT, as JSON; a QueryError for any other statement."""
-        return self._text("SELECT json_serialize_sql($1)", sql)[0]
+    def syntax(self, sql: str) -> Any:
+        """The syntax tree of a SELECT; a QueryError for any other statement."""
+        return syntax_tree(self._text("SELECT json_serialize_sql($1)", sql)[0], sql)
 
     def glob(self, pattern: str) -> list[str]:
         """The files that match a pattern, in the order in which DuckDB reads them."""
@@ -574,13 +578,7 @@ class PlanningDatabase:
         """The catalog's tables among the named relations; if None, among the words of the text."""
         known = self._names
         if named is None:
-            text = sql.lower()
-            words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
-            named = {
-                name
-                for name in known
-                if name in words or (name in quoted and not _WORD.fullmatch(name))
-            }
+            named = {*mentioned(sql, known)}
         return tuple(known[name] for name in sorted(named) if name in known)
 
     def _relations_in(self, sql: str) -> set[str] | None:
@@ -651,7 +649,7 @@ class PlanningDatabase:
         """
         if not self._shared.python or "try" not in sql.lower():
             return False
-        tried = " ".join(inside.lower() for *_, inside in find_calls(sql, {"try"}))
+        tried = " ".join(call.arguments.lower() for call in find_calls(sql, {"try"}))
         return any(name in tried for name in self._shared.python)
 
     def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:

@@ -12,11 +12,19 @@ from typing import TypeAlias
 
 import duckdb
 import msgspec
+from msgspec import structs
 
 from minishark.compiler.sql.advice import advised
+from minishark.compiler.sql.changes import (
+    Change,
+    NewTable,
+    read_change,
+    read_create,
+    text_value,
+)
 from minishark.compiler.sql.tokens import (
+    Cursor,
     SqlText,
-    TokenCursor,
     call_arguments,
     without_comments_around,
 )
@@ -45,6 +53,7 @@ class Show(_Statement, frozen=True):
     """Answered from the catalog: SHOW and DESCRIBE, or else PRAGMA, CALL, catalog tables."""
 
     is_show: bool
+    query: str = ""  # the query that a DESCRIBE is about
 
 
 class FrontEndQuery(_Statement, frozen=True):
@@ -55,12 +64,52 @@ class FrontEndCommand(_Statement, frozen=True):
     """Concerns only the session's own database: schemas, sequences, attached databases."""
 
 
-class Definition(_Statement, frozen=True):
-    """Defines something for later statements: views, macros, types; `name` is empty if unknown."""
+class CreateSchema(FrontEndCommand, frozen=True):
+    """CREATE SCHEMA."""
 
-    name: str = ""
+    path: tuple[str, ...]
+    exists_ok: bool
+
+
+class DropSchema(FrontEndCommand, frozen=True):
+    """DROP SCHEMA."""
+
+    path: tuple[str, ...]
+    missing_ok: bool
+    cascade: bool
+
+
+class Use(FrontEndCommand, frozen=True):
+    """USE, of a database or schema."""
+
+    path: tuple[str, ...]
+
+
+class Comment(FrontEndCommand, frozen=True):
+    """COMMENT ON noun path IS text."""
+
+    noun: str  # such as TABLE or COLUMN
+    path: tuple[str, ...]
+    text: str | None  # None for NULL
+
+    @property
+    def table(self) -> tuple[str, ...]:
+        """The table that it is about; empty if it is about something else."""
+        return {"TABLE": self.path, "COLUMN": self.path[:-1]}.get(self.noun, ())
+
+
+class Definition(_Statement, frozen=True):
+    """Defines something for later statements: views, macros, types."""
+
+    path: tuple[str, ...] = ()  # its name; empty if unknown
     is_temporary: bool = False
     is_view: bool = False
+    drops: bool = False
+    query: str = ""  # that of a view that is created, at the statement's end
+
+    @property
+    def name(self) -> str:
+        return self.path[-1] if self.path else ""
 
 
 class Setting(_Statement, frozen=True):
@@ -72,9 +121,16 @@ class Setting(_Statement, frozen=True):
 class SetVariable(_Statement, frozen=True):
     """SET VARIABLE: the value may come from a query."""
 
+    name: str
+    value: str
+
 
 class CreateEnum(_Statement, frozen=True):
     """CREATE TYPE AS ENUM (query): the values come from a query."""
+
+    path: tuple[str, ...]
+    create: str  # the text before AS
+    query: str  # in brackets
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -89,18 +145,50 @@ class Write(_Statement, frozen=True):
     """Changes tables; `target` is None if unknown."""
 
     target: Target | None
-    is_temporary: bool = False  # whether it creates a temporary table
+
+
+class ChangeRows(Write, frozen=True):
+    """INSERT, DELETE, UPDATE, MERGE."""
+
+    change: Change | None
+    refused: str = ""  # why its change is not read
+
+    def read(self) -> Change:
+        """Its change (UnsupportedError if it has a form that is not read)."""
+        if self.change is None:
+            raise UnsupportedError(self.refused)
+        return self.change
+
+
+class CopyFrom(Write, frozen=True):
+    """COPY ... FROM, or one whose destination is computed."""
+
+
+class AlterTable(Write, frozen=True):
+    """ALTER TABLE."""
+
+
+class CreateIndex(Write, frozen=True):
+    """CREATE INDEX."""
 
 
 class CreateTable(Write, frozen=True):
     """CREATE TABLE, in whatever form."""
 
+    table: NewTable
+    is_temporary: bool
 
-class CreateTableAs(CreateTable, frozen=True, kw_only=True):
-    """CREATE TABLE AS query; `replaces` for OR REPLACE."""
 
-    query: str
-    replaces: bool
+class CreateTableAs(CreateTable, frozen=True):
+    """CREATE TABLE AS query, which creates the table surely."""
+
+    @property
+    def query(self) -> str:
+        return self.table.query
+
+    @property
+    def replaces(self) -> bool:
+        return self.table.replaces
 
 
 class DropTable(Write, frozen=True, kw_only=True):
@@ -250,14 +338,11 @@ def _classified(
     con: duckdb.DuckDBPyConnection, parsed: duckdb.Statement, type_: duckdb.StatementType, sql: str
 ) -> ParsedStatement:
     if type_ == _TYPES.SELECT:
-        text = without_comments_around(sql).lower()
-        if not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text)):
-            return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
-        return _select(sql, TokenCursor(sql), parsed)
-    cursor = TokenCursor(sql)
+        return _query(sql, parsed)
+    cursor = Cursor(sql)
     if type_ == _TYPES.EXPLAIN:
         return _explain(con, cursor)
-    first = cursor.word()
+    first = cursor.take()
     classify = _BY_FIRST_WORD.get(first)
     # By the first word, too: DuckDB takes what has a PIVOT or a DEFAULT in it for several (MULTI).
     if classify is not None and type_.name not in _UNSUPPORTED:
@@ -265,7 +350,7 @@ def _classified(
     if type_ == _TYPES.MULTI:
         return FrontEndQuery(sql)
     if type_ in (_TYPES.INSERT, _TYPES.UPDATE, _TYPES.DELETE, _TYPES.MERGE_INTO):
-        return Write(sql, None)  # after WITH
+        return _changed(sql, cursor, None)  # after WITH
     if type_ == _TYPES.SET and first == "PRAGMA":
         return _set(f"SET {sql[cursor.offset :]}", cursor, first)
     if type_ in (_TYPES.PRAGMA, _TYPES.CALL) and first != "IMPORT":
@@ -275,29 +360,55 @@ def _classified(
     raise UnsupportedError(f"minishark does not run {name} statements: {instead}.")
 
 
+def rewritten(statement: ParsedStatement, sql: str) -> ParsedStatement:
+    """A statement with another text, in which other names, values or calls stand for the same."""
+    if sql == statement.sql:
+        return statement
+    match statement:
+        case Query():
+            return _query(sql, None)
+        case Explain() | FrontEndQuery():
+            return structs.replace(statement, sql=sql)
+    cursor = Cursor(sql)
+    if isinstance(statement, Show):
+        is_call = cursor.next in ("PRAGMA", "CALL")
+        return structs.replace(statement, sql=sql) if is_call else _select(sql, cursor, None)
+    first = cursor.take()
+    classify = _BY_FIRST_WORD.get(first)
+    return _changed(sql, cursor, None) if classify is None else classify(sql, cursor, first)
+
+
 def _cache(text: str, found: re.Match[str]) -> ParsedStatement:
     """CACHE TABLE, which DuckDB does not parse."""
     sql = text.strip().rstrip(";").rstrip()
-    cursor = TokenCursor(text[found.end() :])
-    path = cursor.name()
+    cursor = Cursor(text[found.end() :])
+    path = cursor.path()
     if not path or cursor.rest.strip(" \n;"):
         raise QueryError("Write CACHE TABLE name or UNCACHE TABLE name, and nothing after it.")
     return CacheTable(sql, path=path, caches=not found[1], missing_ok=bool(found[2]))
 
 
-def _transaction(sql: str, _: TokenCursor, first: str) -> ParsedStatement:
+def _transaction(sql: str, _: Cursor, first: str) -> ParsedStatement:
     return Transaction(sql, verb=_VERBS.get(first, "ROLLBACK"))
 
 
-def _vacuum(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _vacuum(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     if cursor.skip("ANALYZE"):
         raise UnsupportedError("Statistics are measured when tables are written: no ANALYZE.")
-    return Vacuum(sql, path=cursor.name())
+    return Vacuum(sql, path=cursor.path())
 
 
-def _select(sql: str, cursor: TokenCursor, parsed: duckdb.Statement) -> ParsedStatement:
-    if cursor.next.upper() in ("SHOW", "DESCRIBE", "DESC"):
-        return Show(sql, is_show=True)
+def _query(sql: str, parsed: duckdb.Statement | None) -> ParsedStatement:
+    text = without_comments_around(sql).lower()
+    if not (any(word in text for word in _UNCOMMON) or _DESC_OF_QUERY.search(text)):
+        return Query(sql, parsed)  # to look at its tokens takes half as long as to parse it
+    return _select(sql, Cursor(sql), parsed)
+
+
+def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement | None) -> ParsedStatement:
+    if cursor.next in ("SHOW", "DESCRIBE", "DESC"):
+        describes = cursor.take() != "SHOW" and cursor.next in ("SELECT", "FROM", "WITH")
+        return Show(sql, is_show=True, query=cursor.rest if describes else "")
     code = cursor.code
     if _CATALOG.search(code):
         return Show(sql, is_show=False)
@@ -306,7 +417,7 @@ def _select(sql: str, cursor: TokenCursor, parsed: duckdb.Statement) -> ParsedSt
     return Query(sql, parsed)
 
 
-def _explain(con: duckdb.DuckDBPyConnection, cursor: TokenCursor) -> ParsedStatement:
+def _explain(con: duckdb.DuckDBPyConnection, cursor: Cursor) -> ParsedStatement:
     cursor.skip("EXPLAIN")
     analyze = cursor.skip("ANALYZE") or cursor.skip("ANALYSE")
     if cursor.next.startswith("("):
@@ -317,78 +428,108 @@ def _explain(con: duckdb.DuckDBPyConnection, cursor: TokenCursor) -> ParsedState
     return Explain(inner.sql, analyze)
 
 
-def _target(cursor: TokenCursor) -> Target | None:
-    path = cursor.name()
+def _target(cursor: Cursor) -> Target | None:
+    return _target_of(cursor.path())
+
+
+def _target_of(path: tuple[str, ...]) -> Target | None:
     *schema, name = path or ("",)
     if not name:
         return None
     return Target(name, not schema or tuple(part.lower() for part in schema) in _MAIN, path)
 
 
-def _insert(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
-    return Write(sql, _target(cursor) if cursor.skip_to("INTO") and cursor.word() else None)
+def _changed(sql: str, cursor: Cursor, target: Target | None) -> ParsedStatement:
+    try:
+        return ChangeRows(sql, target, read_change(cursor.again()))
+    except (QueryError, UnsupportedError) as error:
+        return ChangeRows(sql, target, None, str(error))
 
 
-def _update(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _insert(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    has_target = cursor.skip_to("INTO") and cursor.take()
+    return _changed(sql, cursor, _target(cursor) if has_target else None)
+
+
+def _update(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     cursor.skip_any("ONLY")
-    return Write(sql, _target(cursor))
+    return _changed(sql, cursor, _target(cursor))
 
 
-def _delete(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _delete(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     cursor.skip_any("FROM", "TABLE")  # TRUNCATE, too
-    return Write(sql, _target(cursor))
+    return _changed(sql, cursor, _target(cursor))
 
 
-def _create(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
-    replaces = cursor.skip("OR", "REPLACE")
-    is_temporary = cursor.next.upper() in _TEMPORARY
+def _create(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
+    cursor.skip("OR", "REPLACE")
+    is_temporary = cursor.next in _TEMPORARY
     cursor.skip_any(*_MODIFIERS)
-    noun = cursor.word()
+    noun = cursor.take()
     match noun:
         case "TABLE":
-            if_missing = cursor.skip("IF", "NOT", "EXISTS")
-            target = _target(cursor)
-            has_rows = cursor.skip("AS") and not cursor.ends_with("WITH", "NO", "DATA")
-            if has_rows and not if_missing:
-                return CreateTableAs(
-                    sql, target, is_temporary, query=cursor.rest, replaces=replaces
-                )
-            return CreateTable(sql, target, is_temporary)
+            table = read_create(cursor.again())
+            is_plain = not (table.columns or table.partitions or table.order or table.properties)
+            computes = table.has_rows and is_plain and not table.exists_ok
+            kind = CreateTableAs if computes else CreateTable
+            return kind(sql, _target_of(table.target), table, is_temporary)
         case "INDEX":
-            return Write(sql, _target(cursor) if cursor.skip_to("ON") and cursor.word() else None)
-        case "TYPE" if cursor.skip_to("ENUM") and cursor.skip("ENUM", "("):
-            is_query = cursor.next.upper() in ("SELECT", "FROM", "WITH", "VALUES", "(")
-            return CreateEnum(sql) if is_query else Definition(sql)
+            has_target = cursor.skip_to("ON") and cursor.take()
+            return CreateIndex(sql, _target(cursor) if has_target else None)
+        case "TYPE" if cursor.skip_to("AS ENUM ("):
+            return _enum(sql, cursor)
         case _:
             return _defined(sql, cursor, first, noun, is_temporary=is_temporary)
 
 
-def _drop(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
-    noun = cursor.word()
+def _drop(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
+    noun = cursor.take()
     if noun != "TABLE":
         return _defined(sql, cursor, first, noun)
     missing_ok = cursor.skip("IF", "EXISTS")
     return DropTable(sql, _target(cursor), missing_ok=missing_ok)
 
 
-def _alter(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
-    noun = cursor.word()
+def _alter(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
+    noun = cursor.take()
     if noun != "TABLE":
         return _defined(sql, cursor, first, noun)
     cursor.skip("IF", "EXISTS")
-    return Write(sql, _target(cursor))
+    return AlterTable(sql, _target(cursor))
+
+
+def _enum(sql: str, cursor: Cursor) -> ParsedStatement:
+    """CREATE TYPE name AS ENUM, from its AS."""
+    create, head = sql[: cursor.offset].rstrip(), cursor.again()
+    head.skip_to("TYPE")
+    head.take()
+    cursor.skip("AS", "ENUM")
+    query = cursor.rest
+    cursor.take()
+    if cursor.next not in ("SELECT", "FROM", "WITH", "VALUES", "("):
+        return Definition(sql)
+    head.skip("IF", "NOT", "EXISTS")
+    return CreateEnum(sql, path=head.name(), create=create, query=query)
 
 
 def _defined(
-    sql: str, cursor: TokenCursor, first: str, noun: str, *, is_temporary: bool = False
+    sql: str, cursor: Cursor, first: str, noun: str, *, is_temporary: bool = False
 ) -> ParsedStatement:
     match noun:
         case "VIEW" | "MACRO" | "FUNCTION" | "TYPE":
             cursor.skip_any("TABLE")  # DROP MACRO TABLE
             cursor.skip_any("IF", "NOT", "EXISTS")
-            *_, name = cursor.name() or ("",)
-            is_view = noun == "VIEW" and first != "ALTER"
-            return Definition(sql, name=name, is_temporary=is_temporary, is_view=is_view)
+            path, is_view = cursor.path(), noun == "VIEW" and first != "ALTER"
+            drops, has_query = first == "DROP", is_view and cursor.skip_to("AS") and cursor.take()
+            return Definition(
+                sql, path, is_temporary, is_view, drops, cursor.rest if has_query else ""
+            )
+        case "SCHEMA" if first == "CREATE":
+            exists_ok = cursor.skip("IF", "NOT", "EXISTS")
+            return CreateSchema(sql, path=cursor.path(), exists_ok=exists_ok)
+        case "SCHEMA" if first == "DROP":
+            missing_ok, path = cursor.skip("IF", "EXISTS"), cursor.path()
+            return DropSchema(sql, path=path, missing_ok=missing_ok, cascade=cursor.skip("CASCADE"))
         case "SCHEMA" | "SEQUENCE" | "DATABASE":
             return FrontEndCommand(sql)
         case "INDEX":
@@ -397,15 +538,30 @@ def _defined(
             raise UnsupportedError(f"minishark does not run {first} {noun}.")
 
 
-def _front_end(sql: str, _: TokenCursor, __: str) -> ParsedStatement:
+def _front_end(sql: str, _: Cursor, __: str) -> ParsedStatement:
     return FrontEndCommand(sql)
 
 
-def _set(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
+def _use(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    return Use(sql, path=cursor.path())
+
+
+def _comment(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    cursor.skip("ON")
+    noun, path = cursor.take(), cursor.path()
+    cursor.skip_to("IS")
+    cursor.take()
+    text = None if cursor.next == "NULL" else text_value(cursor.rest)
+    return Comment(sql, noun=noun, path=path, text=text)
+
+
+def _set(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
     if first == "SET" and cursor.skip("VARIABLE"):
-        return SetVariable(sql)
+        name = cursor.name()[-1]
+        cursor.take()  # = or TO
+        return SetVariable(sql, name=name, value=cursor.rest)
     cursor.skip_any("GLOBAL", "LOCAL", "SESSION")
-    name = ".".join(cursor.name())
+    name = ".".join(cursor.path())
     if name.lower() in ("schema", "search_path"):
         return FrontEndCommand(sql)
     return Setting(sql, is_reserved=_RESERVED.fullmatch(name) is not None)
@@ -413,8 +569,8 @@ def _set(sql: str, cursor: TokenCursor, first: str) -> ParsedStatement:
 
 def session_setting(sql: str) -> str | None:
     """A SET or RESET as one that concerns its connection only; None if it asks for GLOBAL."""
-    cursor = TokenCursor(sql)
-    first = cursor.word()
+    cursor = Cursor(sql)
+    first = cursor.take()
     if cursor.skip("VARIABLE"):
         return sql
     if cursor.skip("GLOBAL"):
@@ -423,15 +579,15 @@ def session_setting(sql: str) -> str | None:
     return f"{first} SESSION {cursor.rest}"
 
 
-def _copy(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _copy(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     begin = cursor.offset
     target = _target(cursor)
     if not cursor.skip_to("TO"):
-        return Write(sql, target)
+        return CopyFrom(sql, target)
     source = sql[begin : cursor.offset].strip()
-    cursor.word()
+    cursor.take()
     if not cursor.next.startswith("'"):  # a computed name
-        return Write(sql, target)
+        return CopyFrom(sql, target)
     if source.startswith("("):
         return CopyTo(sql, query=source[1:-1], destination=cursor.rest)
     columns = _COPIED_COLUMNS.fullmatch(source)
@@ -439,30 +595,30 @@ def _copy(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
     return CopyTo(sql, query=query, destination=cursor.rest)
 
 
-def _prepare(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
-    name = cursor.name()
+def _prepare(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    name = cursor.path()
     if not name or not cursor.skip_to("AS"):
         raise QueryError("Write PREPARE name AS statement.")
     cursor.skip("AS")
     return Prepare(sql, name=name[0].lower(), statement=cursor.rest)
 
 
-def _execute(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
-    name = cursor.name()
+def _execute(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    name = cursor.path()
     if not name:
         raise QueryError("Write EXECUTE name(arguments).")
     return Execute(sql, name=name[0].lower(), arguments=call_arguments(cursor.rest))
 
 
-def _deallocate(sql: str, cursor: TokenCursor, _: str) -> ParsedStatement:
+def _deallocate(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     cursor.skip("PREPARE")
-    name = cursor.name()
+    name = cursor.path()
     if not name:
         raise QueryError("Write DEALLOCATE name.")
     return Deallocate(sql, name=name[0].lower())
 
 
-_BY_FIRST_WORD: Mapping[str, Callable[[str, TokenCursor, str], ParsedStatement]] = {
+_BY_FIRST_WORD: Mapping[str, Callable[[str, Cursor, str], ParsedStatement]] = {
     "INSERT": _insert,
     "MERGE": _insert,
     "UPDATE": _update,
@@ -478,10 +634,10 @@ _BY_FIRST_WORD: Mapping[str, Callable[[str, TokenCursor, str], ParsedStatement]]
     "ROLLBACK": _transaction,
     "ABORT": _transaction,
     "VACUUM": _vacuum,
-    "COMMENT": _front_end,
+    "COMMENT": _comment,
     "ATTACH": _front_end,
     "DETACH": _front_end,
-    "USE": _front_end,
+    "USE": _use,
     "SET": _set,
     "RESET": _set,
     "COPY": _copy,

@@ -1,23 +1,91 @@
-"""SQL text as DuckDB's tokens: a cursor to parse with, parameters, arguments. Pure."""
+"""SQL text as DuckDB's tokens: a cursor over them, names and calls, and edits of the text. Pure.
+
+All that reads or rewrites SQL goes through here. Places are counted in characters of the text; in
+DuckDB's tokens and syntax trees they are bytes of UTF-8.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import duckdb
 
 from minishark.errors import QueryError
 
-Token: TypeAlias = tuple[int, str, Any]
-"""A token's offset in the text, its text, and its type in DuckDB's terms."""
-
+_TYPES = duckdb.token_type
+_NAMES = (_TYPES.identifier, _TYPES.keyword)
+_OPEN = {"(": ")", "[": "]", "{": "}", "CASE": "END"}
 _FIRST_COMMENTS = re.compile(r"\s*(?:--[^\n]*\n\s*)*")
 # Without quotes, dollars and asterisks, which would end a constant or a comment that began above.
 _LAST_COMMENT = re.compile(r"\n\s*--[^\n'\"$*]*\Z")
 _NAMED_ARGUMENT = re.compile(r"(\w+)\s*:?=\s*(.*)", re.DOTALL)
+_WORD = re.compile(r"\w+")
+
+
+class Token(NamedTuple):
+    """A word, a name, a constant or an operator."""
+
+    first: int  # its place in the text
+    text: str
+    type: Any  # in DuckDB's terms
+    depth: int = 0  # how many brackets and CASEs are open around it
+
+    @property
+    def last(self) -> int:
+        """The place after it."""
+        return self.first + len(self.text)
+
+    @property
+    def word(self) -> str:
+        """Its text as keywords are compared: in upper case, but for what is in quotes."""
+        return self.text if self.text[:1] in ('"', "'") else self.text.upper()
+
+    @property
+    def is_name(self) -> bool:
+        return self.type in _NAMES
+
+    @property
+    def is_text(self) -> bool:
+        return bool(self.type == _TYPES.string_const)
+
+
+class Edit(NamedTuple):
+    """What comes in place of a text's characters from `first` up to `last`."""
+
+    first: int
+    last: int
+    text: str
+
+
+def edited(sql: str, edits: Iterable[Edit]) -> str:
+    """A text with edits, which come in order and do not overlap."""
+    pieces, done = [], 0
+    for edit in edits:
+        pieces += [sql[done : edit.first], edit.text]
+        done = edit.last
+    return "".join([*pieces, sql[done:]]) if pieces else sql
+
+
+def syntax_tree(text: str, sql: str) -> Any:
+    """DuckDB's syntax tree of a statement, which it gives as JSON, with places in characters."""
+    encoded = sql.encode()
+
+    def place(offset: int) -> int:
+        return len(encoded[:offset].decode())
+
+    def in_characters(node: dict[str, Any]) -> dict[str, Any]:
+        first = node.get("query_location")
+        if isinstance(first, int):
+            node["query_location"] = place(first)
+            end = place(first + node.get("query_location_length", 0))
+            node["query_location_length"] = end - place(first)
+        return node
+
+    return json.loads(text, object_hook=None if sql.isascii() else in_characters)
 
 
 def without_comments_around(sql: str) -> str:
@@ -26,143 +94,273 @@ def without_comments_around(sql: str) -> str:
     return sql[begin.end() if begin else 0 : last.start() if last else None]
 
 
-def sql_tokens(sql: str) -> list[Token]:
-    """The tokens of a text, without comments."""
+def without_comments(sql: str) -> str:
+    """A text without comments."""
+    return "".join(
+        piece if type_ != _TYPES.comment else " " * (not sql[:first][-1:].isspace())
+        for first, piece, type_ in _pieces(sql)
+    ).strip()
+
+
+def _pieces(sql: str) -> Iterator[tuple[int, str, Any]]:
+    """Each token's place, its text with the space after it, and its type."""
     encoded = sql.encode()  # DuckDB counts bytes
     marks = [*duckdb.tokenize(sql), (len(encoded), None)]
-    texts, offset = [], len(encoded[: marks[0][0]].decode())
+    first = len(encoded[: marks[0][0]].decode())
     for (start, type_), (end, _) in itertools.pairwise(marks):
         piece = encoded[start:end].decode()
-        texts.append((offset, piece.strip(), type_))
-        offset += len(piece)
-    return [token for token in texts if token[2] != duckdb.token_type.comment]
+        yield first, piece, type_
+        first += len(piece)
 
 
-class TokenCursor:
-    """Reads a statement token by token."""
+def sql_tokens(sql: str) -> list[Token]:
+    """The tokens of a text, without comments."""
+    found: list[Token] = []
+    ends: list[str] = []  # what ends the brackets and CASEs that are open
+    for first, piece, type_ in _pieces(sql):
+        if type_ == _TYPES.comment:
+            continue
+        text = piece.rstrip()
+        word = "" if found and found[-1].text == "." else text.upper()  # `t.end` ends nothing
+        while word in (")", "]", "}") and ends[-1:] == ["END"]:  # of a CASE that is not ended
+            ends.pop()
+        if ends[-1:] == [word]:
+            ends.pop()
+        found.append(Token(first, text, type_, len(ends)))
+        if word in _OPEN:
+            ends.append(_OPEN[word])
+    return found
 
-    def __init__(self, sql: str) -> None:
-        self._sql = sql
-        self._tokens = sql_tokens(sql)
+
+def unquoted(name: str) -> str:
+    """A name without its quotes."""
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+class Name(NamedTuple):
+    """A name of one or more parts, and where it stands."""
+
+    first: int
+    last: int
+    path: tuple[str, ...]
+    at: int  # the number of its first token
+    after: int  # of the one after its last
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Its parts as names are compared."""
+        return tuple(part.lower() for part in self.path)
+
+
+def names_in(tokens: Sequence[Token]) -> Iterator[Name]:
+    """The names among tokens, keywords too, each with all of its parts."""
+    at = 0
+    while at < len(tokens):
+        name = name_at(tokens, at)
+        if name is not None:
+            yield name
+        at = at + 1 if name is None else name.after
+
+
+def name_at(tokens: Sequence[Token], at: int) -> Name | None:
+    """The name that begins at a token; None if it is none."""
+    path, next_ = [], at
+    while next_ < len(tokens) and tokens[next_].is_name:
+        path.append(unquoted(tokens[next_].text))
+        after = next_ + 1
+        if after == len(tokens) or tokens[after].text != ".":
+            break
+        next_ += 2
+    return Name(tokens[at].first, tokens[after - 1].last, (*path,), at, after) if path else None
+
+
+def mentioned(sql: str, names: Iterable[str]) -> list[str]:
+    """The names that a text has in it as words: of tables, columns, or in texts and comments."""
+    text = sql.lower()
+    words, quoted = {*_WORD.findall(text)}, text.replace('""', '"')
+
+    def is_in(name: str) -> bool:
+        return name in words or (name in quoted and _WORD.fullmatch(name) is None)
+
+    return [name for name in names if is_in(name.lower())]
+
+
+class Cursor:
+    """Reads a text token by token."""
+
+    def __init__(self, sql: str, tokens: Sequence[Token] | None = None) -> None:
+        """At the beginning of a text, whose tokens are known or not."""
+        self.sql = sql
+        self.tokens = sql_tokens(sql) if tokens is None else tokens
         self._at = 0
 
-    @property
-    def code(self) -> str:
-        tokens = self._tokens
-        return " ".join(t for _, t, type_ in tokens if type_ != duckdb.token_type.string_const)
-
-    @property
-    def offset(self) -> int:
-        return self._tokens[self._at][0] if self._at < len(self._tokens) else len(self._sql)
-
-    @property
-    def rest(self) -> str:
-        return self._sql[self.offset :]
+    def again(self) -> Cursor:
+        """Another cursor, at the beginning of the text."""
+        return Cursor(self.sql, self.tokens)
 
     @property
     def next(self) -> str:
-        return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
+        """The next token, as keywords are compared; empty at the end."""
+        return self.tokens[self._at].word if self._at < len(self.tokens) else ""
+
+    @property
+    def offset(self) -> int:
+        """The place of the next token."""
+        return self.tokens[self._at].first if self._at < len(self.tokens) else len(self.sql)
+
+    @property
+    def rest(self) -> str:
+        return self.sql[self.offset :]
+
+    @property
+    def code(self) -> str:
+        """All tokens but texts."""
+        return " ".join(token.text for token in self.tokens if not token.is_text)
 
     def ends_with(self, *words: str) -> bool:
-        return [text.upper() for _, text, _ in self._tokens[-len(words) :]] == list(words)
+        return [token.word for token in self.tokens[-len(words) :]] == list(words)
+
+    def comes(self, *words: str) -> bool:
+        """Whether these words come next, in this order."""
+        end = self._at + len(words)
+        return [token.word for token in self.tokens[self._at : end]] == list(words)
 
     def skip(self, *words: str) -> bool:
         """Move past these words, if all of them come next in this order."""
-        end = self._at + len(words)
-        if [text.upper() for _, text, _ in self._tokens[self._at : end]] != list(words):
-            return False
-        self._at = end
-        return True
+        found = self.comes(*words)
+        self._at += len(words) * found
+        return found
 
     def skip_any(self, *words: str) -> None:
         """Move past all of the next tokens that are among these words."""
-        while self.next and self.next.upper() in words:
+        while self.next and self.next in words:
             self._at += 1
 
-    def skip_to(self, word: str) -> bool:
-        """Move to the next token that is this word, outside of brackets; whether there is one."""
-        depth = 0
-        for at in range(self._at, len(self._tokens)):
-            _, text, type_ = self._tokens[at]
-            if type_ == duckdb.token_type.operator:
-                depth += text.count("(") - text.count(")")
-            elif depth == 0 and text.upper() == word:
+    def skip_to(self, *phrases: str) -> bool:
+        """Move to where one of these begins outside of brackets; stay if none does."""
+        begin, found = {phrase.split()[0] for phrase in phrases}, self._at
+        for at in range(self._at, len(self.tokens)):
+            token = self.tokens[at]
+            if token.depth == 0 and token.word in begin:
                 self._at = at
-                return True
+                if any(self.comes(*phrase.split()) for phrase in phrases):
+                    return True
+        self._at = found
         return False
 
-    def word(self) -> str:
-        text = self.next.upper()
+    def take(self) -> str:
+        """Move past the next token, and return it as keywords are compared."""
+        text = self.next
         self._at += 1
         return text
 
+    def path(self) -> tuple[str, ...]:
+        """Move past a name, if one comes next; its parts, of which there are none otherwise."""
+        name = name_at(self.tokens, self._at)
+        if name is None:
+            return ()
+        self._at = name.after
+        return name.path
+
     def name(self) -> tuple[str, ...]:
-        parts = []
-        while self.next.startswith('"') or self.next.isidentifier():
-            name = self.next
-            parts.append(name[1:-1].replace('""', '"') if name.startswith('"') else name)
+        """Move past a name; its parts (QueryError if there is none)."""
+        found = self.ahead()
+        self.path()
+        return found
+
+    def ahead(self) -> tuple[str, ...]:
+        """The parts of the name that comes next (QueryError if there is none)."""
+        name = name_at(self.tokens, self._at)
+        if name is None:
+            missing = f"There is no name before {self.next}."
+            raise QueryError(
+                missing if self.next else "The statement ends where a name should come."
+            )
+        return name.path
+
+    def until(self, *phrases: str) -> str:
+        """The text up to one of these outside of brackets, or the end; moves there."""
+        start = self.offset
+        if not self.skip_to(*phrases):
+            self._at = len(self.tokens)
+        return self.sql[start : self.offset].strip().rstrip(";").rstrip()
+
+    def alias(self, default: str, *ends: str) -> str:
+        """An optional alias before one of the words `ends`."""
+        if self.skip("AS") or (self.next and self.next not in (*ends, ";")):
+            return self.name()[0]
+        return default
+
+    def brackets(self) -> str:
+        """The text in brackets that comes next, with these; QueryError if there is none."""
+        if self.next != "(":
+            found = f"before {self.next}" if self.next else "at the end of the statement"
+            raise QueryError(f"A list in brackets is missing {found}.")
+        start = self.tokens[self._at]
+        self._at += 1
+        while self._at < len(self.tokens) and self.tokens[self._at].depth > start.depth:
             self._at += 1
-            if not self.skip("."):
-                break
-        return tuple(parts)
+        if not self.skip(")"):
+            raise QueryError("A bracket is not closed.")
+        return self.sql[start.first : self.tokens[self._at - 1].last]
 
+    def names_in_brackets(self) -> tuple[str, ...] | None:
+        """Names in brackets, if those come next."""
+        if not self.skip("("):
+            return None
+        names = [self.name()[0]]
+        while self.skip(","):
+            names.append(self.name()[0])
+        self.skip(")")
+        return tuple(names)
 
-class SqlText(str):
-    """SQL that stands for itself among parameter values."""
-
-    __slots__ = ()
+    def parts(self, *ends: str) -> list[str]:
+        """What commas outside of brackets separate, up to one of these words."""
+        parts = [self.until(",", *ends)]
+        while self.skip(","):
+            parts.append(self.until(",", *ends))
+        return parts
 
 
 def split_arguments(text: str) -> list[str]:
     """The parts of `text` between commas outside of brackets."""
-    parts, depth, first = [], 0, 0
-    for start, token, type_ in sql_tokens(text):
-        if type_ != duckdb.token_type.operator:
-            continue
-        for offset, char in enumerate(token):
-            depth += (char in "([{") - (char in ")]}")
-            if char == "," and depth == 0:
-                parts.append(text[first : start + offset].strip())
-                first = start + offset + 1
-    last = text[first:].strip()
+    *parts, last = (part.strip() for part in _between_commas(text))
     return [*parts, last] if last else parts
 
 
-def find_calls(sql: str, functions: Collection[str]) -> list[tuple[int, int, str, str]]:
-    """The calls of functions in a text, which are not inside each other.
+def _between_commas(text: str) -> Iterator[str]:
+    first = 0
+    for token in sql_tokens(text):
+        if token.text == "," and token.depth == 0:
+            yield text[first : token.first]
+            first = token.last
+    yield text[first:]
 
-    Args:
-        sql: any statement.
-        functions: names in lower case.
 
-    Returns:
-        for each call the places of its first character and of the one after its last, the
-        function in lower case, and the text between the brackets.
-    """
-    found: list[tuple[int, int, str, str]] = []
-    tokens = sql_tokens(sql)
-    for at, (first, name, _) in enumerate(tokens[:-1]):
-        start = tokens[at + 1][0]
-        is_call = name.lower() in functions and sql.startswith("(", start)
-        if not is_call or (found and first < found[-1][1]):
+class Call(NamedTuple):
+    """A call of a function, from its name up to the bracket that ends it."""
+
+    first: int
+    last: int
+    function: str  # in lower case
+    arguments: str  # the text between the brackets
+    after: int  # the number of the token after it
+
+
+def find_calls(sql: str, functions: Collection[str]) -> Iterator[Call]:
+    """The calls of functions, whose names are in lower case, that are not inside each other."""
+    tokens, at = sql_tokens(sql), 0
+    while at + 1 < len(tokens):
+        name, bracket = tokens[at : at + 2]
+        at += 1
+        if name.text.lower() not in functions or bracket.text != "(":
             continue
-        end = _closing_bracket(tokens[at + 1 :])
+        rest = range(at + 1, len(tokens))
+        end = next((i for i in rest if tokens[i].depth <= bracket.depth), None)
         if end is not None:
-            found.append((first, end + 1, name.lower(), sql[start + 1 : end]))
-    return found
-
-
-def _closing_bracket(tokens: Iterable[Token]) -> int | None:
-    """The place of the bracket that closes the one with which the tokens begin."""
-    depth = 0
-    for start, token, type_ in tokens:
-        if type_ != duckdb.token_type.operator:
-            continue
-        for offset, char in enumerate(token):
-            depth += (char in "([{") - (char in ")]}")
-            if depth == 0:
-                return start + offset
-    return None
+            inside = sql[bracket.last : tokens[end].first]
+            yield Call(name.first, tokens[end].last, name.text.lower(), inside, end + 1)
+            at = end + 1
 
 
 def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
@@ -175,37 +373,36 @@ def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
     return [SqlText(argument) for argument in arguments]
 
 
+class SqlText(str):
+    """SQL that stands for itself among parameter values."""
+
+    __slots__ = ()
+
+
 def fill_parameters(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> str:
     """`sql` with a literal for each `?`, `$1` or `$name`; `SqlText` is put in as it is."""
     named = values if isinstance(values, Mapping) else {str(i + 1): v for i, v in enumerate(values)}
-    out: list[str] = []
     used: dict[str, None] = {}
-    done = position = 0
-    tokens = sql_tokens(sql)
-    skip = False
-    for (start, text, type_), following in itertools.zip_longest(tokens, tokens[1:]):
-        if skip:
-            skip = False
-            continue
-        if type_ != duckdb.token_type.operator or text[:1] not in ("?", "$"):
-            continue
-        # DuckDB's tokenizer may split `?1` and `$name` into two tokens.
-        if text == "?" and following and following[0] == start + 1 and following[1].isdigit():
-            name, end, skip = following[1], start + 1 + len(following[1]), True
-        elif text.startswith("?"):
-            position += 1
-            name, end = str(position), start + 1
-        else:
-            name = text[1:] or (following[1] if following else "")
-            end = start + 1 + len(name)
-            skip = not text[1:]
-        out += [sql[done:start], _literal(name, named)]
-        used[name] = None
-        done = end
+
+    def edits() -> Iterator[Edit]:
+        numbers = itertools.count(1)
+        tokens = sql_tokens(sql)
+        for mark, name in itertools.zip_longest(tokens, tokens[1:]):
+            if mark.text not in ("?", "$"):
+                continue
+            has_name = name is not None and name.first == mark.last
+            if mark.text == "?" and not (has_name and name.text.isdigit()):
+                key, last = str(next(numbers)), mark.last
+            else:
+                key, last = (name.text, name.last) if has_name else ("", mark.last)
+            used[key] = None
+            yield Edit(mark.first, last, _literal(key, named))
+
+    filled = edited(sql, edits())
     extra = [name for name in named if name not in used]
     if extra:
         raise QueryError(f"There is no parameter for the value of {', '.join(extra)}.")
-    return "".join([*out, sql[done:]])
+    return filled
 
 
 def _literal(name: str, values: Mapping[str, Any]) -> str:

@@ -8,90 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import duckdb
 
+from minishark.compiler.sql.changes import NewTable
+from minishark.compiler.sql.statements import Comment
+from minishark.compiler.sql.tokens import Cursor, unquoted
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Column, Schema, quote
-from minishark.tables.warehouse.dml import Text, unquoted
 from minishark.tables.warehouse.types import iceberg_type
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
-_STRING = re.compile(r"'((?:[^']|'')*)'")
 _INTEGER = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTable:
-    """CREATE TABLE."""
-
-    target: tuple[str, ...]
-    replaces: bool  # OR REPLACE
-    exists_ok: bool  # IF NOT EXISTS
-    columns: str  # the list of columns in brackets; empty if they are the query's
-    query: str  # of AS; empty for none
-    partitions: tuple[str, ...] = ()  # the list of PARTITIONED BY
-    properties: Mapping[str, str] = field(default_factory=dict)  # of WITH
-
-
-def parse_create(sql: str) -> CreateTable:
-    """A CREATE TABLE.
+def supported(table: NewTable) -> NewTable:
+    """A table that the warehouse can create.
 
     Raises:
-        UnsupportedError: it is a temporary one, or has a sort order.
+        UnsupportedError: it has a sort order, or a query without rows.
     """
-    text = Text(sql)
-    text.skip("CREATE")
-    replaces = text.skip("OR", "REPLACE")
-    if not text.skip("TABLE"):
-        raise UnsupportedError(f"The warehouse has no {text.next()} tables.")
-    exists_ok = text.skip("IF", "NOT", "EXISTS")
-    target = text.name()
-    columns = ""
-    if text.next() == "(":
-        columns = text.brackets()
-    partitions: tuple[str, ...] = ()
-    properties: dict[str, str] = {}
-    while text.next() in ("PARTITIONED", "SORTED", "WITH"):
-        if text.next() == "SORTED":
-            raise UnsupportedError("The warehouse does not sort tables: write ORDER BY in queries.")
-        if text.skip("PARTITIONED", "BY"):
-            partitions = tuple(Text(text.brackets()[1:-1]).parts())
-        else:
-            text.skip("WITH")
-            properties = dict(map(_property, Text(text.brackets()[1:-1]).parts()))
-    query = text.until() if text.skip("AS") else ""
-    if query and text_ends_without_data(query):
+    if table.order:
+        raise UnsupportedError("The warehouse does not sort tables: write ORDER BY in queries.")
+    if table.query and not table.has_rows:
         raise UnsupportedError("Write CREATE TABLE with the columns instead of WITH NO DATA.")
-    return CreateTable(
-        target=target,
-        replaces=replaces,
-        exists_ok=exists_ok,
-        columns=columns,
-        query=query,
-        partitions=partitions,
-        properties=properties,
-    )
-
-
-def text_ends_without_data(query: str) -> bool:
-    """Whether a CREATE TABLE AS ends with WITH NO DATA."""
-    return re.search(r"\bWITH\s+NO\s+DATA\s*\Z", query, re.IGNORECASE) is not None
-
-
-def _property(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return unquoted_text(name.strip()), unquoted_text(value.strip())
-
-
-def unquoted_text(text: str) -> str:
-    """The value of a string, a name or a number."""
-    found = _STRING.fullmatch(text)
-    return found[1].replace("''", "'") if found else unquoted(text)
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +114,7 @@ def parsed_transform(text: str, schema: Any) -> tuple[Any, str, str]:
     if found is None:
         column = _column(unquoted(text.strip()), schema)
         return transforms.IdentityTransform(), column, column
-    arguments = [part.strip() for part in Text(found[2]).parts()]
+    arguments = [part.strip() for part in Cursor(found[2]).parts()]
     numbers = [int(part) for part in arguments if _INTEGER.fullmatch(part)]
     names = [part for part in arguments if not _INTEGER.fullmatch(part)]
     kind = found[1].lower().removesuffix("s")
@@ -208,7 +153,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
         QueryError: it names a column that is missing, or that exists already.
         UnsupportedError: it is one that Iceberg has no change for.
     """
-    text = Text(sql)
+    text = Cursor(sql)
     text.skip("ALTER", "TABLE")
     text.skip("IF", "EXISTS")
     text.name()
@@ -216,15 +161,14 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
     if text.skip("RENAME", "TO"):
         return text.name()
     if text.skip("SET", "PARTITIONED", "BY"):
-        _repartition(transaction, tuple(Text(text.brackets()[1:-1]).parts()))
+        _repartition(transaction, tuple(Cursor(text.brackets()[1:-1]).parts()))
         return None
-    verb = text.next()
-    text.at += 1
+    verb = text.take()
     text.skip("COLUMN")
     with _changes(), transaction.update_schema() as update:
         match verb:
             case "ADD":
-                if text.skip("IF", "NOT", "EXISTS") and _has(_ahead(text), schema):
+                if text.skip("IF", "NOT", "EXISTS") and _has(text.ahead()[-1], schema):
                     return None
                 (column,), required = _one(described(con, f"({text.until()})"))
                 if _has(column.name, schema):
@@ -233,7 +177,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
                     raise UnsupportedError("A new column can't be NOT NULL: old rows have none.")
                 update.add_column(column.name, iceberg_type(column.name, column.type, count(1)))
             case "DROP":
-                if text.skip("IF", "EXISTS") and not _has(_ahead(text), schema):
+                if text.skip("IF", "EXISTS") and not _has(text.ahead()[-1], schema):
                     return None
                 update.delete_column(_column(text.name()[-1], schema))
             case "RENAME":
@@ -247,7 +191,7 @@ def alter(transaction: Any, sql: str, con: duckdb.DuckDBPyConnection) -> tuple[s
     return None
 
 
-def _alter_column(update: Any, text: Text, schema: Any, con: duckdb.DuckDBPyConnection) -> None:
+def _alter_column(update: Any, text: Cursor, schema: Any, con: duckdb.DuckDBPyConnection) -> None:
     name = _column(text.name()[-1], schema)
     if text.skip("SET", "NOT", "NULL"):
         raise UnsupportedError("A column can't become NOT NULL: old rows may have NULL.")
@@ -258,20 +202,13 @@ def _alter_column(update: Any, text: Text, schema: Any, con: duckdb.DuckDBPyConn
     if not text.skip("TYPE"):
         raise UnsupportedError("The warehouse alters types and NOT NULL of columns, nothing else.")
     (column,), _ = _one(described(con, f"({quote(name)} {text.until('USING')})"))
-    if text.next() == "USING":
+    if text.next == "USING":
         raise UnsupportedError("Types of columns are widened without USING.")
     update.update_column(name, field_type=iceberg_type(name, column.type, count(1)))
 
 
 def _one(found: Described) -> tuple[Schema, bool]:
     return found.schema, bool(found.required)
-
-
-def _ahead(text: Text) -> str:
-    at = text.at
-    name = text.name()[-1]
-    text.at = at
-    return name
 
 
 def _has(name: str, schema: Any) -> bool:
@@ -300,33 +237,14 @@ def _changes() -> Iterator[None]:
         raise QueryError(f"The table can't be changed so: {error}") from error
 
 
-def comment(transaction: Any, sql: str) -> None:
+def comment(transaction: Any, statement: Comment) -> None:
     """Stage a COMMENT ON TABLE or COMMENT ON COLUMN."""
-    text = Text(sql)
-    text.skip("COMMENT", "ON")
-    noun = text.next()
-    text.at += 1
-    path = text.name()
-    text.skip("IS")
-    value = text.until()
-    words = None if value.upper() == "NULL" else unquoted_text(value)
-    if noun == "TABLE":
-        if words is None:
+    if statement.noun == "TABLE":
+        if statement.text is None:
             transaction.remove_properties("comment")
         else:
-            transaction.set_properties({"comment": words})
+            transaction.set_properties({"comment": statement.text})
         return
-    name = _column(path[-1], transaction.table_metadata.schema())
+    name = _column(statement.path[-1], transaction.table_metadata.schema())
     with _changes(), transaction.update_schema() as update:
-        update.update_column(name, doc=words or "")
-
-
-def comment_target(sql: str) -> tuple[str, ...] | None:
-    """The table that a COMMENT is about; None if it is about something else."""
-    text = Text(sql)
-    text.skip("COMMENT", "ON")
-    if text.skip("TABLE"):
-        return text.name()
-    if text.skip("COLUMN"):
-        return text.name()[:-1]
-    return None
+        update.update_column(name, doc=statement.text or "")

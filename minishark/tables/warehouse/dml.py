@@ -3,21 +3,25 @@
 Tables are changed by copying: the files with rows that a statement changes are written anew. A
 first query tells which files those are; a second one, over these only, gives their rows as they are
 from now on. Both read the table with two more columns, `FILE` and `ROW`: where a row is stored.
-
-DuckDB has parsed the statement, so what is read from its tokens here has the right form.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeAlias
 
-import duckdb
-
-from minishark.compiler.sql.tokens import sql_tokens
+from minishark.catalog import PATCH_DELETES, PATCH_SETS, ROW_NUMBER
+from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge, Update, When
+from minishark.compiler.sql.tokens import (
+    Cursor,
+    Edit,
+    Token,
+    edited,
+    names_in,
+    sql_tokens,
+    unquoted,
+)
 from minishark.errors import QueryError, UnsupportedError
 from minishark.expressions import Schema, quote
 from minishark.tables.warehouse.writer import CHANGED
@@ -33,426 +37,25 @@ _TIMES = {
     "TODAY": "DATE",
 }
 """Functions that tell the time, which is the statement's, and their types."""
-_NO_ARGUMENTS = re.compile(r"\s*\(\s*\)")
-_OPERATOR = duckdb.token_type.operator
-_INTO = ("INSERT", "MERGE")
-_READS = frozenset(
-    ("SELECT", "FROM", "TABLE", "WITH", "PIVOT", "UNPIVOT", "DESCRIBE", "SHOW", "SUMMARIZE")
-)
 _NOTHING: Mapping[int, str] = {}
-_VERBS = ("INSERT", "DELETE", "UPDATE", "MERGE", "TRUNCATE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Insert:
-    """INSERT INTO."""
-
-    target: tuple[str, ...]
-    columns: tuple[str, ...] | None  # None for all, in the table's order
-    by_name: bool
-    query: str  # the rows; empty for DEFAULT VALUES
-    ctes: str = ""  # a WITH clause before the statement
-    alias: str = ""
-    otherwise: str = ""  # REPLACE or IGNORE, after OR
-    clauses: str = ""  # ON CONFLICT and RETURNING
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
-    """DELETE FROM, or TRUNCATE."""
-
-    target: tuple[str, ...]
-    alias: str
-    using: str = ""  # other tables
-    condition: str = ""  # empty for all rows
-    ctes: str = ""
-    returning: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """UPDATE."""
-
-    target: tuple[str, ...]
-    alias: str
-    values: tuple[tuple[str, str], ...]  # column and expression
-    source: str = ""  # other tables
-    condition: str = ""
-    ctes: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class When:
-    """A clause of MERGE."""
-
-    kind: str  # MATCHED, NOT MATCHED or NOT MATCHED BY SOURCE
-    condition: str  # empty for none
-    action: str  # UPDATE, DELETE, INSERT or DO NOTHING
-    columns: tuple[str, ...] | None = None  # that are set; None for all
-    values: tuple[str, ...] | None = None  # their expressions; None for the source's columns
-    by_name: bool = True  # whether the source's columns are matched by name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """MERGE INTO."""
-
-    target: tuple[str, ...]
-    alias: str
-    source: str  # a table or subquery, with its alias
-    source_alias: str
-    condition: str
-    clauses: tuple[When, ...]
-    ctes: str = ""
-    source_names: tuple[str, ...] = ()  # the source's columns, once they are known
-
-    @property
-    def changes_alone(self) -> bool:
-        """Whether rows of the table may change that have no partner."""
-        return any(clause.kind == "NOT MATCHED BY SOURCE" for clause in self.clauses)
-
-
-Change: TypeAlias = Insert | Delete | Update | Merge
-
-
-# Reading statements
-
-
-class Text:
-    """A statement's tokens, with their depth in brackets and CASE; a cursor over them."""
-
-    def __init__(self, sql: str) -> None:
-        self.sql = sql
-        self.tokens: list[tuple[int, str, int]] = []
-        depth = 0
-        for offset, text, type_ in sql_tokens(sql):
-            if type_ != _OPERATOR:
-                word = text.upper()
-                depth -= word == "END"
-                self.tokens.append((offset, text if text[:1] in "\"'" else word, depth))
-                depth += word == "CASE"
-                continue
-            for i, char in enumerate(text):  # DuckDB may take several brackets for one token
-                depth -= char in ")]}"
-                self.tokens.append((offset + i, char, depth))
-                depth += char in "([{"
-        self.at = 0
-
-    def next(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
-
-    @property
-    def offset(self) -> int:
-        return self.tokens[self.at][0] if self.at < len(self.tokens) else len(self.sql)
-
-    def skip(self, *words: str) -> bool:
-        end = self.at + len(words)
-        if [text for _, text, _ in self.tokens[self.at : end]] != list(words):
-            return False
-        self.at = end
-        return True
-
-    def name(self) -> tuple[str, ...]:
-        parts = []
-        while True:
-            parts.append(unquoted(self._raw()))
-            self.at += 1
-            if not self.skip("."):
-                return tuple(parts)
-
-    def _raw(self) -> str:
-        """The next token as it is written; QueryError at the end."""
-        if self.at == len(self.tokens):
-            raise QueryError("The statement ends where a name should come.")
-        start, text, _ = self.tokens[self.at]
-        return self.sql[start : start + len(text)]
-
-    def until(self, *words: str) -> str:
-        """The text up to one of these words outside of brackets, or the end; moves there."""
-        start = self.offset
-        while self.at < len(self.tokens):
-            _, text, depth = self.tokens[self.at]
-            if depth == 0 and text in words:
-                break
-            self.at += 1
-        return self.sql[start : self.offset].strip().rstrip(";").rstrip()
-
-    def before_clauses(self) -> str:
-        """The text up to ON CONFLICT or RETURNING outside of brackets, or the end; moves there."""
-        start = self.offset
-        while self.at < len(self.tokens):
-            words = [text for _, text, depth in self.tokens[self.at : self.at + 3] if not depth]
-            if words[:1] == ["RETURNING"]:
-                break
-            if words[:2] == ["ON", "CONFLICT"] and words[2:] in (["DO"], ["("]):
-                break
-            self.at += 1
-        return self.sql[start : self.offset].strip().rstrip(";").rstrip()
-
-    def alias(self, default: str, *ends: str) -> str:
-        """An optional alias before one of the words `ends`."""
-        if self.skip("AS") or (self.next() and self.next() not in (*ends, ";")):
-            return self.name()[0]
-        return default
-
-    def brackets(self) -> str:
-        """The text in brackets that comes next, with these; QueryError if there is none."""
-        if self.next() != "(":
-            found = f"before {self.next()}" if self.next() else "at the end of the statement"
-            raise QueryError(f"A list in brackets is missing {found}.")
-        start, _, depth = self.tokens[self.at]
-        self.at += 1
-        while self.at < len(self.tokens) and self.tokens[self.at][2] > depth:
-            self.at += 1
-        if self.next() != ")":
-            raise QueryError("A bracket is not closed.")
-        self.at += 1
-        return self.sql[start : self.offset].strip()
-
-    def names_in_brackets(self) -> tuple[str, ...] | None:
-        """Names in brackets, if those come next."""
-        if self.next() != "(":
-            return None
-        self.at += 1
-        names = []
-        while True:
-            names.append(self.name()[0])
-            if not self.skip(","):
-                break
-        self.skip(")")
-        return tuple(names)
-
-    def parts(self, *ends: str) -> list[str]:
-        """What commas outside of brackets separate, up to one of these words."""
-        parts = [self.until(",", *ends)]
-        while self.skip(","):
-            parts.append(self.until(",", *ends))
-        return parts
-
-    def refuse(self, *words: str) -> None:
-        """Raise UnsupportedError if one of these words comes outside of brackets."""
-        for _, text, depth in self.tokens:
-            if depth == 0 and text in words:
-                raise UnsupportedError(f"Statements on tables of the warehouse have no {text}.")
-
-
-def unquoted(name: str) -> str:
-    """A name without its quotes."""
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name
-
-
-def verb_of(sql: str) -> str:
-    """The word that says what a statement does, after WITH; empty if it is none of these."""
-    text = Text(sql)
-    if text.next() == "WITH":
-        text.until(*_VERBS)
-    return text.next() if text.next() in _VERBS else ""
-
-
-def may_read(sql: str) -> bool:
-    """Whether a statement may read a table, besides through macros."""
-    return any(word in _READS for _, word, _ in Text(sql).tokens)
-
-
-def mentions(sql: str, name: str) -> int:
-    """How often a statement names a table, or something else of that name, without a dot."""
-    text = Text(sql)
-    words = [unquoted(word).upper() for _, word, _ in text.tokens]
-    texts = [word.startswith("'") for _, word, _ in text.tokens]
-    following = [*words[1:], ""]
-    named = zip(words, texts, following, strict=True)
-    return sum(w == name.upper() and not is_text and after != "." for w, is_text, after in named)
-
-
-def parse_change(sql: str, *, returning: bool = False, on_conflict: bool = False) -> Change:
-    """A statement that changes a table's rows.
-
-    Args:
-        sql: the statement.
-        returning: whether it may return rows.
-        on_conflict: whether it may say what becomes of rows with keys that others have.
+def supported(change: Change) -> Change:
+    """A change that a table of the warehouse can have.
 
     Raises:
-        UnsupportedError: it has a clause that tables of the warehouse do not support.
+        UnsupportedError: it has a clause that such a table does not support.
     """
-    text = Text(sql)
-    refused = (("CONFLICT", on_conflict), ("RETURNING", returning))
-    text.refuse(*(word for word, may_be in refused if not may_be))
-    ctes = ""
-    if text.next() == "WITH":
-        ctes = text.until(*_VERBS) + " "
-    verb = text.next()
-    text.at += 1
-    match verb:
-        case "INSERT":
-            return _insert(text, ctes, on_conflict=on_conflict)
-        case "DELETE" | "TRUNCATE":
-            return _delete(text, ctes)
-        case "UPDATE":
-            return _update(text, ctes)
-        case _:
-            text.refuse("RETURNING")
-            return _merge(text, ctes)
-
-
-def _insert(text: Text, ctes: str, *, on_conflict: bool) -> Insert:
-    otherwise = ""
-    if text.skip("OR"):
-        if not on_conflict:
+    if isinstance(change, Insert):
+        if change.otherwise:
             raise UnsupportedError(
                 "Tables of the warehouse have no keys: write INSERT INTO or MERGE."
             )
-        otherwise = text.next()
-        text.at += 1
-    text.skip("INTO")
-    target = text.name()
-    alias = text.name()[0] if text.skip("AS") else ""
-    is_list = text.next() == "(" and text.tokens[text.at + 1][1] not in ("SELECT", "FROM", "WITH")
-    columns = text.names_in_brackets() if is_list else None
-    by_name = text.skip("BY", "NAME")
-    if not by_name:
-        text.skip("BY", "POSITION")
-    is_default = text.skip("DEFAULT", "VALUES")
-    query = text.before_clauses()
-    return Insert(
-        target=target,
-        columns=columns,
-        by_name=by_name,
-        query="" if is_default else query,
-        ctes=ctes,
-        alias=alias,
-        otherwise=otherwise,
-        clauses=text.until(),
-    )
-
-
-def _delete(text: Text, ctes: str) -> Delete:
-    text.skip("FROM")
-    text.skip("TABLE")
-    target = text.name()
-    alias = text.alias(target[-1], "USING", "WHERE", "RETURNING")
-    using = text.until("WHERE", "RETURNING") if text.skip("USING") else ""
-    condition = text.until("RETURNING") if text.skip("WHERE") else ""
-    return Delete(
-        target=target,
-        alias=alias,
-        using=using,
-        condition=condition,
-        ctes=ctes,
-        returning=bool(text.next()),
-    )
-
-
-def _update(text: Text, ctes: str) -> Update:
-    target = text.name()
-    alias = text.alias(target[-1], "SET")
-    text.skip("SET")
-    values = tuple(map(_assignment, text.parts("FROM", "WHERE", "RETURNING")))
-    source = text.until("WHERE", "RETURNING") if text.skip("FROM") else ""
-    condition = text.until("RETURNING") if text.skip("WHERE") else ""
-    return Update(
-        target=target, alias=alias, values=values, source=source, condition=condition, ctes=ctes
-    )
-
-
-def _assignment(sql: str) -> tuple[str, str]:
-    text = Text(sql)
-    if text.next() == "(":
-        raise UnsupportedError("Write SET a = x, b = y instead of SET (a, b) = (x, y).")
-    name = text.name()[-1]
-    text.skip("=")
-    return name, text.until()
-
-
-def _merge(text: Text, ctes: str) -> Merge:
-    text.skip("INTO")
-    target = text.name()
-    alias = text.alias(target[-1], "USING")
-    text.skip("USING")
-    start = text.offset
-    if text.next() == "(":
-        text.brackets()
-        source_alias = text.alias("", "ON", "USING")
-    else:
-        source_alias = text.alias(text.name()[-1], "ON", "USING")
-    text.names_in_brackets()
-    source = text.sql[start : text.offset].strip()
-    if text.skip("ON"):
-        condition = text.until("WHEN")
-    else:
-        text.skip("USING")
-        names = text.names_in_brackets() or ()
-        sides = (alias, source_alias)
-        pairs = [" = ".join(f"{quote(side)}.{quote(name)}" for side in sides) for name in names]
-        condition = " AND ".join(pairs)
-    clauses = []
-    while text.skip("WHEN"):
-        clauses.append(_when(text))
-    return Merge(
-        target=target,
-        alias=alias,
-        source=source if source_alias else f"{source} AS {_MARK}_source",
-        source_alias=source_alias or f"{_MARK}_source",
-        condition=condition,
-        clauses=tuple(clauses),
-        ctes=ctes,
-    )
-
-
-def _when(text: Text) -> When:
-    kind = "NOT MATCHED" if text.skip("NOT", "MATCHED") else "MATCHED"
-    text.skip("MATCHED")
-    if text.skip("BY", "SOURCE"):
-        kind = "NOT MATCHED BY SOURCE"
-    text.skip("BY", "TARGET")
-    condition = text.until("THEN") if text.skip("AND") else ""
-    text.skip("THEN")
-    if text.skip("DO", "NOTHING"):
-        return When(kind=kind, condition=condition, action="DO NOTHING")
-    action = text.next()
-    text.at += 1
-    if action == "DELETE":
-        return When(kind=kind, condition=condition, action=action)
-    if action not in ("UPDATE", "INSERT"):
-        raise UnsupportedError(f"MERGE on tables of the warehouse has no {action}.")
-    columns, values, by_name = _changes(text, action)
-    return When(
-        kind=kind,
-        condition=condition,
-        action=action,
-        columns=columns,
-        values=values,
-        by_name=by_name,
-    )
-
-
-def _changes(
-    text: Text, action: str
-) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None, bool]:
-    """The columns and values of UPDATE or INSERT in a MERGE, and whether they go by name."""
-    if action == "UPDATE":
-        text.skip("SET")
-        if text.skip("*") or text.skip("BY", "NAME"):
-            return None, None, True
-        if text.skip("BY", "POSITION"):
-            return None, None, False
-        if text.next() in ("WHEN", "", ";"):
-            return None, None, True
-        columns, values = zip(*map(_assignment, text.parts("WHEN")), strict=True)
-        return columns, values, True
-    if text.skip("BY", "NAME"):
-        text.skip("*")
-        return None, None, True
-    text.skip("BY", "POSITION")
-    names = text.names_in_brackets() if text.next() == "(" else None
-    if text.skip("VALUES"):
-        inner = Text(text.until("WHEN")[1:-1])
-        return names, tuple(inner.parts()), False
-    text.skip("*")
-    return names, None, False
-
-
-# Queries
+        if change.on_conflict:
+            raise UnsupportedError("Statements on tables of the warehouse have no CONFLICT.")
+    if change.returning:
+        raise UnsupportedError("Statements on tables of the warehouse have no RETURNING.")
+    return change
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,20 +85,21 @@ def at_moment(sql: str, moment: datetime) -> str:
 
     Statements run as several queries, all of which must find the same rows.
     """
-    tokens = [*sql_tokens(sql), (len(sql), "", None)]
-    text, last = "", 0
-    for at, (start, word, type_) in enumerate(tokens[:-1]):
-        kind = _TIMES.get(word.upper())
-        is_text = type_ == duckdb.token_type.string_const
-        if kind is None or is_text or start < last or sql[:start].rstrip().endswith("."):
-            continue
-        called = _NO_ARGUMENTS.match(sql, start + len(word))
-        if called is None and (not word.upper().startswith("CURRENT_") or tokens[at + 1][1] == "."):
-            continue
-        end = start + len(word) if called is None else called.end()
-        text += f"{sql[last:start]}(TIMESTAMPTZ '{moment.isoformat()}')::{kind}"
-        last = end
-    return text + sql[last:]
+    now = f"(TIMESTAMPTZ '{moment.isoformat()}')"
+
+    def edits() -> Iterator[Edit]:
+        tokens = sql_tokens(sql)
+        for at, token in enumerate(tokens):
+            type_ = _TIMES.get(token.word)
+            following = [each.text for each in tokens[at + 1 : at + 3]]
+            if type_ is None or (at and tokens[at - 1].text == "."):
+                continue
+            if following == ["(", ")"]:
+                yield Edit(token.first, tokens[at + 2].last, f"{now}::{type_}")
+            elif token.word.startswith("CURRENT_") and following[:1] != ["."]:
+                yield Edit(token.first, token.last, f"{now}::{type_}")
+
+    return edited(sql, edits())
 
 
 def inserted(
@@ -587,7 +191,7 @@ def updated(change: Update, target: Target, located: str) -> str:
 
 def _joined(located: str, alias: str, source: str, condition: str, kind: str = "LEFT") -> str:
     """A join in which `_MATCHED` is true for rows with a partner."""
-    others = " CROSS JOIN ".join(Text(source).parts())
+    others = " CROSS JOIN ".join(Cursor(source).parts())
     marked = f"({others} CROSS JOIN (SELECT true AS {_MATCHED}) AS {_MARK})"
     return f"{located} AS {alias} {kind} JOIN {marked} ON ({condition})"
 
@@ -597,6 +201,19 @@ def _column(alias: str, name: str) -> str:
 
 
 # Rows in memory
+
+
+def words(sql: str) -> list[str]:
+    """All words of a text, names without their quotes."""
+    return [unquoted(token.text) for token in sql_tokens(sql)]
+
+
+def mentions(sql: str, name: str) -> int:
+    """How often a statement names a table, or something else of that name, without a dot."""
+    tokens = [*sql_tokens(sql), Token(len(sql), "", None)]
+    return sum(
+        each.key[-1] == name.lower() and tokens[each.after].text != "." for each in names_in(tokens)
+    )
 
 
 def concerned(change: Change, numbered: str, columns: str) -> str:
@@ -615,8 +232,77 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
     condition = change.condition or "true"
     if not source:
         return f"{selected} WHERE {condition}"
-    others = " CROSS JOIN ".join(Text(source).parts())
+    others = " CROSS JOIN ".join(Cursor(source).parts())
     return f"{selected} SEMI JOIN ({others}) ON ({condition})"
+
+
+def set_columns(change: Update | Merge, target: Target) -> tuple[int, ...]:
+    """The positions of the columns that a statement may set.
+
+    Raises:
+        QueryError: the table has no such column, one is set twice, or a clause has not as many
+            values as columns.
+    """
+    if isinstance(change, Update):
+        positions = sorted({target.position(name) for name, _ in change.values})
+        if len(positions) < len(change.values):
+            raise QueryError("A column is set twice.")
+        return tuple(positions)
+    updates = [clause for clause in change.clauses if clause.action == "UPDATE"]
+    return tuple(
+        i
+        for i in range(len(target.schema))
+        if any(_value(clause, change, target, i) is not None for clause in updates)
+    )
+
+
+def patch(change: Changed, target: Target, numbered: str, bucket: str) -> str:
+    """The patch of a table (`worker/patches.py`), and last for each row a `bucket`.
+
+    Args:
+        change: the statement; no MERGE that changes rows without a partner.
+        target: the table.
+        numbered: the relation with its rows and their numbers.
+        bucket: an expression over the column ROW_NUMBER.
+    """
+    alias = quote(change.alias)
+    if isinstance(change, Merge):
+        return _merge_patch(change, target, numbered, bucket)
+    kinds = f"CAST({PATCH_SETS} AS TINYINT) AS kind"
+    if isinstance(change, Delete):
+        kinds = kinds.replace(str(PATCH_SETS), str(PATCH_DELETES))
+        return concerned(change, numbered, f"{alias}.{ROW_NUMBER}, {kinds}, {bucket}")
+    new = {target.position(column): value for column, value in change.values}
+    values = [f"CAST(({new[i]}) AS {target.schema[i].type})" for i in sorted(new)]
+    source = f", {change.source}" if change.source else ""
+    # Of several rows that match, DuckDB takes one.
+    once = f"DISTINCT ON ({alias}.{ROW_NUMBER}) " if change.source else ""
+    columns = ", ".join((f"{alias}.{ROW_NUMBER}", kinds, *values, bucket))
+    return (
+        f"{change.ctes}SELECT {once}{columns} FROM {numbered} AS {alias}{source} "
+        f"WHERE {change.condition or 'true'}"
+    )
+
+
+def _merge_patch(change: Merge, target: Target, numbered: str, bucket: str) -> str:
+    alias = quote(change.alias)
+    kinds = {"UPDATE": PATCH_SETS, "DELETE": PATCH_DELETES}
+    whens = [f"WHEN {n} THEN {kinds.get(c.action, 0)}" for n, c in enumerate(change.clauses, 1)]
+    columns = set_columns(change, target)
+    values = []
+    for i in columns:
+        cases = _set_cases(change, target, i)
+        old = f"{alias}.{quote(target.schema[i].name)}"
+        values.append(f"CASE {_ACTION} {' '.join(cases)} ELSE {old} END AS v{i}")
+    inner = ", ".join(
+        (f"{alias}.{ROW_NUMBER}", f"{_action(change, 'MATCHED')} AS {_ACTION}", *values)
+    )
+    kind = f"CAST(CASE {_ACTION} {' '.join(whens)} END AS TINYINT)"
+    outer = ", ".join((ROW_NUMBER, kind, *(f"v{i}" for i in columns), bucket))
+    return (
+        f"{change.ctes}SELECT {outer} FROM (SELECT {inner} FROM {numbered} AS {alias} "
+        f"JOIN {change.source} ON ({change.condition})) WHERE {_ACTION} <> 0"
+    )
 
 
 def all_columns(change: Insert) -> Insert:
@@ -653,7 +339,7 @@ def reads_others(change: Change) -> bool:
             texts += [value for _, value in change.values]
         case Merge():
             return True
-    is_query = any(word in ("SELECT", "FROM") for t in texts for _, word, _ in Text(t).tokens)
+    is_query = any(token.word in ("SELECT", "FROM") for t in texts for token in sql_tokens(t))
     return is_query or bool(change.ctes or getattr(change, "using", getattr(change, "source", "")))
 
 
@@ -707,11 +393,7 @@ def merged(change: Merge, target: Target, located: str, *, several: bool) -> str
     columns = []
     for i, column in enumerate(target.schema):
         old = f"{alias}.{quote(column.name)}"
-        cases = []
-        for number, clause in enumerate(change.clauses, 1):
-            value = _value(clause, change, target, i) if clause.action == "UPDATE" else None
-            if value is not None:
-                cases.append(f"WHEN {number} THEN CAST(({value}) AS {column.type})")
+        cases = _set_cases(change, target, i)
         value = f"CASE {_ACTION} {' '.join(cases)} ELSE {old} END" if cases else old
         columns.append(f"{value} AS {quote(column.name)}")
     joined = _joined(located, alias, change.source, change.condition)
@@ -726,6 +408,16 @@ def merged(change: Merge, target: Target, located: str, *, several: bool) -> str
     where = f" WHERE {_ACTION} NOT IN ({', '.join(gone)})" if gone else ""
     names = ", ".join(quote(column.name) for column in target.schema)
     return f"{change.ctes}SELECT {names}, {_ACTION} <> 0 AS {CHANGED} FROM ({inner}){where}"
+
+
+def _set_cases(change: Merge, target: Target, position: int) -> list[str]:
+    """What clauses set a column to, by their numbers."""
+    cases = []
+    for number, clause in enumerate(change.clauses, 1):
+        value = _value(clause, change, target, position) if clause.action == "UPDATE" else None
+        if value is not None:
+            cases.append(f"WHEN {number} THEN CAST(({value}) AS {target.schema[position].type})")
+    return cases
 
 
 def _value(clause: When, change: Merge, target: Target, position: int) -> str | None:

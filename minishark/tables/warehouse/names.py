@@ -7,7 +7,6 @@ such as `"warehouse.sales.orders"`. `renamed` puts those names into a query's te
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,17 +14,26 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from minishark.compiler.sql.tokens import Token, sql_tokens
+from minishark.compiler.sql.tokens import (
+    Cursor,
+    Edit,
+    Name,
+    Token,
+    edited,
+    name_at,
+    names_in,
+    sql_tokens,
+    unquoted,
+)
 from minishark.expressions import quote
+from minishark.tables.warehouse.catalog import NAME
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
 NAMES = rf"{_PART}(?:\s*\.\s*{_PART})*"
 """A pattern of names with any number of parts."""
 
-_NAME = re.compile(NAMES.encode())
-_NAME_TEXT = re.compile(NAMES)
+_NAME = re.compile(NAMES)
 _PARTS = re.compile(_PART)
-_OPERATOR = duckdb.token_type.operator
 # After these words, and after commas in what follows the lists' ones, comes a table.
 _LISTS = frozenset(["FROM", "USING"])
 _TABLE_WORDS = _LISTS | frozenset(
@@ -50,13 +58,13 @@ Resolve: TypeAlias = Callable[[tuple[str, ...], At | None], str | None]
 """Gives the planning database's name of what a query calls so; None if it is not the warehouse's.
 Names of one part are no CTEs."""
 
-Syntax: TypeAlias = Callable[[str], str]
-"""Gives the syntax tree of a SELECT, as JSON; a QueryError for other statements."""
+Syntax: TypeAlias = Callable[[str], Any]
+"""Gives the syntax tree of a SELECT; a QueryError for other statements."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReference:
-    """A table that a query names from byte `first` to `last`."""
+    """A table that a query names from character `first` to `last`."""
 
     first: int
     last: int
@@ -72,7 +80,7 @@ class TableReference:
 
 @dataclass(frozen=True, slots=True)
 class ColumnReference:
-    """A column that a query names from byte `first` to `last`, with three parts or more."""
+    """A column that a query names from character `first` to `last`, with three parts or more."""
 
     first: int
     last: int
@@ -92,20 +100,18 @@ References: TypeAlias = tuple[TableReference | ColumnReference, ...]
 
 def references(sql: str, syntax: Syntax) -> References:
     """Where a SELECT names tables, and columns by tables (QueryError if it is no SELECT)."""
-    tree = json.loads(syntax(sql))
-    encoded = sql.encode()  # DuckDB counts bytes
     found: dict[int, TableReference | ColumnReference] = {}
-    for node, expressions in _nodes(tree, frozenset()):
+    for node, expressions in _nodes(syntax(sql), frozenset()):
         first = node.get("query_location")
-        if not isinstance(first, int) or first >= len(encoded):  # DuckDB's "nowhere" is 2^64 - 1
+        if not isinstance(first, int) or first >= len(sql):  # DuckDB's "nowhere" is 2^64 - 1
             continue
-        name = _NAME.match(encoded, first)
+        name = _NAME.match(sql, first)
         if name is None:
             continue
         path = tuple(node.get("qualified_name", {}).get("path", ()))
         if node.get("type") == "BASE_TABLE" and path:
             if len(path) > 1 or path[0].lower() not in expressions:
-                found[first] = _table_reference(node, path, name, encoded)
+                found[first] = _table_reference(node, path, name, sql)
         elif node.get("type") == "COLUMN_REF" and len(node["column_names"]) > 2:
             found[first] = ColumnReference(first, name.end(), tuple(node["column_names"]))
     return tuple(found[first] for first in sorted(found))
@@ -113,77 +119,79 @@ def references(sql: str, syntax: Syntax) -> References:
 
 def renamed(sql: str, found: References, resolve: Resolve) -> str:
     """A SELECT with the planning database's names of tables."""
-    encoded = sql.encode()
-    text, last = b"", 0
-    for reference in found:
-        edit = reference.edit(resolve)
-        if edit is not None:
-            text += encoded[last : reference.first] + edit.encode()
-            last = reference.last
-    return (text + encoded[last:]).decode()
+    new = ((reference, reference.edit(resolve)) for reference in found)
+    return edited(sql, (Edit(old.first, old.last, text) for old, text in new if text is not None))
 
 
 def renamed_anywhere(sql: str, resolve: Resolve) -> str:
     """Any statement with the planning database's names of tables, where tokens show tables."""
-    tokens = _with_names(sql)
-    words = [word.upper() for _, word, _ in tokens] + ["", "", ""]
+    tokens = sql_tokens(sql)
+    words = [*(token.word for token in tokens), ""]
     expressions = {
-        words[i] for i in range(len(tokens)) if words[i + 1] == "AS" and words[i + 2][:1] == "("
+        unquoted(tokens[i].text).upper()
+        for i, token in enumerate(tokens[:-1])
+        if token.is_name and words[i + 1] == "AS" and words[i + 2][:1] == "("
     }
-    text, last = "", 0
-    for at in _places_of_tables(tokens, words):
-        start, name, type_ = tokens[at]
-        path = parts(name)
-        if type_ == _OPERATOR or not path or words[at + 1].startswith("("):  # a subquery, a call
-            continue
-        new = None if words[at] in expressions else resolve(path, None)
-        if new is not None:
-            following = tokens[at + 1][2] if at + 1 < len(tokens) else None
-            has_alias = following == duckdb.token_type.identifier or words[at + 1] == "AS"
+
+    def edits() -> Iterator[Edit]:
+        for at in _places_of_tables(tokens):
+            name = name_at(tokens, at)
+            if name is None or words[name.after] == "(":  # a subquery, a call
+                continue
+            is_expression = len(name.path) == 1 and name.path[0].upper() in expressions
+            new = None if is_expression else resolve(name.path, None)
+            if new is None:
+                continue
+            has_alias = words[name.after] == "AS" or (
+                name.after < len(tokens) and tokens[name.after].type == duckdb.token_type.identifier
+            )
             no_alias = has_alias or words[at - 1] == "SUMMARIZE"
-            text += sql[last:start] + quote(new) + ("" if no_alias else f" AS {quote(path[-1])}")
-            last = start + len(name)
-    return text + sql[last:]
+            alias = "" if no_alias else f" AS {quote(name.path[-1])}"
+            yield Edit(name.first, name.last, f"{quote(new)}{alias}")
+
+    return edited(sql, edits())
 
 
-def _places_of_tables(tokens: Sequence[Token], words: Sequence[str]) -> Iterator[int]:
+def _places_of_tables(tokens: Sequence[Token]) -> Iterator[int]:
     """Which of the tokens are tables, or subqueries and functions in the place of these."""
     in_list = [False]  # for each open bracket, whether a table comes after a comma
     in_function = [False]
-    for at, (_, text, type_) in enumerate(tokens[:-1]):
-        word = words[at]
-        if type_ == _OPERATOR:
-            for char in text:
-                if char in "([{":
-                    in_list.append(False)
-                    in_function.append(words[at - 1] in _FUNCTIONS)
-                elif char in ")]}" and len(in_list) > 1:
-                    in_list.pop()
-                    in_function.pop()
-            if text.endswith(",") and in_list[-1]:
+    for at, token in enumerate(tokens[:-1]):
+        word, before = token.word, tokens[at - 1].word if at else ""
+        if word in ("(", "[", "{"):
+            in_list.append(False)
+            in_function.append(before in _FUNCTIONS)
+        elif word in (")", "]", "}") and len(in_list) > 1:
+            in_list.pop()
+            in_function.pop()
+        elif word == ",":
+            if in_list[-1]:
                 yield at + 1
-        elif text[:1] in "\"'$" or in_function[-1]:
+        elif not token.is_name or in_function[-1]:
             continue
         elif word in _LISTS_END:
             in_list[-1] = False
-        elif word in _TABLE_WORDS and words[at - 1] != "DISTINCT":  # IS DISTINCT FROM
+        elif word in _TABLE_WORDS and before != "DISTINCT":  # IS DISTINCT FROM
             in_list[-1] = in_list[-1] or word in _LISTS
             yield at + 1
 
 
-def _with_names(sql: str) -> list[Token]:
-    """The tokens of a text, in which names of several parts are one each."""
-    tokens: list[Token] = []
-    end = 0
-    for start, word, type_ in sql_tokens(sql):
-        if start < end:
-            continue
-        is_text = type_ == duckdb.token_type.string_const and not word.startswith('"')
-        found = None if is_text else _NAME_TEXT.match(sql, start)
-        whole = word if found is None or len(found[0]) < len(word) else found[0]
-        tokens.append((start, whole, type_))
-        end = start + len(whole)
-    return tokens
+def names_after(sql: str, *phrases: str) -> Iterator[Name]:
+    """The names in a text that follow one of these, but those that begin a query."""
+    tokens = sql_tokens(sql)
+    for name in names_in(tokens):
+        before = [[token.word for token in tokens[: name.at][-len(p.split()) :]] for p in phrases]
+        is_query = tokens[name.at].word in ("SELECT", "FROM", "WITH")
+        if not is_query and any(w == p.split() for w, p in zip(before, phrases, strict=True)):
+            yield name
+
+
+def registered_table(name: str) -> tuple[str, ...] | None:
+    """The table of the warehouse, or of whose versions one, has this name; None for others."""
+    found = name_at(sql_tokens(name), 0) if name.startswith(f"{NAME}.") else None
+    if found is None or len(found.path) != 3 or name[found.last :][:1] not in ("", "@"):
+        return None
+    return found.path[1:]
 
 
 def parts(name: str) -> tuple[str, ...]:
@@ -195,7 +203,7 @@ def parts(name: str) -> tuple[str, ...]:
 
 
 def _table_reference(
-    node: dict[str, Any], path: tuple[str, ...], name: re.Match[bytes], sql: bytes
+    node: dict[str, Any], path: tuple[str, ...], name: re.Match[str], sql: str
 ) -> TableReference:
     clause = node.get("at_clause")
     if clause is None:
@@ -208,13 +216,9 @@ def _table_reference(
     return TableReference(name.start(), last, path, _at(sql, clause), alias)
 
 
-def _at(sql: bytes, clause: dict[str, Any]) -> At:
-    first = sql.rfind(b"=>", 0, clause["expr"]["query_location"] + 1) + 2
-    depth, end = 0, first  # up to the bracket that ends the clause
-    while depth >= 0 and end < len(sql):
-        depth += (sql[end : end + 1] == b"(") - (sql[end : end + 1] == b")")
-        end += 1
-    return At(clause["unit"].upper(), sql[first : end - 1].decode().strip())
+def _at(sql: str, clause: dict[str, Any]) -> At:
+    first = sql.rfind("=>", 0, clause["expr"]["query_location"] + 1) + 2
+    return At(clause["unit"].upper(), Cursor(sql[first:]).until(")"))
 
 
 def _nodes(

@@ -3,8 +3,8 @@
 A process binds one PULL socket and connects a PUSH socket to each peer when it first has a message
 for it. All messages of one turn of the loop to a peer travel in one frame: msgpack [protocol
 version, sender's endpoint, [[machine, message], ...]]. What may wait rides with the next frame, and
-a reservation that is cancelled in the turn in which it is made is not sent: each frame wakes a
-process. Sockets reconnect unnoticed, so there is no handshake: every frame has the version. A frame
+a node's first reservation for a job is not sent if it is cancelled in the same turn: each frame
+wakes a process. Sockets reconnect unnoticed, so there is no handshake: every frame has the version. A frame
 of another version is not decoded, and its sender is told ours by a frame without messages.
 
 Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate loss.
@@ -31,7 +31,7 @@ import msgspec
 import zmq
 
 from sparrow_core.protocol.errors import InsecureTransport, SparrowError
-from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.machine import Machine
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
@@ -304,12 +304,17 @@ class ZmqDriver(LocalDriver):
         if messages is None:
             messages = self._outbox[endpoint] = self._waiting.pop(endpoint, [])
         elif type(msg) is CancelReservations:
-            made = [at for at in messages if at[0] == name and _reserves(at[1], msg.job_id)]
-            for each in made:
-                messages.remove(each)
-            if made and not messages and endpoint in self._peers:
-                del self._outbox[endpoint]
-            if made:  # what was reserved there before is cancelled when the node asks for it
+            made = [
+                other
+                for to, other in messages
+                if to == name and type(other) is Reserve and other.job_id == msg.job_id
+            ]
+            # If there were earlier ones, the node may have asked, and this answers it.
+            if made and msg.count == sum(reserve.count for reserve in made):
+                for reserve in made:
+                    messages.remove((name, reserve))
+                if not messages and endpoint in self._peers:
+                    del self._outbox[endpoint]
                 return
         messages.append((name, msg))
 
@@ -378,10 +383,6 @@ class ZmqDriver(LocalDriver):
         os.close(self._wake_r)
         os.close(self._wake_w)
         self._wake_w = -1  # a late `post` must not write to a reused descriptor
-
-
-def _reserves(msg: Message, job_id: JobId) -> bool:
-    return type(msg) is Reserve and msg.job_id == job_id
 
 
 def _event_of(monitor: zmq.Socket[bytes]) -> int:
