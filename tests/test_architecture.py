@@ -96,6 +96,14 @@ SIMULATION = "minishark.bench.simulation"
 SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
 """Public paths of modules of rooms, which only import names."""
 
+# What matches patterns in the session's room, and no SQL: that is read by tokens.
+PATTERNS = {
+    "minishark.session.builder": "addresses of masters, such as local[4]",
+    "minishark.session.memory_writes": "names of types",
+    "minishark.session.variables": "messages of DuckDB",
+}
+TOKENIZER = "minishark.compiler.sql.tokens"
+
 ENGINE_ATTRIBUTES_MAX = 28
 """What sessions share; what each has of its own is in `minishark.session.scope`."""
 
@@ -681,6 +689,15 @@ def test_large_classes_are_built_by_names(pytestconfig: pytest.Config) -> None:
             told = {each.arg: ast.unparse(each.value) for each in keywords}
             found[f"{_file(module)}:{node.name}"] += told.get("kw_only") != "True"
     _check_exceptions("positional_fields", +found, pytestconfig)
+
+
+def test_sql_is_tokenized_in_one_place() -> None:
+    """All others have a cursor over tokens, or edits of the text; no session matches patterns."""
+    users = [m for m in _all_modules() for name, _ in _calls(m) if name == "duckdb.tokenize"]
+    assert [TOKENIZER] == users
+    matching = [m for m in _modules("minishark") if _is_in(m, "minishark.session")]
+    matching = [module for module in matching if any(_is_in(n, "re") for n in _imports(module))]
+    assert sorted(PATTERNS) == sorted(matching)
 
 
 def test_no_data_is_evaluated_as_code() -> None:

@@ -27,7 +27,7 @@ from minishark.session.warehouse_writes import WarehouseWrites
 from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.catalog import MAIN, NAME, TableName
 from minishark.tables.warehouse.commits import committing
-from minishark.tables.warehouse.names import names_after, parts, renamed_anywhere
+from minishark.tables.warehouse.names import names_after, parts
 from minishark.tables.warehouse.types import duckdb_schema
 from minishark.tables.warehouse.vacuum import vacuum
 
@@ -69,8 +69,7 @@ class Warehouse:
 
     def _elsewhere(self, statement: kinds.ParsedStatement) -> kinds.ParsedStatement:
         """A statement for other rooms, with the names by which they know the warehouse's tables."""
-        new = renamed_anywhere(statement.sql, self.tables.registered)
-        return kinds.rewritten(statement, new)
+        return kinds.rewritten(statement, self.tables.renamed_anywhere(statement.sql))
 
     def _with_query(
         self, statement: kinds.Definition | kinds.CreateTableAs

@@ -14,7 +14,6 @@ from typing import Any
 from pyiceberg.table import Table as IcebergTable
 
 from minishark.catalog import Catalog
-from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import CatalogError, QueryError
 from minishark.expressions import quote
 from minishark.query.sinks import Layout
@@ -27,11 +26,10 @@ from minishark.tables.warehouse.commits import committing
 from minishark.tables.warehouse.names import (
     At,
     References,
-    names_after,
     references,
     registered_table,
     renamed,
-    renamed_anywhere,
+    token_references,
 )
 from minishark.tables.warehouse.source import WarehouseSource
 
@@ -176,18 +174,11 @@ class WarehouseTables:
 
     def renamed(self, sql: str) -> str:
         """A query with the planning database's names, under which its tables can be read now."""
-        if "summarize" in sql.lower():
-            sql = edited(sql, self._summarized(sql))  # its name has no place in the syntax tree
-        try:
-            return renamed(sql, self.shared.references(sql), self.registered)
-        except QueryError:  # no SELECT, as PIVOT is none
-            return renamed_anywhere(sql, self.registered)
+        return renamed(sql, self.shared.references(sql), self.registered)
 
-    def _summarized(self, sql: str) -> Iterator[Edit]:
-        for name in names_after(sql, "SUMMARIZE"):
-            registered = self.registered(name.path, None)
-            if registered is not None:
-                yield Edit(name.first, name.last, quote(registered))
+    def renamed_anywhere(self, sql: str) -> str:
+        """As `renamed`, for any statement."""
+        return renamed(sql, token_references(sql), self.registered)
 
     def registered(self, path: tuple[str, ...], at: At | None) -> str | None:
         try:

@@ -361,3 +361,29 @@ def test_settings_for_the_parser_hold_for_the_next_text(session: Session) -> Non
     for value, name in (("false", "foo"), ("true", "FoO")):
         session.sql(f"SET preserve_identifier_case = {value}; SELECT 1 AS FoO").to_arrow()
         assert [name] == session.sql("SELECT 1 AS FoO").to_arrow().column_names
+
+
+def test_parameters_of_explain(session: Session) -> None:
+    """The plan is shown, in which the values are; the query does not run."""
+    ((plan,),) = ask(session, "EXPLAIN SELECT a FROM big WHERE a > $least", {"least": 3990})
+    assert "3990" in str(plan)
+
+
+def test_enums_and_variables_have_names_of_any_form(session: Session) -> None:
+    ask(session, "CREATE TYPE main.grün AS ENUM (SELECT DISTINCT s FROM big ORDER BY s LIMIT 2)")
+    assert [(["s0", "s1"],)] == ask(session, "SELECT enum_range(NULL::grün)")
+    ask(session, "DROP TYPE grün")
+    ask(session, 'SET VARIABLE "größte ""Zahl""" = (SELECT max(a) FROM big)')
+    assert [(3999,)] == ask(session, "SELECT getvariable('größte \"Zahl\"')")
+
+
+def test_statements_find_their_places_after_letters_of_several_bytes(session: Session) -> None:
+    """DuckDB counts bytes in tokens."""
+    condition = "'Zürich €' <> s -- größer als\n AND a > 3997"
+    assert [(3998,), (3999,)] == [
+        (row.a,) for row in session.table("big").filter(condition).collect()
+    ]
+    text = "SELECT 'äöü :least' AS t, count(*) AS n FROM big WHERE a >= :least AND 'ü' <> s"
+    assert [("äöü :least", 5)] == [
+        tuple(row) for row in session.sql(text, args={"least": 3995}).collect()
+    ]

@@ -9,7 +9,7 @@ import pytest
 
 from minishark.compiler.sql.tokens import syntax_tree
 from minishark.tables.warehouse.catalog import TableName
-from minishark.tables.warehouse.names import At, parts, references, renamed, renamed_anywhere
+from minishark.tables.warehouse.names import At, parts, references, renamed, token_references
 
 
 def _found(path: tuple[str, ...], at: At | None) -> str | None:
@@ -34,7 +34,7 @@ def _syntax(sql: str) -> Any:
     ],
 )
 def test_what_is_no_table_stays(sql: str) -> None:
-    assert renamed_anywhere(sql, _found) == sql
+    assert renamed(sql, token_references(sql), _found) == sql
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_no_table_stays(sql: str) -> None:
     ],
 )
 def test_tables_of_statements_that_are_no_queries(sql: str, expected: str) -> None:
-    assert renamed_anywhere(sql, _found) == expected
+    assert renamed(sql, token_references(sql), _found) == expected
 
 
 @pytest.mark.parametrize(

@@ -452,7 +452,6 @@ def _insert(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
 
 
 def _update(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
-    cursor.skip_any("ONLY")
     return _changed(sql, cursor, _target(cursor))
 
 

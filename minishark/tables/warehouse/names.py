@@ -1,8 +1,8 @@
 """Where queries name tables of the warehouse. Pure, but for the syntax tree, which DuckDB gives.
 
 The planning database knows each table of the warehouse by a name without dots that mean anything,
-such as `"warehouse.sales.orders"`. `renamed` puts those names into a query's text, where
-`references` has found tables; all rooms below see no difference to other tables.
+such as `"warehouse.sales.orders"`. `renamed` puts those names into a statement's text, where
+`references` or `token_references` has found tables; all rooms below see no difference to others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from minishark.compiler.sql.tokens import (
     sql_tokens,
     unquoted,
 )
+from minishark.errors import QueryError
 from minishark.expressions import quote
 from minishark.tables.warehouse.catalog import NAME
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
-NAMES = rf"{_PART}(?:\s*\.\s*{_PART})*"
-"""A pattern of names with any number of parts."""
-
-_NAME = re.compile(NAMES)
+_NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
 _PARTS = re.compile(_PART)
 # After these words, and after commas in what follows the lists' ones, comes a table.
 _LISTS = frozenset(["FROM", "USING"])
@@ -99,9 +97,13 @@ References: TypeAlias = tuple[TableReference | ColumnReference, ...]
 
 
 def references(sql: str, syntax: Syntax) -> References:
-    """Where a SELECT names tables, and columns by tables (QueryError if it is no SELECT)."""
+    """Where a query names tables, and columns by tables."""
+    try:
+        nodes = list(_nodes(syntax(sql), frozenset()))
+    except QueryError:  # no SELECT, as PIVOT is none
+        return token_references(sql)
     found: dict[int, TableReference | ColumnReference] = {}
-    for node, expressions in _nodes(syntax(sql), frozenset()):
+    for node, expressions in nodes:
         first = node.get("query_location")
         if not isinstance(first, int) or first >= len(sql):  # DuckDB's "nowhere" is 2^64 - 1
             continue
@@ -114,17 +116,14 @@ def references(sql: str, syntax: Syntax) -> References:
                 found[first] = _table_reference(node, path, name, sql)
         elif node.get("type") == "COLUMN_REF" and len(node["column_names"]) > 2:
             found[first] = ColumnReference(first, name.end(), tuple(node["column_names"]))
+    if "summarize" in sql.lower():  # whose name has no place in the tree
+        for each in names_after(sql, "SUMMARIZE"):
+            found[each.first] = TableReference(each.first, each.last, each.path, None, "")
     return tuple(found[first] for first in sorted(found))
 
 
-def renamed(sql: str, found: References, resolve: Resolve) -> str:
-    """A SELECT with the planning database's names of tables."""
-    new = ((reference, reference.edit(resolve)) for reference in found)
-    return edited(sql, (Edit(old.first, old.last, text) for old, text in new if text is not None))
-
-
-def renamed_anywhere(sql: str, resolve: Resolve) -> str:
-    """Any statement with the planning database's names of tables, where tokens show tables."""
+def token_references(sql: str) -> References:
+    """Where any statement names tables, as far as tokens show that."""
     tokens = sql_tokens(sql)
     words = [*(token.word for token in tokens), ""]
     expressions = {
@@ -133,23 +132,26 @@ def renamed_anywhere(sql: str, resolve: Resolve) -> str:
         if token.is_name and words[i + 1] == "AS" and words[i + 2][:1] == "("
     }
 
-    def edits() -> Iterator[Edit]:
+    def found() -> Iterator[TableReference]:
         for at in _places_of_tables(tokens):
             name = name_at(tokens, at)
             if name is None or words[name.after] == "(":  # a subquery, a call
                 continue
-            is_expression = len(name.path) == 1 and name.path[0].upper() in expressions
-            new = None if is_expression else resolve(name.path, None)
-            if new is None:
+            if len(name.path) == 1 and name.path[0].upper() in expressions:
                 continue
-            has_alias = words[name.after] == "AS" or (
-                name.after < len(tokens) and tokens[name.after].type == duckdb.token_type.identifier
-            )
+            following = tokens[name.after].type if name.after < len(tokens) else None
+            has_alias = words[name.after] == "AS" or following == duckdb.token_type.identifier
             no_alias = has_alias or words[at - 1] == "SUMMARIZE"
             alias = "" if no_alias else f" AS {quote(name.path[-1])}"
-            yield Edit(name.first, name.last, f"{quote(new)}{alias}")
+            yield TableReference(name.first, name.last, name.path, None, alias)
 
-    return edited(sql, edits())
+    return tuple(found())
+
+
+def renamed(sql: str, found: References, resolve: Resolve) -> str:
+    """A statement with the planning database's names of tables."""
+    new = ((reference, reference.edit(resolve)) for reference in found)
+    return edited(sql, (Edit(old.first, old.last, text) for old, text in new if text is not None))
 
 
 def _places_of_tables(tokens: Sequence[Token]) -> Iterator[int]:
