@@ -109,6 +109,10 @@ class Table:
     is_computed: bool = True  # False for a cached table that is computed when first needed
     title: str = ""  # what users know it as, if not by its name
     version: int = 0  # 0 as it was stored; each change gives it a number that no other has
+    # The statement that creates an empty one, if it has defaults or constraints besides columns;
+    # and the columns of each of its PRIMARY KEY or UNIQUE constraints.
+    definition: str = ""
+    keys: tuple[tuple[str, ...], ...] = ()
 
     @property
     def folder(self) -> str:
@@ -189,8 +193,19 @@ class Catalog:
 
     def remove(self, name: str) -> Table:
         table = self.get(name)
-        self._tables = {k: other for k, other in self._tables.items() if k != name.lower()}
+        self.change((), (name,))
         return table
+
+    def change(self, tables: Iterable[Table], gone: Iterable[str]) -> None:
+        """Remove the tables of some names, and add or replace others, all at once."""
+        names = {name.lower() for name in gone}
+        left = {key: table for key, table in self._tables.items() if key not in names}
+        self._tables = {**left, **{table.name.lower(): table for table in tables}}
+
+    @property
+    def loaded(self) -> list[str]:
+        """The names of the tables whose rows are computed, cached ones included."""
+        return [table.name for table in self if table.is_computed]
 
     def at_once(self) -> Catalog:
         """The tables as they are now, whatever becomes of them."""
@@ -211,7 +226,8 @@ class Catalog:
         return found if found is not None and found.same_rows(table) else None
 
     def unknown(self, name: str) -> CatalogError:
-        known = sorted(each for each in self._tables if not each.startswith("_"))  # kept rows
+        names = (table.name.lower() for table in self)
+        known = sorted(each for each in names if not each.startswith("_"))  # kept rows
         near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         listed = ", ".join(known) or "none"
@@ -225,22 +241,33 @@ class Catalog:
 
 
 class CatalogView(Catalog):
-    """A catalog in which some tables have other versions, or are further ones."""
+    """A catalog in which some tables have other versions, or are further ones, or are gone."""
 
     def __init__(self, seen: Catalog, tables: Iterable[Table] = ()) -> None:
         """The catalog that is seen but for these tables, as it is whenever it is asked."""
         super().__init__(tables)
         self._seen = seen
+        # Of names in lower case: whether there is a table, whatever the catalog that is seen has.
+        self._decided: Mapping[str, bool] = {}
+
+    def decide(self, name: str, table: Table | None) -> None:
+        """Have a table of a name, or none, whatever becomes of the catalog that is seen."""
+        self.change((table,) if table is not None else (), () if table is not None else (name,))
+        self._decided = {**self._decided, name.lower(): table is not None}
 
     def find(self, name: str) -> Table | None:
+        if not self._decided.get(name.lower(), True):
+            return None
         return super().find(name) or self._seen.find(name)
 
     def at_once(self) -> Catalog:
         """The tables as they are now, whatever becomes of them."""
-        return CatalogView(self._seen.at_once(), super().__iter__())
-
-    def unknown(self, name: str) -> CatalogError:
-        return self._seen.unknown(name)
+        now = CatalogView(self._seen.at_once(), super().__iter__())
+        now._decided = self._decided
+        return now
 
     def __iter__(self) -> Iterator[Table]:
-        return iter([super(CatalogView, self).find(table.name) or table for table in self._seen])
+        own = dict(self._decided)
+        names = [table.name for table in self._seen if own.pop(table.name.lower(), True)]
+        names += [name for name, is_there in own.items() if is_there]
+        return iter([table for table in map(self.find, names) if table is not None])

@@ -113,7 +113,7 @@ class SessionCatalog(CamelCase):
         for known in self._names():
             if known.lower() == name.lower():
                 return self._info(known)
-        raise self.runtime.tables.catalog.unknown(name)
+        raise self.runtime.scope.catalog.unknown(name)
 
     def list_columns(self, name: str) -> list[ColumnInfo]:
         """The columns of a table or view.
@@ -205,7 +205,7 @@ class SessionCatalog(CamelCase):
             CatalogError: there is none of that name.
         """
         found = self.get_table(name)
-        return self.runtime.tables.catalog.find(found.name) is not None
+        return self.runtime.scope.catalog.find(found.name) is not None
 
     def cache_table(self, name: str) -> None:
         """Have a table in memory, where it is unless it is the warehouse's; see `Session.cache`.
@@ -344,7 +344,7 @@ class SessionCatalog(CamelCase):
     def _info(self, name: str) -> TableInfo:
         if name in self.runtime.planning.views():
             return TableInfo(name=name, kind="view")
-        table = self.runtime.tables.catalog.find(name)
+        table = self.runtime.scope.catalog.find(name)
         if table is None:
             warehouse = self.runtime.warehouse
             found = None if warehouse is None else warehouse.size(name)

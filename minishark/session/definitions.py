@@ -23,6 +23,12 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.session.engine import Engine
+from minishark.session.memory_transactions import (
+    NOT_IN_TRANSACTION,
+    Defined,
+    MemoryTransaction,
+    in_memory,
+)
 from minishark.session.named_tables import NamedTables
 from minishark.session.scope import Scope
 from minishark.worker.protocol import ScalarFunction
@@ -49,17 +55,17 @@ class Definitions:
             view: the view that it creates, replaces or drops.
             drops: whether it drops something.
         """
-        self._define(sql, own=own, view=view, drops=drops)
-        if own:
-            self._held[(view or sql).lower()] = self.engine.sources.handles(sql)
-        else:
-            self.engine.sources.keep(view or sql, sql)
-
-    def _define(self, sql: str, *, own: bool, view: str, drops: bool) -> None:
-        scope = self.scope
+        open_, scope = in_memory(self.scope), self.scope
+        if open_ is not None and (not view or scope.scratch.is_elsewhere):
+            raise UnsupportedError(NOT_IN_TRANSACTION)
         with self.engine.up_to_date(scope):
+            if open_ is not None:
+                with self.engine.writing:
+                    self._define_in(open_, sql, own=own, view=view, drops=drops)
+                return
             if scope.scratch.is_elsewhere:
                 self.named.run_in_scratch(sql)
+                self._keep(sql, own=own, view=view)
                 return
             try:
                 scope.planning.define(sql, own=own)
@@ -68,10 +74,41 @@ class Definitions:
                 if not scope.scratch.has_own:
                     raise
                 scope.scratch.define(sql, alone=True)
+                self._keep(sql, own=own, view=view)
                 return
             self.views.pop(view.lower(), None)
-            scope.scratch.define(sql, own=own, view=view, drops=drops)
-            (scope.define if own else self.engine.add_definition)(sql)
+            self._publish(sql, own=own, view=view, drops=drops)
+
+    def _publish(self, sql: str, *, own: bool, view: str, drops: bool) -> None:
+        """Let the scratch database and executors know what the planning database accepts."""
+        self.scope.scratch.define(sql, own=own, view=view, drops=drops)
+        (self.scope.define if own else self.engine.add_definition)(sql)
+        self._keep(sql, own=own, view=view)
+
+    def _keep(self, sql: str, *, own: bool, view: str) -> None:
+        """Keep the sources that a definition names as long as it is there."""
+        if own:
+            self._held[(view or sql).lower()] = self.engine.sources.handles(sql)
+        else:
+            self.engine.sources.keep(view or sql, sql)
+
+    def _define_in(
+        self, open_: MemoryTransaction, sql: str, *, own: bool, view: str, drops: bool
+    ) -> None:
+        """Run the definition of a view in a transaction."""
+        scope, held, known = self.scope, self.engine.sources.handles(sql), dict(self.views)
+        scope.planning.define_uncommitted(sql, own=own)
+        scope.scratch.define_uncommitted(sql, own=own, drops=view if drops else "")
+        self.views.pop(view.lower(), None)
+
+        def publish(_: object = held) -> None:
+            self._publish(sql, own=own, view=view, drops=drops)
+
+        def undo() -> None:
+            self.views.clear()
+            self.views.update(known)
+
+        open_.define(Defined(view, scope.scratch.defined_by(view), publish, undo))
 
     def set(self, sql: str) -> None:
         with self.engine.up_to_date(self.scope):

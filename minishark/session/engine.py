@@ -55,7 +55,7 @@ from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
 from minishark.session.prints import TaskPrints
 from minishark.session.scope import Scope
-from minishark.session.scratch_database import SharedScratch
+from minishark.session.scratch_database import ChangedTable, SharedScratch
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.merging import Merger
@@ -151,7 +151,7 @@ class Engine:
         self.planner = SharedPlanner(
             options=options, sources=self.sources, cores=lambda: cluster.cores
         )
-        self.scratch = SharedScratch(config, self._readable)
+        self.scratch = SharedScratch(config, lambda: self.sources.names)
         self._placing = placing
         self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
@@ -237,13 +237,19 @@ class Engine:
                     self.tables.drop(name)
             for table in scratch.changed():
                 if table.rows is not None:
-                    self.tables.create(table.name, table.rows, Layout(replicas=2), replace=True)
+                    with self.tables.folder() as folder:
+                        self.tables.publish(self.built(table, folder), replace=True)
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 scratch.loaded(table)
         if scope.before_statements is not None:
             scope.before_statements()
         yield
+
+    def built(self, changed: ChangedTable, folder: str) -> Table:
+        """A table that a statement has changed in the scratch database, not published yet."""
+        table = self.tables.build(changed.name, folder, changed.rows, Layout(replicas=2))
+        return replace(table, definition=changed.definition or "", keys=changed.keys)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -264,7 +270,7 @@ class Engine:
         return replace(
             shared,
             settings=(*shared.settings, *scope.settings),
-            definitions=(*shared.definitions, *scope.definitions),
+            definitions=(*shared.definitions, *scope.definitions, *scope.scratch.uncommitted),
         )
 
     def limited_environment(self, scope: Scope) -> Environment:
@@ -309,15 +315,6 @@ class Engine:
         return self._placing()
 
     # Queries
-
-    @property
-    def loaded_tables(self) -> list[str]:
-        """The names of the tables in the cluster whose rows are computed, cached ones included."""
-        return [table.name for table in self.tables.catalog if table.is_computed]
-
-    def _readable(self) -> list[str]:
-        """The names of what the scratch database can read."""
-        return [*self.loaded_tables, *self.sources.names]
 
     def run(
         self,

@@ -1,9 +1,13 @@
 """Transactions over tables in memory: BEGIN, COMMIT, ROLLBACK.
 
 A transaction reads the versions that tables had when it began, and its own later ones, which nobody
-else sees. COMMIT publishes these at once. If another session has changed one of the tables since,
-COMMIT fails and undoes everything, unless the transaction has only added rows to it: these are
-added to the version of the other session.
+else sees, nor the tables and views that it creates, nor that it has dropped some. COMMIT publishes
+all this at once. If another session has changed one of the tables since, or has created something
+of the same name, COMMIT fails and undoes everything, unless the transaction has only added rows to
+a table: these are added to the version of the other session.
+
+Three places know what a transaction has done: the view of the catalog that its statements read, the
+session's connection to the planning database, and, for views, that to the scratch database.
 
 Tables that were created since it began are read as they are, as are rows that `persist` keeps.
 """
@@ -11,6 +15,7 @@ Tables that were created since it began are read as they are, as are rows that `
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -27,9 +32,9 @@ if TYPE_CHECKING:
     from minishark.session.scope import Scope
 
 NOT_IN_TRANSACTION = (
-    "A transaction over tables in memory takes queries, and INSERT, UPDATE, DELETE, MERGE and "
-    "TRUNCATE that write only what changes (docs/sql.md): COMMIT or ROLLBACK before other "
-    "statements."
+    "A transaction over tables in memory takes queries, statements that change, create or drop "
+    "tables whose columns, rows, defaults and keys are all that there is to know of them, and "
+    "CREATE and DROP VIEW (docs/sql.md): COMMIT or ROLLBACK before other statements."
 )
 _numbers = itertools.count()
 
@@ -44,11 +49,27 @@ class AddedRows:
 
 @dataclass(slots=True)
 class _Changed:
-    """A table that a transaction has changed."""
+    """A table that a transaction has changed, created or dropped."""
 
-    began: Table  # as it was committed before
-    now: Table
-    added: list[AddedRows] | None  # all that was done; None if rows were deleted, too
+    began: Table | None  # as it was committed before, if it was
+    now: Table | None  # None if it was dropped
+    added: list[AddedRows] | None  # all that was done; None if it was more than to add rows
+
+    @property
+    def is_version(self) -> bool:
+        """Whether it is another version of what was committed before."""
+        began, now = self.began, self.now
+        return began is not None and now is not None and now.folder == began.folder
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A view that a transaction has created, replaced or dropped."""
+
+    name: str
+    before: str | None  # what had defined it last, for all sessions
+    publish: Callable[[], None]  # tells other sessions
+    undo: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -56,10 +77,13 @@ class MemoryTransaction:
     """A transaction of one session; made by `begin`."""
 
     engine: Engine
+    scope: Scope
     view: CatalogView  # what its statements read
     folder: str  # open as long as it is: files of the versions that it reads stay
     _changed: dict[str, _Changed] = field(default_factory=dict)
     _written: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _loads: dict[str, None] = field(default_factory=dict)  # the folders of tables that it created
+    _defined: list[Defined] = field(default_factory=list)
 
     @property
     def lock(self) -> AbstractContextManager[object]:
@@ -68,7 +92,7 @@ class MemoryTransaction:
 
     def change(self, old: Table, new: Table, added: AddedRows | None) -> None:
         """A statement has made a new version of a table, `added` being all that it did."""
-        known = self._changed.setdefault(old.name.lower(), _Changed(old, old, []))
+        known = self._named(old.name)
         self._written.update(changed_files(new, old))
         known.now = new
         if added is None or known.added is None:
@@ -76,44 +100,88 @@ class MemoryTransaction:
         else:
             known.added.append(added)
         self.view.add(new)
+        if new.folder in self._loads:
+            self._written.update(changed_files(old, new))
+            self.scope.planning.update_uncommitted(new)
+
+    def put(self, table: Table) -> None:
+        """A statement has created a table, perhaps in the place of one of that name."""
+        known = self._named(table.name)
+        known.now, known.added = table, None
+        self._loads[table.folder] = None
+        self.view.decide(table.name, table)
+        self.scope.planning.put_uncommitted(table)
+
+    def drop(self, name: str) -> None:
+        """A statement has dropped a table, or renamed it."""
+        known = self._named(name)
+        known.now = known.added = None
+        self.view.decide(name, None)
+        self.scope.planning.drop_uncommitted(name)
+
+    def _named(self, name: str) -> _Changed:
+        found = self.view.find(name)
+        return self._changed.setdefault(name.lower(), _Changed(found, found, []))
+
+    def define(self, view: Defined) -> None:
+        """A statement has created, replaced or dropped a view."""
+        self._defined.append(view)
 
     def commit(self) -> None:
         """Publish all changes.
 
         Raises:
-            ConflictError: a table was changed meanwhile; nothing is published.
+            ConflictError: a table or view was changed meanwhile; nothing is published.
         """
-        self._end()
-        tables = self.engine.tables
+        tables, kept = self.engine.tables, list[Table]()
         try:
-            changes = [(self._before(each), each) for each in self._changed.values()]
-            versions = [(old, self._after(old, each)) for old, each in changes]
-            tables.changed(*versions)
-            for old, _ in versions:
-                self.engine.merger.look(old.name)
-        except BaseException:
-            tables.retire(self._written)
-            tables.sweep()
-            raise
-        kept = {file for _, new in versions for part in new.partitions for file in part.files}
-        tables.retire({file: nodes for file, nodes in self._written.items() if file not in kept})
-        tables.sweep()
+            with self.engine.up_to_date(self.scope):
+                versions, created = self._publish()
+                kept = [*created, *(new for _, new in versions)]
+                self.scope.scratch.end()
+                while self._defined:
+                    self._defined.pop(0).publish()
+        finally:
+            self._end(kept)
+        for table in kept:
+            if table.name in tables.catalog:
+                self.engine.merger.look(table.name)
 
-    def _before(self, changed: _Changed) -> Table:
-        """The version that the transaction's one follows."""
-        name = changed.began.name
-        current = self.engine.tables.catalog.find(name)
-        if current is not None and current.same_rows(changed.began):
-            return current
-        same = current is not None and current.folder == changed.began.folder
-        if current is None or not same or changed.added is None:
-            raise ConflictError(
-                f"Table {name} was changed by another session since the transaction began: "
-                "nothing is committed. Run the transaction again."
-            )
-        return current
+    def _publish(self) -> tuple[list[tuple[Table, Table]], list[Table]]:
+        """Publish all changes: the new versions with those before, and tables that are new."""
+        versions = list[tuple[Table, Table]]()
+        created, dropped = list[Table](), list[Table]()
+        for name, each in self._changed.items():
+            before = self._before(name, each)
+            if before is not None and each.is_version:
+                versions.append((before, self._after(before, each)))
+                continue
+            created += [] if each.now is None else [each.now]
+            dropped += [] if before is None else [before]
+        for view in self._defined:
+            if self.scope.scratch.defined_by(view.name) != view.before:
+                raise _conflict(f"View {view.name}")
+        planned = self.scope.planning.committing()
+        self.engine.tables.changed(*versions, created=created, dropped=dropped, planned=planned)
+        return versions, created
+
+    def _before(self, name: str, changed: _Changed) -> Table | None:
+        """The version that the transaction's one follows; None if there is to be none."""
+        current, began = self.engine.tables.catalog.find(name), changed.began
+        if began is None:
+            engine, scratch = self.engine, self.scope.scratch
+            is_new = current is None and name not in engine.sources
+            if changed.now is None or (is_new and name not in scratch.own_tables):
+                return None
+        elif current is not None:
+            adds = changed.added is not None and current.folder == began.folder
+            if adds or current.same_rows(began):
+                return current
+        raise _conflict(f"Table {name}")
 
     def _after(self, before: Table, changed: _Changed) -> Table:
+        assert changed.began is not None, "it is a version of it"
+        assert changed.now is not None, "it is a version"
         if before.same_rows(changed.began):
             return changed.now
         assert changed.added is not None, "it would be a conflict"
@@ -125,12 +193,35 @@ class MemoryTransaction:
 
     def roll_back(self) -> None:
         """Undo all changes."""
-        self._end()
-        self.engine.tables.retire(self._written)
-        self.engine.tables.sweep()
+        self._end([])
 
-    def _end(self) -> None:
+    def _end(self, kept: Sequence[Table]) -> None:
+        """Free the files that no published table has."""
+        tables = self.engine.tables
         self.engine.cluster.remove_folder(self.folder)
+        self.scope.scratch.end()
+        self.scope.planning.roll_back()
+        for view in reversed(self._defined):
+            view.undo()
+        unused = self._loads.keys() - {table.folder for table in kept}
+        for folder in unused:
+            tables.forget(folder)
+        files = {file for table in kept for part in table.partitions for file in part.files}
+        tables.retire(
+            {
+                file: nodes
+                for file, nodes in self._written.items()
+                if file not in files and file.rpartition("/")[0] not in unused
+            }
+        )
+        tables.sweep()
+
+
+def _conflict(what: str) -> ConflictError:
+    return ConflictError(
+        f"{what} was changed by another session since the transaction began: nothing is committed. "
+        "Run the transaction again."
+    )
 
 
 def in_memory(scope: Scope) -> MemoryTransaction | None:
@@ -146,7 +237,8 @@ def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
         engine.cluster.make_folder(folder)
         tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]
         view = CatalogView(engine.tables.catalog, tables)
-        return MemoryTransaction(engine, view, folder)
+        scope.scratch.begin()
+        return MemoryTransaction(engine, scope, view, folder)
 
 
 def with_rows(engine: Engine, table: Table, added: AddedRows) -> Table:

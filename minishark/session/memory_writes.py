@@ -436,7 +436,7 @@ class MemoryWrites:
             new = with_rows(self.engine, new, rows)
         if new is not table:
             # Another transaction may add rows with the same keys: both can't be committed.
-            is_alone = len(deleted) > 0 or bool(self.scope.scratch.keys_of(table.name))
+            is_alone = len(deleted) > 0 or bool(table.keys)
             self._next(table, new, None if is_alone else rows)
 
     def _next(self, old: Table, new: Table, added: AddedRows | None) -> None:
@@ -456,7 +456,9 @@ def _shell(table: Table) -> Shell:
     columns = ", ".join(f"{quote(column.name)} {column.type}" for column in table.schema)
     return Shell(
         name=table.name,
-        create=f"CREATE TABLE memory.main.{quote(table.name)} ({columns})",
+        create=table.definition or f"CREATE TABLE memory.main.{quote(table.name)} ({columns})",
+        says_more=bool(table.definition),
+        keys=table.keys,
         types=tuple(column.type for column in table.schema),
         bucket=_bucket(table),
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from minishark.catalog import Table
 from minishark.compiler.hints import UNNAMED_SOURCE
 from minishark.compiler.sql.changes import parse_change
-from minishark.compiler.sql.statements import ChangeRows, Target, Write
+from minishark.compiler.sql.statements import ChangeRows, CreateTable, Target, Write
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
@@ -23,7 +23,7 @@ from minishark.dataframe.partitioned import kept
 from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
-from minishark.session.memory_transactions import NOT_IN_TRANSACTION, in_memory
+from minishark.session.memory_transactions import NOT_IN_TRANSACTION, MemoryTransaction, in_memory
 from minishark.session.memory_writes import MemoryWrites
 from minishark.session.scope import Scope
 from minishark.sources.contract import Source
@@ -57,7 +57,7 @@ class NamedTables:
     @property
     def names(self) -> list[str]:
         engine = self.engine
-        names = [*engine.loaded_tables, *self.scope.scratch.own_tables, *engine.sources.names]
+        names = [*self.scope.catalog.loaded, *self.scope.scratch.own_tables, *engine.sources.names]
         return sorted(name for name in names if not name.startswith(HIDDEN))
 
     def add_source(self, name: str, source: Source, *, replace: bool) -> None:
@@ -77,7 +77,6 @@ class NamedTables:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         engine, scope = self.engine, self.scope
-        self._refuse_in_transaction()
         with engine.up_to_date(scope):
             if isinstance(data, DataFrame) and not data.is_local():
                 layout = kept(query_of(data), layout)
@@ -87,6 +86,7 @@ class NamedTables:
             if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(
                 map(str, data.types)
             ):
+                self._refuse_in_transaction()
                 columns = zip(data.columns, map(str, data.types), strict=True)
                 scope.scratch.put(name, columns, arrow_table(data))
                 engine.warn(
@@ -109,7 +109,7 @@ class NamedTables:
 
     def check_new(self, name: str, *, replace: bool) -> None:
         """Raise CatalogError if there is something else of that name."""
-        self.engine.tables.check_new(name, replace=replace)
+        self.engine.tables.check_new(name, replace=replace, catalog=self.scope.catalog)
         if self.scope.planning.has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
         if name in self.engine.sources:
@@ -120,16 +120,27 @@ class NamedTables:
             )
 
     def _publish(self, table: Table, *, replace: bool) -> None:
+        with self.engine.writing:
+            open_ = in_memory(self.scope)
+            if open_ is not None:
+                self._check_only_rows(table.name)
+                open_.put(table)
+                return
         # Another thread may be loading what a statement made of a table of that name before: it
         # must not replace this one.
         with self.engine.loading:
             self.engine.tables.publish(table, replace=replace)
             self.scope.scratch.drop(table.name)
 
+    def _check_only_rows(self, name: str) -> None:
+        """Refuse to replace or drop, in a transaction, what the scratch database has."""
+        scratch = self.scope.scratch
+        if scratch.must_keep(name) or name.lower() in scratch.own_tables:
+            raise UnsupportedError(NOT_IN_TRANSACTION)
+
     def store_query(self, name: str, sql: str, layout: Layout, *, replace: bool) -> None:
         """Store the rows of a query as a table, without bringing them to the front end."""
         tables = self.engine.tables
-        self._refuse_in_transaction()
         bound = self.scope.planning.bind(sql).schema
         schema = stored_schema(table_schema(bound))
         check_layout(layout)
@@ -146,10 +157,15 @@ class NamedTables:
     def drop(self, name: str, *, missing_ok: bool = False) -> None:
         engine = self.engine
         engine.check_open(self.scope)
-        self._refuse_in_transaction()
         if name in engine.sources:
+            self._refuse_in_transaction()
             engine.sources.remove(name)
             return
+        with engine.writing:
+            open_ = in_memory(self.scope)
+            if open_ is not None:
+                self._drop_in(open_, name, missing_ok=missing_ok)
+                return
         with engine.loading:  # or another thread, loading its last change, would create it again
             here = self.scope.scratch.drop(name)
             if name in engine.tables.catalog:
@@ -157,6 +173,14 @@ class NamedTables:
                 return
         if not here and not missing_ok:
             raise engine.tables.catalog.unknown(name)
+
+    def _drop_in(self, open_: MemoryTransaction, name: str, *, missing_ok: bool) -> None:
+        with self.engine.up_to_date(self.scope):
+            self._check_only_rows(name)
+            if name in self.scope.catalog:
+                open_.drop(name)
+            elif not missing_ok:
+                raise self.scope.catalog.unknown(name)
 
     def insert(self, name: str, query: str) -> None:
         sql = f"INSERT INTO {ident(name)} {query}"
@@ -182,9 +206,31 @@ class NamedTables:
                 answer = MemoryWrites(engine, scope).run(statement, target)
                 if answer is not None:
                     return answer
-            self._refuse_in_transaction()
+            open_ = in_memory(scope)
+            if open_ is not None:
+                if target is None or is_here:
+                    raise UnsupportedError(NOT_IN_TRANSACTION)
+                return self._write_in(open_, statement, target)
             engine.compute(scope.planning.tables_in(sql), scope)
             return scope.scratch.write(sql, target)
+
+    def _write_in(self, open_: MemoryTransaction, statement: Write, target: Target) -> pa.Table:
+        """Run a statement in the scratch database, for a transaction."""
+        engine, scope, sql = self.engine, self.scope, statement.sql
+        with engine.up_to_date(scope):
+            engine.compute(scope.planning.tables_in(sql), scope)
+            written = scope.scratch.write_uncommitted(sql, target)
+            exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
+            if exists_ok and target.name in scope.catalog:
+                return written.answer
+            if any(each.definition is None for each in written.changed):
+                raise UnsupportedError(NOT_IN_TRANSACTION)
+            for name in written.gone:
+                open_.drop(name)
+            for each in written.changed:
+                with engine.tables.folder() as folder:
+                    open_.put(engine.built(each, folder))
+        return written.answer
 
     def run_in_scratch(self, sql: str, *, comments: bool = False) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ...

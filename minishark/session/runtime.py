@@ -304,7 +304,7 @@ class Runtime:
     def partitions(self, name: str) -> tuple[Partition, ...]:
         with self._asked():
             self.engine.compute((name,), self.scope)
-            return self.tables.catalog.get(name).partitions
+            return self.scope.catalog.get(name).partitions
 
     # Python functions
 

@@ -58,17 +58,21 @@ class Scope:
         engine.check_open()
         self.is_apart = is_apart
         self.planning = PlanningDatabase(beside=engine.planning, settings=settings)
+        self.transaction = SessionTransaction()
+        self._engine = engine
         self.scratch = ScratchDatabase(
-            engine.scratch, self._reading, settings=settings, is_apart=is_apart
+            engine.scratch,
+            self._reading,
+            lambda: self.catalog,
+            settings=settings,
+            is_apart=is_apart,
         )
         self.definitions: tuple[str, ...] = ()
-        self.transaction = SessionTransaction()
         self.before_statements: Callable[[], None] | None = None
         self.progress_handlers: tuple[ProgressHandler, ...] = ()
         self.running: dict[int, frozenset[str]] = {}
         self.warnings: tuple[str, ...] = ()
         self.is_stopped = False
-        self._engine = engine
         self._number = next(_numbers)
         self._lock = threading.Lock()
 

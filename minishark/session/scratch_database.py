@@ -20,7 +20,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.catalog import Catalog, Table
+from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target
@@ -78,6 +79,18 @@ class ChangedTable:
     # Its rows; None if they do not survive Arrow (ENUM columns, collations): such a table stays
     # here, and queries that name it run here.
     rows: pa.Table | None
+    # What a table in the cluster has to know besides (see `Table`); None if it must also be here.
+    definition: str | None
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a statement has answered and done, of which nothing is left here."""
+
+    answer: pa.Table
+    changed: tuple[ChangedTable, ...]
+    gone: tuple[str, ...]  # tables that it has dropped or renamed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +98,9 @@ class Shell:
     """An empty table that stands for one in the cluster, while rows for that are made."""
 
     name: str
-    create: str  # the statement that creates it, unless this database knows of more than columns
+    create: str  # the statement that creates it
+    says_more: bool  # whether that has more than columns
+    keys: tuple[tuple[str, ...], ...]  # the columns of each PRIMARY KEY or UNIQUE constraint
     types: tuple[str, ...]
     bucket: str  # an expression for the number of a row's partition
 
@@ -120,12 +135,12 @@ class MadeRows:
 class SharedScratch:
     """The database, and what its connections share: changed tables, definitions, functions."""
 
-    def __init__(self, config: Mapping[str, str], tables: Callable[[], list[str]]) -> None:
-        """An empty database; `tables` gives the names of the cluster's tables and of sources."""
+    def __init__(self, config: Mapping[str, str], sources: Callable[[], list[str]]) -> None:
+        """An empty database; `sources` gives the names of sources."""
         self._con = duckdb.connect(config=dict(config))
         self._con.execute("SET autoinstall_known_extensions = false")
         self._use = ConnectionUse(self._con)
-        self.loaded = tables
+        self.sources = sources
         self.changed: dict[str, int] = {}  # not loaded yet: the last change of each
         self.numbers = itertools.count()
         self.definitions: list[str] = []  # not made yet
@@ -133,10 +148,6 @@ class SharedScratch:
         self.own: dict[str, None] = {}  # tables that only this database can hold
         self.gone: set[str] = set()  # tables that were renamed
         self.numbered: set[str] = set()  # tables whose row ids statements know
-        # How tables of the cluster are created that have defaults or constraints, by name in lower
-        # case; and the columns of each of their PRIMARY KEY or UNIQUE constraints.
-        self.described: dict[str, str] = {}
-        self.keys: dict[str, tuple[tuple[str, ...], ...]] = {}
         self.has_own = False  # whether it may have tables or definitions of its own
         self.has_definitions = False  # whether there may be views or macros
         # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one
@@ -165,12 +176,16 @@ class ScratchDatabase:
         self,
         shared: SharedScratch,
         reading: Reading,
+        tables: Callable[[], Catalog],
         *,
         settings: Sequence[str] = (),
         is_apart: bool = False,
     ) -> None:
-        """A connection with these settings; `is_apart` if others lack its temporary tables."""
-        self._shared, self._reading = shared, reading
+        """A connection with these settings; `is_apart` if others lack its temporary tables.
+
+        `tables` gives those of the cluster as the session sees them.
+        """
+        self._shared, self._reading, self._cluster = shared, reading, tables
         self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
@@ -182,6 +197,9 @@ class ScratchDatabase:
         self.is_elsewhere = False
         self.temporary: frozenset[str] = frozenset()  # the tables that others lack
         self._lock = ConnectionUse(self._con)
+        # What a transaction has defined, in which statements leave nothing here.
+        self._uncommitted: list[tuple[str, bool]] | None = None  # whether each drops something
+        self._is_undone = False  # whether what runs now is rolled back
 
     @property
     def has_own(self) -> bool:
@@ -221,6 +239,7 @@ class ScratchDatabase:
                 return
             waiting = self._waiting if own else self._shared.definitions
             if view:  # what was to be made of it before is made no more
+                self._unregister(view)
                 views = self._views if own else self._shared.views
                 waiting[:] = [each for each in waiting if each != views.get(view.lower())]
                 views[view.lower()] = sql
@@ -228,6 +247,66 @@ class ScratchDatabase:
                 self._defined(sql)  # now, or it would drop one that is created later
             else:
                 waiting.append(sql)
+
+    # Transactions
+
+    def begin(self) -> None:
+        """From now on, statements leave nothing here."""
+        with self._lock:
+            self._uncommitted = []
+
+    def end(self) -> None:
+        """Forget what was defined since `begin`."""
+        with self._lock:
+            self._uncommitted = None
+
+    @property
+    def uncommitted(self) -> tuple[str, ...]:
+        """What the transaction has defined."""
+        return tuple(sql for sql, _ in self._uncommitted or ())
+
+    def defined_by(self, view: str) -> str | None:
+        """The last definition of a view of all sessions."""
+        return self._shared.views.get(view.lower())
+
+    def define_uncommitted(self, sql: str, *, own: bool, drops: str) -> None:
+        """Let later statements of the transaction see a view; not one, if it `drops` that."""
+        with self._lock:
+            assert self._uncommitted is not None, "there is a transaction"
+            if drops:  # the real one, as tables of the cluster are registered as temporary views
+                database = "temp" if own else "memory"
+                sql = f"DROP VIEW IF EXISTS {database}.main.{quote(drops)}"
+            self._uncommitted.append((sql, drops != ""))
+
+    @contextlib.contextmanager
+    def _undone(self) -> Iterator[None]:
+        """A block that leaves nothing here, with what the transaction has defined."""
+        if self._is_undone:
+            yield
+            return
+        try:
+            defined = self._uncommitted or ()
+            with undone(self._con, [sql if drops else self._found(sql) for sql, drops in defined]):
+                self._is_undone = True
+                yield
+        except duckdb.Error as error:
+            raise _translated(error) from error
+        finally:
+            self._is_undone = False
+
+    def write_uncommitted(self, sql: str, target: Target) -> Written:
+        """Run a statement that changes tables, in a transaction."""
+        with self._lock, self._shared.lock, self._shows(sql) as names:
+            self._take((target.name,))
+            if mentioned(sql, ("references",)):
+                self._take(mentioned(sql, names))
+            before = self._tables()
+            answer = self._answer(sql)
+            after = self._tables()
+            own = target.name.lower()
+            changed = [name for name in after if name not in before or name == own]
+            gone = tuple(name for name in before if name not in after)
+            return Written(answer, tuple(self._changed(name, 0) for name in changed), gone)
 
     def write(self, sql: str, target: Target | None) -> pa.Table:
         """Run a statement that changes tables; the number of changed rows, or RETURNING's."""
@@ -293,26 +372,25 @@ class ScratchDatabase:
         keeps_same: bool,
     ) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
-        with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
+        with self._lock, self._shared.lock, contextlib.ExitStack() as stack:
             self._replay()
-            self._unregister(shell.name)
+            self._hide(shell.name)
             for rows, name in (given, ROWS), (stored, _STORED):
                 if rows is not None:
-                    undone.enter_context(self._registered(rows, name))
-            undone.callback(self._run, "ROLLBACK")
-            self._run("BEGIN")
-            self._run(self._shared.described.get(shell.name.lower(), shell.create))
+                    stack.enter_context(self._registered(rows, name))
+            stack.enter_context(self._undone())
+            self._run(shell.create)
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
                 self._run(f"INSERT INTO {table} SELECT * EXCLUDE ({number}) FROM {before}")
             answer = self._answer(sql)
             for name, value in settings.items():
-                undone.callback(self._run, f"RESET SESSION {name}")
+                stack.callback(self._run, f"RESET SESSION {name}")
                 self._run(f"SET SESSION {name} = {value}")
             keys = [
                 self._new_keys(table, columns, has_stored=stored is not None)
-                for columns in self._shared.keys.get(shell.name.lower(), ())
+                for columns in shell.keys
             ]
             made, replaced = f"{table} AS t", pa.table({"number": pa.array([], pa.int64())})
             if stored is not None:
@@ -336,14 +414,13 @@ class ScratchDatabase:
 
     def constraints(self, shell: Shell) -> Constraints:
         """What a table in the cluster says of its rows."""
-        if shell.name.lower() not in self._shared.described:
+        if not shell.says_more:
             return Constraints({}, (), ())
         named = f"{_SHARED} AND lower(table_name) = {quote_text(shell.name.lower())}"
-        with self._lock, self._shared.lock, contextlib.ExitStack() as undone:
+        with self._lock, self._shared.lock:
             self._replay()
-            undone.callback(self._run, "ROLLBACK")
-            self._run("BEGIN")
-            self._run(self._shared.described[shell.name.lower()])
+        with self._lock, self._shared.lock, self._undone():
+            self._run(shell.create)
             defaults = self._run(
                 "SELECT column_index - 1, column_default FROM duckdb_columns() "
                 f"WHERE {named} AND column_default IS NOT NULL"
@@ -359,7 +436,7 @@ class ScratchDatabase:
                 *(f"{column} IS NOT NULL" for column in filled),
                 *(f"({text}) IS NOT FALSE" for kind, _, text in found if kind == "CHECK"),
             ),
-            keys=self.keys_of(shell.name),
+            keys=shell.keys,
         )
 
     def must_keep(self, name: str) -> bool:
@@ -401,10 +478,6 @@ class ScratchDatabase:
             "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
         )
         return tuple(tuple(columns) for (columns,) in found)
-
-    def keys_of(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """The columns of each PRIMARY KEY or UNIQUE constraint of a table in the cluster."""
-        return self._shared.keys.get(name.lower(), ())
 
     def _is_only_rows(self, name: str, description: tuple[str, bool]) -> bool:
         """Whether statements on a table need no other one, and Arrow can hold its rows."""
@@ -485,13 +558,14 @@ class ScratchDatabase:
             lossless: whether DuckDB's types are kept.
             stoppable: a context in which it runs, which is given what interrupts it.
         """
-        with self._lock, stoppable(self._con.interrupt), self._shows(sql) as names:
+        types = contextlib.nullcontext() if lossless else self._types_of_users()
+        with self._lock, stoppable(self._con.interrupt), types, self._shows(sql) as names:
             if mentioned(sql, _ROW_NUMBER):
                 self._take_numbered(mentioned(sql, names))
             if mentioned(sql, ("describe", "desc")):  # views have no keys
-                named = mentioned(sql, names)
-                self._take(name for name in named if self._shared.keys.get(name.lower()))
-            return self._answer(sql) if lossless else self._handed_out(sql)
+                found = (self._stored(name) for name in mentioned(sql, names))
+                self._take(table.name for table in found if table is not None and table.keys)
+            return self._answer(sql)
 
     def catalog(self, sql: str, hidden: tuple[str, ...], search: str = "") -> pa.Table:
         """Answer a statement about the catalog, without tables whose names start with `hidden`.
@@ -503,26 +577,29 @@ class ScratchDatabase:
         """
         # In a transaction that is rolled back, tables of the cluster exist as empty tables.
         # Settings are changed outside of it: a statement that fails lets no other one run.
-        with self._lock, self._shared.lock, self._shows(sql) as shown, self._types_of_users():
-            names = [name for name in shown if not name.startswith(hidden)]
-            if search:
-                self._run(f"USE {search}")
-            self._run("BEGIN")
-            try:
+        with self._lock, self._shared.lock, self._types_of_users(), self._shows(sql) as seen:
+            names = [name for name in seen if not name.startswith(hidden)]
+            with self._looked_up_in(search), self._undone():
                 # Not for users; a statement names those that stand for its files.
                 for name in self._visible.difference(names, mentioned(sql, self._visible)):
                     self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
                 for name in self._shown(names):
-                    created = f"{_CLUSTERS}{quote(name)}"
-                    described = self._shared.described.get(name.lower())
-                    create = f"CREATE TABLE {created} AS FROM temp.{quote(name)} LIMIT 0"
-                    self._run(described or create)
-                    self._run(f"DROP VIEW temp.{quote(name)}")
+                    shown, table = f"temp.{quote(name)}", f"{_CLUSTERS}{quote(name)}"
+                    create = f"CREATE TABLE {table} AS FROM {shown} LIMIT 0"
+                    self._run(self._definition(name) or create)
+                    self._run(f"DROP VIEW {shown}")
                 return self._answer(sql)
-            finally:
-                self._run("ROLLBACK")
-                if search:
-                    self._run("USE memory.main")
+
+    @contextlib.contextmanager
+    def _looked_up_in(self, schema: str) -> Iterator[None]:
+        """A block in which names are looked up in a schema, if it is one."""
+        if schema:
+            self._run(f"USE {schema}")
+        try:
+            yield
+        finally:
+            if schema:
+                self._run("USE memory.main")
 
     def explain(self, sql: str, *, analyze: bool) -> str:
         word = "EXPLAIN ANALYZE" if analyze else "EXPLAIN"
@@ -561,7 +638,18 @@ class ScratchDatabase:
             kept, changed = self._tables(), self._shared.changed
             for gone in [name for name in changed if name not in kept]:
                 del changed[gone]
-            return [ChangedTable(n, i, self._stored_as(n)) for n, i in changed.items()]
+            return [self._changed(name, number) for name, number in changed.items()]
+
+    def _changed(self, name: str, number: int) -> ChangedTable:
+        """A table that is here."""
+        rows, found = self._stored_as(name), self._description(name)
+        if rows is None or found is None or not self._is_only_rows(name, found):
+            return ChangedTable(name, number, rows, None, ())
+        create = Cursor(found[0])
+        create.skip("CREATE", "TABLE")
+        create.path()
+        definition = f"CREATE TABLE {_CLUSTERS}{quote(name)}{create.rest}"
+        return ChangedTable(name, number, rows, definition, self._keys(name))
 
     def loaded(self, table: ChangedTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
@@ -570,15 +658,8 @@ class ScratchDatabase:
                 self._shared.own[table.name] = None
             if self._shared.changed.get(table.name) == table.number:
                 del self._shared.changed[table.name]
-                found = self._description(table.name)
-                if found is not None and self._is_only_rows(table.name, found):
+                if table.definition is not None:
                     # The cluster has the rows; they are here again when a statement needs them.
-                    create = Cursor(found[0])
-                    create.skip("CREATE", "TABLE")
-                    create.path()
-                    whole = f"CREATE TABLE {_CLUSTERS}{quote(table.name)}{create.rest}"
-                    self._shared.described[table.name] = whole
-                    self._shared.keys[table.name] = self._keys(table.name)
                     self._drop(table.name)
 
     @property
@@ -610,8 +691,6 @@ class ScratchDatabase:
         with self._lock, self._shared.lock:
             self._shared.changed.pop(name.lower(), None)
             self._shared.own.pop(name.lower(), None)
-            self._shared.described.pop(name.lower(), None)
-            self._shared.keys.pop(name.lower(), None)
             self._shared.numbered.discard(name.lower())
             self._unregister(name)
             if not self._shared.has_own or name.lower() not in self._tables():
@@ -644,7 +723,28 @@ class ScratchDatabase:
                 names = self._show(read, self._meant_here(sql), sql if named_only else None)
             except duckdb.InterruptException as error:
                 raise _translated(error) from error
-            yield names
+            if self._uncommitted is None:
+                yield names
+                return
+            numbered = mentioned(sql, names) if mentioned(sql, _ROW_NUMBER) else []
+            with self._copied(numbered), self._undone():
+                yield names
+
+    @contextlib.contextmanager
+    def _copied(self, names: Iterable[str]) -> Iterator[None]:
+        """A block in which tables of the cluster are temporary ones, so that rows have numbers.
+
+        What a transaction of DuckDB has added has others than those that begin at zero.
+        """
+        with contextlib.ExitStack() as stack:
+            for name in self._shown(names):
+                table = f"temp.main.{quote(name)}"
+                rows = self._con.table(name).to_arrow_table()
+                self._unregister(name)
+                with self._registered(rows):
+                    self._run(f"CREATE TABLE {table} AS FROM {quote(ROWS)}")
+                stack.callback(self._run, f"DROP TABLE {table}")
+            yield
 
     def _meant_here(self, sql: str) -> frozenset[str]:
         """The tables of another current schema that a statement names: they hide the cluster's."""
@@ -672,8 +772,8 @@ class ScratchDatabase:
         Those at least that `sql` may read, if it is given.
         """
         self._shared.has_own = True
-        own, names = self._tables(), self._shared.loaded()
-        own = [*own, *hidden]
+        names = [*self._cluster().loaded, *self._shared.sources()]
+        own = [*self._tables(), *hidden]
         for name in names if sql is None else self._read_by(sql, names):
             if name.lower() not in own and name.lower() not in self.temporary:
                 # Another thread may drop it meanwhile; a statement that names it fails then.
@@ -693,9 +793,18 @@ class ScratchDatabase:
             self._replay()
         return names
 
+    def _stored(self, name: str) -> Table | None:
+        """A table in the cluster, as the session sees it."""
+        return self._cluster().find(name)
+
+    def _definition(self, name: str) -> str:
+        """How a table in the cluster is created; empty if columns tell all."""
+        found = self._stored(name)
+        return found.definition if found is not None else ""
+
     def _read_by(self, sql: str, names: list[str]) -> list[str]:
         """Those of the tables that a statement may read: by name, a view or macro, or as text."""
-        if self._shared.has_definitions or "query" in sql.lower():
+        if self._shared.has_definitions or self._uncommitted or "query" in sql.lower():
             return names
         return mentioned(sql, names)
 
@@ -703,8 +812,17 @@ class ScratchDatabase:
         self._visible.discard(name)
         self._con.unregister(name)
 
+    def _hide(self, name: str) -> None:
+        """Let statements not see a table of the cluster, or only those of this block."""
+        if self._is_undone:  # what is registered must stay, as its view comes back
+            self._run(f"DROP VIEW IF EXISTS temp.{quote(name)}")
+        else:
+            self._unregister(name)
+
     def _replay(self) -> None:
         """Run the definitions and settings that have not succeeded yet."""
+        if self._is_undone:  # one that fails would end it
+            return
         # A view over a table that does not exist (any more) waits until one of its name does.
         self._waiting = [sql for sql in self._waiting if not self._defined(sql)]
         if self._shared.definitions:
@@ -746,7 +864,8 @@ class ScratchDatabase:
 
     def _take_numbered(self, names: Sequence[str]) -> None:
         """Copy tables whose row ids are asked for, which views do not have; they stay the same."""
-        self._shared.numbered.update(name.lower() for name in names)
+        if not self._is_undone:
+            self._shared.numbered.update(name.lower() for name in names)
         self._take(names)
 
     def _take(self, names: Iterable[str]) -> list[str]:
@@ -756,15 +875,15 @@ class ScratchDatabase:
             for name in names:
                 for shown in self._shown((name,)):
                     rows = self._con.table(shown).to_arrow_table()
-                    self._unregister(shown)
+                    self._hide(shown)
                     table = f"memory.main.{quote(name)}"
-                    described = self._shared.described.get(name.lower())
+                    definition = self._definition(name)
                     with self._registered(rows):
-                        if described is None:
+                        if not definition:
                             self._con.execute(f"CREATE TABLE {table} AS FROM {quote(ROWS)}")
                         else:
                             with self._at_home():
-                                self._con.execute(described)
+                                self._con.execute(definition)
                             self._con.execute(f"INSERT INTO {table} FROM {quote(ROWS)}")
                     taken.append(name)
         return taken
@@ -791,13 +910,9 @@ class ScratchDatabase:
         finally:
             self._con.unregister(name)
 
-    def _handed_out(self, sql: str) -> pa.Table:
-        """A statement's answer in the types in which users get results."""
-        with self._types_of_users():
-            return self._answer(sql)
-
     @contextlib.contextmanager
     def _types_of_users(self) -> Iterator[None]:
+        """A block in which rows have the types in which users get results."""
         self._run("SET SESSION arrow_lossless_conversion = false")
         try:
             yield

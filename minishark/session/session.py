@@ -350,7 +350,7 @@ class Session(Operations, CamelCase):
         with runtime.up_to_date():
             if name.lower() in runtime.scratch.temporary:
                 return self.sql(f"FROM {ident(name)}")
-            found = runtime.tables.catalog.find(name)
+            found = runtime.scope.catalog.find(name)
             if found is not None:
                 quoted = ident(found.name)
                 return relation_frame(runtime, quoted, found.schema, alias=found.name)
@@ -366,7 +366,7 @@ class Session(Operations, CamelCase):
                 return self.relation(ident(stored), alias=name.rpartition(".")[2])
             if name.lower() in runtime.scratch.own_tables:
                 return self.sql(f"FROM {ident(name)}")
-            raise runtime.tables.catalog.unknown(name)
+            raise runtime.scope.catalog.unknown(name)
 
     def relation(self, sql: str, alias: str = "") -> DataFrame:
         """All rows of a SQL relation, as after FROM: a table function, for example.

@@ -34,7 +34,7 @@ _OPTIONS = {
     "memory": "memory_limit",
 }
 
-_DEFINES = (kinds.FrontEndCommand, kinds.Definition, kinds.CreateEnum)
+_DEFINES = (kinds.FrontEndCommand, kinds.CreateEnum)  # besides what `Definitions` refuses
 
 
 @dataclass(slots=True)
@@ -213,10 +213,11 @@ class Statements:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
         if in_memory(runtime.scope) is not None:
-            if runtime.scratch.names_temporary(statement.sql) or runtime.scratch.is_elsewhere:
+            is_temporary = isinstance(statement, kinds.CreateTable) and statement.is_temporary
+            is_elsewhere = runtime.scratch.is_elsewhere or is_temporary
+            if is_elsewhere or runtime.scratch.names_temporary(statement.sql):
                 raise UnsupportedError(NOT_IN_TRANSACTION)
-            return runtime.named.write(statement)
-        if runtime.scope.is_apart:
+        elif runtime.scope.is_apart:
             match statement:
                 case kinds.CreateTable(is_temporary=True) if target is not None:
                     return self._create_temporary(statement, target.name)
@@ -230,7 +231,7 @@ class Statements:
                 case kinds.CreateTableAs() as made if self._can_create(target.name, made):
                     layout = Layout(replicas=2)
                     runtime.named.store_query(target.name, made.query, layout, replace=True)
-                    return counted(runtime.tables.catalog.get(target.name).rows)
+                    return counted(runtime.scope.catalog.get(target.name).rows)
                 case kinds.DropTable(missing_ok=missing_ok):
                     runtime.named.drop(target.name, missing_ok=missing_ok)
                     return counted(0)
@@ -278,7 +279,7 @@ class Statements:
             if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(created.query):
                 return False
             own = runtime.scratch.own_tables
-            exists = name in runtime.tables.catalog or name.lower() in own
+            exists = name in runtime.scope.catalog or name.lower() in own
             exists = exists or name in runtime.engine.sources
             if exists and not created.replaces:
                 return False

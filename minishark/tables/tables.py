@@ -196,10 +196,11 @@ class Tables:
             files = tuple(partition.file for partition in table.partitions)
             return table, _Loaded(source.origin, again, pieces, files)
 
-    def check_new(self, name: str, *, replace: bool) -> None:
+    def check_new(self, name: str, *, replace: bool, catalog: Catalog | None = None) -> None:
+        """Raise CatalogError if a table can't have a name, in this catalog or the published one."""
         if not name or "\0" in name:
             raise CatalogError("A table needs a name, without zero bytes.")
-        if name in self.catalog and not replace:
+        if name in (self.catalog if catalog is None else catalog) and not replace:
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )
@@ -213,7 +214,7 @@ class Tables:
             self.cluster.make_folder(folder)
             yield folder
         except BaseException:
-            self._forget(folder)
+            self.forget(folder)
             raise
 
     @contextlib.contextmanager
@@ -234,9 +235,10 @@ class Tables:
         with self._lock:
             table = self.catalog.remove(name)
             self.planning.remove_table(name)
-        self._forget(table.folder)
+        self.forget(table.folder)
 
-    def _forget(self, folder: str) -> None:
+    def forget(self, folder: str) -> None:
+        """Free the files of a load that is no table of the catalog any more."""
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
@@ -266,24 +268,45 @@ class Tables:
 
     # Changes
 
-    def changed(self, *changes: tuple[Table, Table]) -> None:
+    def changed(
+        self,
+        *changes: tuple[Table, Table],
+        created: Iterable[Table] = (),
+        dropped: Iterable[Table] = (),
+        planned: AbstractContextManager[None] | None = None,
+    ) -> None:
         """Publish the next versions of tables, all at once: each with the one before.
+
+        Args:
+            changes: of tables that stay the same load.
+            created: tables that are published, too; what has their name is dropped.
+            dropped: tables that are to be no more.
+            planned: what the planning database has to know of created and dropped tables.
 
         Raises:
             ConflictError: a table has another version by now; nothing was published.
         """
+        gone = {table.name.lower(): table for table in dropped}
         with self._lock:
+            for old in gone.values():
+                self._current(old)
+            for new in created:
+                if new.name in self.catalog and new.name.lower() not in gone:
+                    raise ConflictError(replaced_meanwhile(new.name))
             current = {old.folder: self._current(old) for old, _ in changes}
             doubted = {old.folder: self._doubted(old) for old, _ in changes}
             found = [
                 _relocated(new, current[old.folder], doubted[old.folder]) for old, new in changes
             ]
-            self.catalog.add(*found)
+            with planned or contextlib.nullcontext():
+                self.catalog.change((*found, *created), gone)
             for new in found:
                 self.planning.update_table(new)
             for folder, nodes in doubted.items():
                 if nodes:
                     self._ask_again(folder, nodes)
+        for old in gone.values():
+            self.forget(old.folder)
         for old, new in changes:
             self.retire(changed_files(old, new))
         self.sweep()
@@ -402,7 +425,7 @@ class Tables:
         try:
             yield
         finally:
-            if not self.is_current(table):
+            if table.folder not in self._homes:
                 self.cluster.remove_folder(table.folder)
 
     def numbered(self, table: Table, *, is_alone: bool = False) -> Table:
@@ -721,7 +744,7 @@ class Tables:
             self.catalog.add(table)
             self.planning.put_table(table)
         if replaced is not None:
-            self._forget(replaced.folder)
+            self.forget(replaced.folder)
 
 
 def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:

@@ -36,7 +36,7 @@ class MessageLog:
         """
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._out = os.fdopen(descriptor, "a", buffering=1)
+        self._out = os.fdopen(descriptor, "a", buffering=1, encoding="utf-8")
         self._offset_s = time.time() - time.monotonic() if offset_s is None else offset_s
 
     def __call__(self, at: Address, msg: Message, out: Sequence[Envelope], now: float) -> None:

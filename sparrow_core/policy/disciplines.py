@@ -9,9 +9,11 @@ number of users, groups or priorities, not of jobs.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sparrow_core.policy.plugins import is_path, made
 from sparrow_core.protocol.errors import SparrowError
@@ -21,6 +23,8 @@ from sparrow_core.protocol.types import Claim
 _SMOOTHING = 0.2  # weight of the latest task in the running mean of a share's task times
 _FIRST_GUESS_S = 0.1  # of that mean
 _ALIKE: Mapping[str, float] = {}  # weights of 1
+_Waiting = tuple[JobId, float]  # the oldest job of a group, and since when it waits
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +125,11 @@ class _Share:
         running: Slots that it has.
         mean_s: Running mean of its task times.
         parts: Those among which it is divided that have tasks here: of a user its groups.
-        start_s: The level where new parts begin.
+        start_s: The level where those begin that come.
+        waited: The parts that waited when it was last chosen among them.
+        chose_at: When that was.
+        back_at: When it came back while tasks of it still ran. Their time before that is not
+            charged: the level where it began again is no lower than that of those who waited.
     """
 
     weight: float = 1.0
@@ -130,6 +138,9 @@ class _Share:
     mean_s: float = _FIRST_GUESS_S
     parts: dict[str, _Share] = field(default_factory=dict)
     start_s: float = 0.0
+    waited: Container[str] = ()
+    chose_at: float = -math.inf
+    back_at: float = -math.inf
 
     def part(self, name: str, weight: float = 1.0) -> _Share:
         """One of its parts; a new one has tasks as long as the others', as far as is known."""
@@ -145,31 +156,58 @@ class _Share:
         # Running tasks count in advance: else one part would get all slots that are free at once.
         return self.served_s + self.running * self.mean_s / self.weight
 
-    def serve_next(self, waiting: Mapping[str, object], weights: Mapping[str, float]) -> str:
+    def serve_next(
+        self,
+        waiting: Mapping[str, T],
+        weights: Mapping[str, float],
+        since: Callable[[T], float],
+        now: float,
+    ) -> str:
         """The name of the part that is served next, of those that wait: the lowest.
 
         Of these, one that has no slot: how long others' tasks will run is a guess. Then the oldest.
+        `since` tells when the oldest came of what waits of a part.
         """
         parts = self.parts
         if len(parts) > 1 or waiting.keys() != parts.keys():
-            self._meet(waiting, weights)
+            self._meet(waiting, weights, since, now)
             first = min(waiting, key=lambda name: (parts[name].level_s, parts[name].running))
         else:
             (first,) = waiting
         self.start_s = parts[first].level_s
+        self.waited, self.chose_at = waiting, now
         return first
 
-    def _meet(self, waiting: Mapping[str, object], weights: Mapping[str, float]) -> None:
-        """Drop what is over, and let those begin that are new."""
+    def _meet(
+        self,
+        waiting: Mapping[str, T],
+        weights: Mapping[str, float],
+        since: Callable[[T], float],
+        now: float,
+    ) -> None:
+        """Drop what is over, and let those begin that are new or back."""
         parts = self.parts
         for name in [name for name in parts if name not in waiting and not parts[name].running]:
             self._drop(name)
         # Nobody begins above one that waits, who may have been expected to take longer than it did.
-        levels_s = [parts[name].level_s for name in waiting if name in parts]
+        back = [
+            name
+            for name in waiting
+            if name in parts and name not in self.waited and since(waiting[name]) > self.chose_at
+        ]
+        levels_s = [parts[name].level_s for name in waiting if name in parts and name not in back]
         self.start_s = min([self.start_s, *levels_s])
         for name in waiting:
             if name not in parts:
                 self.part(name, weights.get(name, 1.0))
+        for name in back:
+            parts[name].come_back(self.start_s, now)
+
+    def come_back(self, start_s: float, now: float) -> None:
+        """What others have had meanwhile is no credit."""
+        if self.level_s < start_s:
+            self.served_s += start_s - self.level_s
+            self.back_at = now
 
     def _drop(self, name: str) -> None:
         """Forget a part; for those that are left, time passes by what it had in it.
@@ -181,9 +219,18 @@ class _Share:
         part = self.parts.pop(name)
         self.start_s += max(0.0, part.served_s - self.start_s) * part.weight / weights
 
-    def charge(self, ran_s: float) -> None:
-        self.served_s += ran_s / self.weight
+    def charge(self, ran_s: float, now: float) -> None:
+        charged_s = ran_s if self.back_at + ran_s <= now else max(0.0, now - self.back_at)
+        self.served_s += charged_s / self.weight
         self.mean_s += _SMOOTHING * (ran_s - self.mean_s)
+
+
+def _came_at(waiting: _Waiting) -> float:
+    return waiting[1]
+
+
+def _oldest(groups: Mapping[str, _Waiting]) -> float:
+    return min(map(_came_at, groups.values()))
 
 
 class WeightedFair(Discipline):
@@ -201,20 +248,22 @@ class WeightedFair(Discipline):
     def __init__(self) -> None:
         self._weights: dict[str, float] = {}
         self._all = _Share()
+        self._now = -math.inf  # when it was last asked to choose
 
     def lane(self, job_id: JobId, claim: Claim) -> Hashable:
         return claim.framework, claim.user, claim.group
 
     def choose(self, candidates: Candidates, now: float) -> JobId | None:
-        waiting: dict[str, dict[str, JobId]] = {}
+        waiting: dict[str, dict[str, _Waiting]] = {}
         for job_id, queued in candidates:
             claim = queued.claim
-            waiting.setdefault(claim.user, {}).setdefault(claim.group, job_id)
+            waiting.setdefault(claim.user, {}).setdefault(claim.group, (job_id, queued.since))
+        self._now = now
         if not waiting:
             return None
-        user = self._all.serve_next(waiting, self._weights)
+        user = self._all.serve_next(waiting, self._weights, _oldest, now)
         groups = waiting[user]
-        return groups[self._all.parts[user].serve_next(groups, _ALIKE)]
+        return groups[self._all.parts[user].serve_next(groups, _ALIKE, _came_at, now)][0]
 
     def taken(self, claim: Claim, count: int = 1) -> None:
         node = self._all
@@ -230,9 +279,9 @@ class WeightedFair(Discipline):
         group = user.parts[claim.group]
         assert group.running >= 0
         if ran_s is not None:
-            self._all.charge(ran_s)
-            user.charge(ran_s)
-            group.charge(ran_s)
+            self._all.charge(ran_s, self._now)
+            user.charge(ran_s, self._now)
+            group.charge(ran_s, self._now)
 
     def set_weights(self, weights: dict[str, float]) -> None:
         self._weights = weights

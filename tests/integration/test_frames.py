@@ -179,12 +179,13 @@ def test_rows_that_no_frame_needs_are_freed(toy_session: Session) -> None:
     """The rows of create_dataframe lie in the cluster as long as a DataFrame needs them."""
     before = toy_session.tables
     frame = toy_session.create_dataframe([(1, "a")], ["n", "s"]).filter("n = 1")
-    kept = [name for name in toy_session._runtime.engine.loaded_tables if name.startswith("_kept_")]
+    catalog = toy_session._runtime.engine.tables.catalog
+    kept = [name for name in catalog.loaded if name.startswith("_kept_")]
     assert [(1, "a")] == frame.collect()
     assert before == toy_session.tables
     del frame
     toy_session.sql("SELECT 1")
-    left = [name for name in toy_session._runtime.engine.loaded_tables if name in kept]
+    left = [name for name in catalog.loaded if name in kept]
     assert kept[:-1] == left
 
 

@@ -108,8 +108,13 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
 @pytest.mark.parametrize(
     "sql",
     [
-        *("CREATE TABLE c (x INT)", "DROP TABLE a", "ALTER TABLE a ADD COLUMN c INT"),
-        *("INSERT INTO made VALUES (1)", "CREATE VIEW w AS FROM a", "CREATE SEQUENCE s"),
+        *("INSERT INTO made VALUES (1)", "DROP TABLE made", "ALTER TABLE made RENAME TO other"),
+        *("CREATE INDEX i ON a (k)", "DROP INDEX i", "CREATE TEMP TABLE c (x INT)"),
+        "CREATE TABLE c (x INT PRIMARY KEY, y INT REFERENCES c(x))",
+        *("CREATE TABLE c (x ENUM ('p', 'q'))", "CREATE TYPE e AS ENUM ('p', 'q')"),
+        *("CREATE MACRO m(x) AS x", "DROP MACRO m", "ALTER VIEW w RENAME TO x"),
+        *("CREATE SEQUENCE s", "CREATE SCHEMA s", "COMMENT ON TABLE a IS 'x'", "USE memory.main"),
+        "WITH n AS (SELECT 1 AS k, 2 AS v) INSERT INTO a FROM n",
     ],
 )
 def test_what_a_transaction_does_not_take(pair: tuple[Session, Session], sql: str) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.catalog import Table
+from minishark.catalog import Catalog, Table
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
     CatalogError,
@@ -227,8 +227,8 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
 
 def test_ctrl_c_in_a_statement_that_writes() -> None:
     """It comes out as KeyboardInterrupt; the statement changed nothing, and the next one runs."""
-    shared = SharedScratch({}, tables=list)
-    database = ScratchDatabase(shared, reading=lambda _: nullcontext(pa.table))
+    shared = SharedScratch({}, sources=list)
+    database = ScratchDatabase(shared, reading=lambda _: nullcontext(pa.table), tables=Catalog)
     database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
 
     def write(sql: str) -> pa.Table:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -276,6 +277,38 @@ def test_idleness_earns_no_credit() -> None:
     serve(fair, 100, a=0.1)
     used = serve(fair, 100, a=0.1, b=0.1)
     assert used["a"] == pytest.approx(used["b"], abs=300)
+
+
+def test_a_long_task_earns_no_credit_while_its_group_waits_for_nothing() -> None:
+    """When more of its group comes, others keep their part; nor is the group in debt afterwards."""
+    fair = WeightedFair()
+    task_s = {"long": 100.0, "crowd": 1.0, "more": 1.0}
+    more = Queued(scheduler=S, count=10**6, claim=Claim(group="a"), since=90.5)
+    queue = {
+        JobId("long"): replace(more, count=1, since=0.0),
+        JobId("crowd"): replace(more, claim=Claim(group="b"), since=0.0),
+    }
+    running: list[tuple[float, int, Claim, float]] = []
+    began: dict[int, Counter[str]] = {}
+    now, number = 0.0, 0
+    while now < 160:
+        while len(running) < 4:
+            job_id = fair.choose(iter(queue.items()), now)
+            assert job_id is not None
+            claim, number = queue[job_id].claim, number + 1
+            queue[job_id].count -= 1
+            if not queue[job_id].count:
+                del queue[job_id]
+            fair.taken(claim)
+            heapq.heappush(running, (now + task_s[job_id], number, claim, task_s[job_id]))
+            began.setdefault(int(now) // 10, Counter())[job_id] += 1
+        if running[0][0] > 90.0 and JobId("more") not in queue:
+            queue[JobId("more")] = more
+            assert fair.choose(iter(()), 90.5) is None, "all slots are taken"
+        now, _, claim, ran_s = heapq.heappop(running)
+        fair.given_back(claim, ran_s)
+    shares = {tens: each["more"] / each.total() for tens, each in began.items() if tens >= 9}
+    assert all(0.3 < share < 0.7 for share in shares.values()), shares
 
 
 def test_running_tasks_count_before_they_end() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,24 @@ def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     driver = LocalDriver("here")
     with observed(driver, "node-0", None, metrics=False):
         assert [] == driver.taps
+
+
+def test_any_text_can_be_written(tmp_path: Path) -> None:
+    """Whatever the locale: a log that fails would end the process."""
+    code = r"""
+import sys
+from pathlib import Path
+from sparrow_core.observe.message_log import MessageLog
+from sparrow_core.protocol.ids import Address
+from sparrow_core.protocol.messages import GetNodes
+log = MessageLog(Path(sys.argv[1]))
+log.taken(0.0, Address("a#b"), GetNodes(Address("\N{SNOWMAN} \udc80")))
+log.close()
+"""
+    file = tmp_path / "some.log"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code, str(file)], env=environment, check=True)
+    assert file.read_text(encoding="utf-8").endswith("GetNodes(client='\N{SNOWMAN} \\udc80')\n")
 
 
 def test_large_messages_are_cut_off(tmp_path: Path) -> None:

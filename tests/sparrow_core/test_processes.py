@@ -169,11 +169,13 @@ def test_a_task_that_holds_the_lock_beyond_its_limit_has_timed_out(run_dir: Path
 
 
 def test_an_executor_whose_slot_breaks_ends(run_dir: Path) -> None:
-    """Its task could never end there; it is tried again, some times."""
+    """Its task could never end there; it is tried again, some times. Its log has what broke."""
     with LocalCluster(configs(2), run_dir=run_dir) as cluster:
         failure = run(cluster, task(0, "break")).failure()
         assert 4 == len(failure.story)
         assert all("exit status 72" in line for line in failure.story)
+        told = [log for log in run_dir.glob("*.log") if "Traceback" in log.read_text()]
+        assert 4 == len(told)
         assert {0: b"on"} == run(cluster, task(0, "echo on")).results()
 
 

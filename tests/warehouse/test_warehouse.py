@@ -368,7 +368,7 @@ def test_cached_tables_are_current(session: Session, folder: Path) -> None:
     session.sql("CREATE TABLE s.t AS SELECT 1 AS a")
     assert _count(session, "CACHE TABLE s.t") == 1
     frame = session.table("s.t")
-    assert "warehouse.s.t" in session._runtime.engine.loaded_tables
+    assert "warehouse.s.t" in session._runtime.engine.tables.catalog.loaded
     for file in _files(folder, "t"):
         file.rename(file.with_suffix(".gone"))
     assert frame.count() == 1  # from memory
@@ -380,7 +380,7 @@ def test_cached_tables_are_current(session: Session, folder: Path) -> None:
         other.sql("DROP TABLE s.t")
     with pytest.raises(MinisharkError, match="t"):
         session.sql("FROM s.t").collect()
-    assert "warehouse.s.t" not in session._runtime.engine.loaded_tables
+    assert "warehouse.s.t" not in session._runtime.engine.tables.catalog.loaded
 
 
 def test_writers_at_the_same_time(

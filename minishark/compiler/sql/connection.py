@@ -1,8 +1,10 @@
-"""A lock for a DuckDB connection of the front end, which keeps it interruptible."""
+"""A lock for a DuckDB connection of the front end, which keeps it interruptible; what it undoes."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator, Sequence
 
 import duckdb
 
@@ -36,3 +38,33 @@ class ConnectionUse:
                 raise KeyboardInterrupt from error
         finally:
             self._lock.release()
+
+
+@contextlib.contextmanager
+def undone(con: duckdb.DuckDBPyConnection, statements: Sequence[str] = ()) -> Iterator[None]:
+    """A transaction that begins with these statements, and is rolled back in any case.
+
+    Those that fail are left out: what they are about is gone.
+    """
+    left = [*statements]
+    while not _began(con, left):
+        pass
+    try:
+        yield
+    finally:
+        con.execute("ROLLBACK")
+
+
+def _began(con: duckdb.DuckDBPyConnection, statements: list[str]) -> bool:
+    """Whether all of them ran; removes the first that did not, as an error ends a transaction."""
+    con.execute("BEGIN")
+    for place, sql in enumerate(statements):
+        try:
+            con.execute(sql).fetchall()
+        except BaseException as error:
+            con.execute("ROLLBACK")
+            if not isinstance(error, duckdb.Error) or isinstance(error, duckdb.InterruptException):
+                raise
+            del statements[place]
+            return False
+    return True

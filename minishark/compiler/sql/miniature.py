@@ -130,6 +130,12 @@ class Miniatures:
             self._dropped[key] = name
             self._is_fresh = False
 
+    def forget(self, name: str) -> None:
+        """A statement has dropped a table."""
+        self._tables.pop(name.lower(), None)
+        self._made.pop(name.lower(), None)
+        self.outdate()
+
     def refresh(self, con: duckdb.DuckDBPyConnection) -> None:
         """Bring the planning database `con` up to date; does nothing when it is."""
         if self._is_fresh:

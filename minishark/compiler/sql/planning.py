@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import json
 import os
 import re
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import duckdb
@@ -32,7 +33,7 @@ from minishark.compiler.logical.plan import (
 )
 from minishark.compiler.logical.rewrite import rewrite
 from minishark.compiler.sql.advice import advised
-from minishark.compiler.sql.connection import ConnectionUse
+from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import VALUE_FAILURES
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.miniature import Miniatures
@@ -44,8 +45,8 @@ from minishark.compiler.sql.tokens import (
     syntax_tree,
     without_comments_around,
 )
-from minishark.errors import DataError, DataValueError, QueryError
-from minishark.expressions import Column, Schema
+from minishark.errors import ConflictError, DataError, DataValueError, QueryError
+from minishark.expressions import Column, Schema, quote
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",
@@ -116,7 +117,9 @@ REMOTE_FILES = (
 )
 _MACRO = re.compile(r"\b(?:MACRO|FUNCTION)\b", re.IGNORECASE)
 _VIEW = re.compile(r"\bVIEW\b", re.IGNORECASE)
+_UNCOMMITTED = "_minishark_uncommitted_"  # how the names of their miniatures start
 _CACHED_MAX = 256
+_numbers = itertools.count()
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
@@ -159,6 +162,24 @@ class _Shared:
     remembered: _Remembered = field(default_factory=_Remembered)  # of who has set nothing
 
 
+@dataclass(slots=True)
+class _Uncommitted:
+    """What the transaction of a connection has created, dropped and defined.
+
+    Other connections must see nothing of it, nor wait for it: each statement is bound in a
+    transaction of DuckDB that begins with all this, and is rolled back. That is quick, as
+    miniatures of new tables are stored by names of their own, and are only renamed there.
+    """
+
+    statements: list[str] = field(default_factory=list)
+    # By names in lower case: the table, or None if it was dropped; and the name of its miniature.
+    tables: dict[str, Table | None] = field(default_factory=dict)
+    stored: dict[str, str] = field(default_factory=dict)
+    all_stored: list[str] = field(default_factory=list)
+    has_own: bool = False  # whether it has defined what concerns this connection only
+    remembered: _Remembered = field(default_factory=_Remembered)
+
+
 class PlanningDatabase:
     """Plans statements over registered tables; safe to use from several threads.
 
@@ -193,7 +214,9 @@ class PlanningDatabase:
             self._con = beside.connection()
             self._lock = beside._lock.shared_by(self._con)  # noqa: SLF001
         _configure(self._con)
-        self._remembered = self._shared.remembered
+        self._known = self._shared.remembered
+        self._uncommitted: _Uncommitted | None = None
+        self._is_undone = False  # whether what runs now is rolled back
         self.settings: tuple[str, ...] = ()
         for setting in settings:
             self.change_setting(setting)
@@ -235,8 +258,132 @@ class PlanningDatabase:
             self._shared.names.pop(name.lower(), None)
 
     def _refresh(self) -> None:
-        with _query_errors():
-            self._shared.miniatures.refresh(self._con)
+        if not self._is_undone:
+            with _query_errors():
+                self._shared.miniatures.refresh(self._con)
+
+    # What a transaction has created, dropped and defined
+
+    def put_uncommitted(self, table: Table) -> None:
+        """Let statements of this connection see a table, in the place of one of that name."""
+        with self._lock:
+            found, name = self._transaction(), table.name
+            stored = f"{_UNCOMMITTED}{next(_numbers)}"
+            self.put_table(replace(table, name=stored))
+            del self._shared.names[stored]
+            found.all_stored.append(stored)
+            found.stored[name.lower()], found.tables[name.lower()] = stored, table
+            found.statements += [
+                f"DROP TABLE IF EXISTS memory.main.{quote(name)}",
+                f"ALTER TABLE memory.main.{quote(stored)} RENAME TO {quote(name)}",
+            ]
+
+    def update_uncommitted(self, table: Table) -> None:
+        """The next version of a table that the transaction has created."""
+        with self._lock:
+            stored = self._transaction().stored[table.name.lower()]
+            self.update_table(replace(table, name=stored))
+
+    def drop_uncommitted(self, name: str) -> None:
+        """Hide a table from statements of this connection."""
+        with self._lock:
+            found = self._transaction()
+            found.statements.append(f"DROP TABLE IF EXISTS memory.main.{quote(name)}")
+            found.tables[name.lower()] = None
+
+    def define_uncommitted(self, sql: str, *, own: bool) -> None:
+        """Run a definition for statements of this connection; `own` if it will be so for ever."""
+        with self._lock, _query_errors():
+            found = self._transaction()
+            with self._seen():
+                self._con.execute(sql).fetchall()
+            found.statements.append(sql)
+            found.has_own = found.has_own or own
+            self._note(sql)
+
+    def _transaction(self) -> _Uncommitted:
+        """What was done so far; what was bound before may mean something else from now on."""
+        self._uncommitted = self._uncommitted or _Uncommitted()
+        self._uncommitted.remembered = _Remembered()
+        return self._uncommitted
+
+    @contextlib.contextmanager
+    def committing(self) -> Iterator[None]:
+        """A block after which all connections see what was done.
+
+        Raises:
+            ConflictError: what others have done since does not fit; nothing has changed.
+        """
+        with self._lock:
+            found, self._uncommitted = self._uncommitted, None
+            if found is None:
+                yield
+                return
+            self._refresh()
+            try:
+                self._con.execute("BEGIN")
+                for sql in found.statements:
+                    self._con.execute(sql)
+                yield
+                self._con.execute("COMMIT")
+            except BaseException as error:
+                self._con.execute("ROLLBACK")
+                self._remove(found)
+                if isinstance(error, duckdb.Error):
+                    raise ConflictError(
+                        "What a view reads, or something of the same name, was changed by another "
+                        f"session: nothing is committed. ({message_of(error)})"
+                    ) from error
+                raise
+            for stored in found.all_stored:
+                self._shared.miniatures.forget(stored)
+            for name, table in found.tables.items():
+                self._shared.miniatures.forget(name)
+                self._shared.names.pop(name, None)
+                if table is not None:
+                    self.put_table(table)
+            self._outdate()
+            if found.has_own:
+                self._known = _Remembered()
+
+    def roll_back(self) -> None:
+        """Undo what was done."""
+        with self._lock:
+            found, self._uncommitted = self._uncommitted, None
+            if found is not None:
+                self._remove(found)
+
+    def _remove(self, found: _Uncommitted) -> None:
+        for stored in found.all_stored:
+            self._shared.miniatures.remove(stored)
+
+    @contextlib.contextmanager
+    def _seen(self) -> Iterator[None]:
+        """A block in which names mean what they do for this connection."""
+        with self._lock:
+            self._refresh()
+            if self._uncommitted is None or self._is_undone:
+                yield
+                return
+            with undone(self._con, self._uncommitted.statements):
+                self._is_undone = True
+                try:
+                    yield
+                finally:
+                    self._is_undone = False
+
+    @property
+    def _remembered(self) -> _Remembered:
+        return self._known if self._uncommitted is None else self._uncommitted.remembered
+
+    @property
+    def _names(self) -> Mapping[str, str]:
+        """The names of tables, by those in lower case."""
+        if self._uncommitted is None:
+            return self._shared.names
+        own = self._uncommitted.tables
+        others = {key: name for key, name in self._shared.names.items() if key not in own}
+        return {**others, **{key: table.name for key, table in own.items() if table is not None}}
 
     def has_view(self, name: str) -> bool:
         same = "lower(view_name) = lower($1)"
@@ -254,7 +401,7 @@ class PlanningDatabase:
 
     def has_relation(self, name: str) -> bool:
         with self._lock:
-            return name.lower() in self._shared.names or self.has_view(name)
+            return name.lower() in self._names or self.has_view(name)
 
     def views(self) -> list[str]:
         return self._text("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1")
@@ -288,7 +435,7 @@ class PlanningDatabase:
         return self._text("SELECT file FROM glob($1)", pattern)
 
     def _text(self, sql: str, *values: str) -> list[str]:
-        with self._lock, _query_errors():
+        with self._lock, _query_errors(), self._seen():
             return [row[0] for row in self._con.execute(sql, values).fetchall()]
 
     def constants(self, texts: Sequence[str]) -> list[Any]:
@@ -335,21 +482,27 @@ class PlanningDatabase:
             self._refresh()
             with _query_errors():
                 self._con.execute(sql).fetchall()
-            shared = self._shared
-            shared.has_macros = shared.has_macros or _MACRO.search(sql) is not None
-            shared.has_views = shared.has_views or _VIEW.search(sql) is not None
-            shared.defines_time = shared.defines_time or _TELLS_TIME.search(sql) is not None
-            shared.defines_volatile = shared.defines_volatile or self._shows_volatile(sql)
+            self._note(sql)
             if own:
-                self._remembered = _Remembered()
+                self._known = _Remembered()
             else:
                 self._outdate()
+
+    def _note(self, sql: str) -> None:
+        """Remember what statements may do that name what a definition defines."""
+        shared = self._shared
+        shared.has_macros = shared.has_macros or _MACRO.search(sql) is not None
+        shared.has_views = shared.has_views or _VIEW.search(sql) is not None
+        shared.defines_time = shared.defines_time or _TELLS_TIME.search(sql) is not None
+        shared.defines_volatile = shared.defines_volatile or self._shows_volatile(sql)
 
     def change_setting(self, sql: str) -> None:
         """Change a setting of this connection."""
         with self._lock, _query_errors():
             self._con.execute(sql).fetchall()
-            self._remembered = _Remembered()
+            self._known = _Remembered()
+            if self._uncommitted is not None:
+                self._uncommitted.remembered = _Remembered()
             self.settings = (*self.settings, sql)
 
     def _outdate(self) -> None:
@@ -359,8 +512,7 @@ class PlanningDatabase:
 
     def show(self, sql: str) -> pa.Table:
         """The answer to a statement about settings, not tables."""
-        with self._lock, _query_errors():
-            self._refresh()
+        with self._lock, _query_errors(), self._seen():
             return self._con.sql(sql).to_arrow_table()
 
     def bind(self, sql: str, parsed: duckdb.Statement | None = None) -> BoundStatement:
@@ -372,7 +524,8 @@ class PlanningDatabase:
             if bound is None:
                 _check_files(sql)
                 try:
-                    schema = _schema(self._con.sql(parsed or sql))
+                    with self._seen():
+                        schema = _schema(self._con.sql(parsed or sql))
                 except duckdb.Error as error:
                     # The made-up rows of tables have values that are none of the user's.
                     is_value = isinstance(error, VALUE_FAILURES) and not self._tables_in(sql, None)
@@ -394,13 +547,14 @@ class PlanningDatabase:
         """Whether the catalog alone decides what a statement means."""
         if self._shared.has_macros or _READS_FILES.search(sql):
             return False
-        return named is not None and named <= self._shared.names.keys()
+        return named is not None and named <= self._names.keys()
 
     def _located(self, sql: str, error: duckdb.Error) -> str:
         """The message of a statement that did not bind, with line and place of the error."""
         # Relations leave these out, but executing the statement, which fails likewise, does not.
         try:
-            self._con.execute(sql).fetchall()
+            with self._seen():
+                self._con.execute(sql).fetchall()
         except duckdb.Error as same:
             return message_of(same)
         return message_of(error)
@@ -412,7 +566,7 @@ class PlanningDatabase:
             bound = self._remembered.bound.get((sql, self.version))
             schema = self._remembered.schemas.get(bound) if bound is not None else None
             if schema is None:
-                with _query_errors():
+                with _query_errors(), self._seen():
                     schema = self._con.sql(sql).limit(0).to_arrow_table().schema
                 if bound is not None:  # DuckDB numbers columns of one name, which rows keep
                     named = zip(schema, bound.schema, strict=True)
@@ -422,18 +576,18 @@ class PlanningDatabase:
 
     def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
         """The catalog's tables among the named relations; if None, among the words of the text."""
+        known = self._names
         if named is None:
-            named = {*mentioned(sql, self._shared.names)}
-        return tuple(
-            self._shared.names[name] for name in sorted(named) if name in self._shared.names
-        )
+            named = {*mentioned(sql, known)}
+        return tuple(known[name] for name in sorted(named) if name in known)
 
     def _relations_in(self, sql: str) -> set[str] | None:
         """The relations that a statement names, in lower case; None if that is unknown."""
         # DuckDB finds them by binding the statement over tables without columns, which fails where
         # columns matter (USING, NATURAL, ASOF, COLUMNS ...).
         try:
-            return {name.lower() for name in self._con.get_table_names(sql)}
+            with self._seen():
+                return {name.lower() for name in self._con.get_table_names(sql)}
         except duckdb.Error:
             return None
 
@@ -504,7 +658,8 @@ class PlanningDatabase:
 
     def _serialized(self, sql: str) -> dict[str, Any]:
         try:
-            rows: Sequence[tuple[str]] = self._con.execute(_SERIALIZE, [sql]).fetchall()
+            with self._seen():
+                rows: Sequence[tuple[str]] = self._con.execute(_SERIALIZE, [sql]).fetchall()
         except duckdb.Error as error:
             raise PlanNotLowered(f"the statement ({error})") from error
         try:

@@ -14,8 +14,8 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
@@ -267,10 +267,9 @@ def run_executor(settings: ExecutorSettings) -> int:
         driver.stop()
 
     node, monitor = NodeName(settings.node), Address(settings.node_monitor)
-    on_crash = partial(os._exit, _SLOT_CRASHED_STATUS)  # nothing else may work any more
     try:
         slots = host_executor(
-            driver, settings.name, node, monitor, settings.group, on_broken, on_crash=on_crash
+            driver, settings.name, node, monitor, settings.group, on_broken, on_crash=_crash
         )
     except RunnerError as error:
         _log(error)
@@ -281,6 +280,14 @@ def run_executor(settings: ExecutorSettings) -> int:
         end_slots(slots, _SLOTS_END_S)
         driver.close()
     return status[0]
+
+
+def _crash() -> None:
+    """A slot's thread broke: end the process, as nothing else may work any more."""
+    try:
+        traceback.print_exc()
+    finally:
+        os._exit(_SLOT_CRASHED_STATUS)
 
 
 def _log(text: object) -> None:

@@ -4,8 +4,8 @@ A process binds one PULL socket and connects a PUSH socket to each peer when it 
 for it. All messages of one turn of the loop to a peer travel in one frame: msgpack [protocol
 version, sender's endpoint, [[machine, message], ...]]. What may wait rides with the next frame, and
 a node's first reservation for a job is not sent if it is cancelled in the same turn: each frame
-wakes a process. Sockets reconnect unnoticed, so there is no handshake: every frame has the version. A frame
-of another version is not decoded, and its sender is told ours by a frame without messages.
+wakes a process. Sockets reconnect unnoticed, so there is no handshake: every frame has the version.
+A frame of another version is not decoded, and its sender is told ours by a frame without messages.
 
 Messages to full or dead peers and malformed frames are dropped and counted; machines tolerate loss.
 That a peer's process has ended is noticed where somebody wants to know: its host refuses
