@@ -72,7 +72,7 @@ class Defined:
     undo: Callable[[], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class MemoryTransaction:
     """A transaction of one session; made by `begin`."""
 
@@ -238,7 +238,7 @@ def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
         tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]
         view = CatalogView(engine.tables.catalog, tables)
         scope.scratch.begin()
-        return MemoryTransaction(engine, scope, view, folder)
+        return MemoryTransaction(engine=engine, scope=scope, view=view, folder=folder)
 
 
 def with_rows(engine: Engine, table: Table, added: AddedRows) -> Table:

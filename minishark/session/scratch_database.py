@@ -742,7 +742,7 @@ class ScratchDatabase:
                 rows = self._con.table(name).to_arrow_table()
                 self._unregister(name)
                 with self._registered(rows):
-                    self._run(f"CREATE TABLE {table} AS FROM {quote(ROWS)}")
+                    self._run(f"CREATE TEMP TABLE {quote(name)} AS FROM {quote(ROWS)}")
                 stack.callback(self._run, f"DROP TABLE {table}")
             yield
 

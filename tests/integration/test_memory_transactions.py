@@ -137,7 +137,7 @@ def test_python_calls_are_part_of_it(pair: tuple[Session, Session]) -> None:
     for fails in (
         lambda: one.create_table("c", {"x": [1]}),
         lambda: one.sql("SELECT CAST('x' || k AS INT) FROM a").to_arrow(),
-        lambda: one.drop_table("a"),
+        lambda: one.drop_table("none"),
     ):
         one.begin()
         one.sql("INSERT INTO a VALUES (10, 1)")

@@ -162,7 +162,7 @@ class _Shared:
     remembered: _Remembered = field(default_factory=_Remembered)  # of who has set nothing
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Uncommitted:
     """What the transaction of a connection has created, dropped and defined.
 
