@@ -296,7 +296,8 @@ class MemoryWrites:
         if varies and not self._searches_once(change, table):
             return None  # another search would find other rows
         try:
-            patch = self._patch(sql, change, table, is_last=varies)
+            is_last = varies and not isinstance(change, Delete)  # to which numbers are enough
+            patch = self._patch(sql, change, table, is_last=is_last)
             if isinstance(patch, Patched):
                 return self._in_tasks(sql, change, table, patch)
             if isinstance(change, Delete) and not change.returning:
