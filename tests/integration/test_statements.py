@@ -107,7 +107,7 @@ def test_a_failed_load_keeps_the_change(session: Session, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(session._runtime.tables), "create", interrupted)
+        patch.setattr(type(session._runtime.tables), "build", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.sql("FROM t")
     assert [(1, 1), (2, 2)] == ask(session, "FROM t ORDER BY a")
