@@ -292,10 +292,11 @@ class MemoryWrites:
             return counted(table.rows)
         if isinstance(change, Merge) and (change.changes_alone or change.returning):
             return None  # any row may change, or DuckDB says what RETURNING has
-        if self.scope.planning.varies(dml.search_of(change)):
+        varies = self.scope.planning.varies(dml.search_of(change))
+        if varies and not self._searches_once(change, table):
             return None  # another search would find other rows
         try:
-            patch = self._patch(sql, change, table)
+            patch = self._patch(sql, change, table, is_last=varies)
             if isinstance(patch, Patched):
                 return self._in_tasks(sql, change, table, patch)
             if isinstance(change, Delete) and not change.returning:
@@ -316,17 +317,20 @@ class MemoryWrites:
         is_alone = not dml.reads_others(change)
         return self.scope.scratch.change_some(sql, _shell(table), rows, is_alone=is_alone)
 
-    def _patch(self, sql: str, change: Changed, table: Table) -> pa.Table | Patched:
+    def _patch(
+        self, sql: str, change: Changed, table: Table, *, is_last: bool
+    ) -> pa.Table | Patched:
         """What a statement does to rows by their numbers, or what tasks have made of the table.
 
-        If only DuckDB can tell what it does, the numbers of rows that it may concern.
+        If only DuckDB can tell what it does, the numbers of rows that it may concern. If this is
+        the last search (`is_last`), tasks change few rows, too.
         """
         engine, bucket = self.engine, f"{ROW_NUMBER} >> {PARTITION_SHIFT}"
         view, numbered = self._numbered(table, is_alone=not dml.reads_others(change))
         columns: tuple[int, ...] = ()
         if self._is_patch(change, table):
             change, target = self._with_names(change), dml.Target(table.name, table.schema)
-            many = max(engine.tables.sizes.patched, table.rows // SCATTERED_ROWS)
+            many = 1 if is_last else max(engine.tables.sizes.patched, table.rows // SCATTERED_ROWS)
             columns = () if isinstance(change, Delete) else dml.set_columns(change, target)
             query = dml.patch(change, target, numbered, bucket)
         else:
@@ -347,6 +351,11 @@ class MemoryWrites:
             return change
         source = self.scope.planning.bind(f"{change.ctes}SELECT * FROM {change.source}").schema
         return replace(change, source_names=tuple(column.name for column in source))
+
+    def _searches_once(self, change: Changed, table: Table) -> bool:
+        """Whether what a statement changes can be done after one search, however many rows."""
+        adds = isinstance(change, Merge) and change.adds
+        return not adds and self._is_patch(change, table)
 
     def _is_patch(self, change: Changed, table: Table) -> bool:
         """Whether a patch says all that a statement does.

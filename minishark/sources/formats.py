@@ -144,6 +144,7 @@ class WholeFiles(FileSplit):
     bytes: int
     fills: bool = False  # whether columns are NULL that the files do not have
     rows: int | None = None
+    kind: int | None = 0  # those of a kind may be read at once; None if these are read alone
 
     def files(self) -> Sequence[StoredFile]:
         return self.stored
@@ -165,7 +166,9 @@ class WholeFiles(FileSplit):
     def is_read_as(self, other: WholeFiles) -> bool:
         """Whether one call reads the files of both."""
         return (
-            (self.reader, self.options, self.own, self.keys, self.fills)
+            self.kind is not None
+            and self.kind == other.kind
+            and (self.reader, self.options, self.own, self.keys, self.fills)
             == (other.reader, other.options, other.own, other.keys, other.fills)
             and self.access == other.access
             and compression(self.stored[0].path) == compression(other.stored[0].path)

@@ -38,6 +38,7 @@ _SAMPLED_FILES = 32  # as DuckDB samples for the columns of JSON
 _SAMPLED_ROWS = 2_048
 _QUOTES = (b'"', b"'")  # those that DuckDB detects
 _SNIFFED_BYTES = 8 << 20  # of a file: more than the rows in which DuckDB looks for quotes have
+_HEADER_BYTES = 64 << 10  # of a file whose header is compared with those of others
 _NOT_IN_PARTS = frozenset(
     ["ignore_errors", "store_rejects", "null_padding", "filename", "rejects_table", "parallel"]
 )
@@ -73,6 +74,16 @@ class Dialect:
     dateformat: str | None
     timestampformat: str | None
     names: tuple[str, ...]
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """How values are written, as options of read_csv for all files: as DuckDB reads them."""
+        found = {
+            "quote": self.quote,
+            "dateformat": self.dateformat,
+            "timestampformat": self.timestampformat,
+        }
+        return {name: quote_text(text) for name, text in found.items() if text}
 
     @property
     def options(self) -> dict[str, str]:
@@ -115,6 +126,7 @@ class CsvFormat(FileFormat):
 
     options: Options
     _dialects: dict[StoredFile, Dialect | None] = field(default_factory=dict)
+    _headers: dict[StoredFile, bytes | None] = field(default_factory=dict)
     _ranges: dict[tuple[StoredFile, int], list[tuple[int, int]] | None] = field(
         default_factory=dict
     )
@@ -124,6 +136,7 @@ class CsvFormat(FileFormat):
     ) -> Found:
         current = {*files}
         self._dialects = {f: d for f, d in self._dialects.items() if f in current}
+        self._headers = {f: h for f, h in self._headers.items() if f in current}
         self._ranges = {k: v for k, v in self._ranges.items() if k[0] in current}
         # Of remote files, those are fetched that DuckDB looks at.
         some = files[:_SNIFFED_FILES] if files[0].is_remote and not self._unites else files
@@ -190,6 +203,7 @@ class CsvFormat(FileFormat):
         with reach.connect() as connection:
             self._sniff(connection, [file for file in files if self._is_cut(file, cuts)], reach)
         splits: list[Split] = []
+        kinds: dict[Dialect | bytes, int] = {}
         for index, file in zip(chosen, files, strict=True):
             if not file.bytes:  # no header to be told, and no rows
                 continue
@@ -206,6 +220,7 @@ class CsvFormat(FileFormat):
                     continue
             names = self._names(file, first, found.own)
             columns = _named(found.own, names)
+            alike = self._alike(file, first)
             part = WholeFiles(
                 stored=(file,),
                 reader="read_csv",
@@ -214,9 +229,26 @@ class CsvFormat(FileFormat):
                 keys=keys.of(index),
                 bytes=file.bytes,
                 fills=len(columns) < len(found.own),
+                kind=None if alike is None else kinds.setdefault(alike, len(kinds)),
             )
             splits.append(part)
         return splits
+
+    def _alike(self, file: StoredFile, first: Dialect) -> Dialect | bytes | None:
+        """What files have in common that one call may read; None if a file is to be read alone.
+
+        In one call, DuckDB reads files like the first one where it can: it may then take a row of
+        another one for a header, or lose it as the line ends otherwise.
+        """
+        if self._unites:
+            return self._dialects.get(file)
+        if not first.header or file.is_remote or compression(file.path):
+            return None
+        if file not in self._headers:
+            with Path(file.path).open("rb") as data:
+                line = data.readline(_HEADER_BYTES)
+            self._headers[file] = line if line.endswith(b"\n") else None
+        return self._headers[file]
 
     def _is_cut(self, file: StoredFile, cuts: Mapping[StoredFile, int]) -> bool:
         is_plain = not compression(file.path) and "compression" not in self.options
@@ -232,8 +264,8 @@ class CsvFormat(FileFormat):
         options = {**self.options, "header": str(first.header).lower()}
         for name in ("union_by_name", *_TYPING):
             options.pop(name, None)
-        if first.quote and not self._unites:
-            options = {"quote": quote_text(first.quote), **options}
+        if not self._unites:
+            options = {**first.formats, **options}
         if "columns" not in options and "all_varchar" not in options:
             options["types"] = struct_of(columns)
             if not first.header:

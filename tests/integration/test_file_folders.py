@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -234,3 +234,35 @@ def test_the_quotes_of_the_first_file(session: Session, tmp_path: Path) -> None:
         expected = duckdb.sql(f"FROM read_csv([{files}]) ORDER BY i").fetchall()
         assert expected == sorted(tuple(row) for row in query.collect()), names
         assert is_divided is ("Scan" in query.plan_text("physical")), names
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize(
+    ("texts", "options", "expected"),
+    [
+        (("a,b\r\n1,2\r\n", "a,b\n3,4\n"), ", columns={'a': 'INT', 'b': 'INT'}", {(1, 2), (3, 4)}),
+        (("a note\n\na,b\n1,2\n5,6\n", "a,b\n3,4\n"), "", {(1, 2), (3, 4), (5, 6)}),
+        (("a,b\n1,2\n", "a,B\n3,4\n"), "", {(1, 2), (3, 4)}),
+        (("a,b\n1,x\n", 'a,b\n3,"q,r"\n', "a,b\n5,'y'\n"), ", union_by_name=true", None),
+        (("a,b\n1,2\n", "a,b\n3,4\n", "a,b\n"), "", {(1, 2), (3, 4)}),
+        (("a,b\n02/13/2021,1\n", "b,a\n2,03/04/2021\n", "a,b\n01/02/2021,3\n"), "", None),
+        (("a\n2021-02-13 09:00:00\n", "a\n2021-02-14\n"), "", None),
+    ],
+)
+def test_small_files_that_are_written_differently(
+    tmp_path: Path,
+    slots: int,
+    texts: Sequence[str],
+    options: str,
+    expected: set[tuple[object, ...]] | None,
+) -> None:
+    """Each file's rows are there, whichever files one task reads; None for what DuckDB reads."""
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.csv").write_bytes(text.encode())
+    query = f"FROM read_csv('{tmp_path}/*.csv'{options})"
+    if expected is None:
+        expected = {*duckdb.sql(query).fetchall()}
+    with minishark.connect(
+        in_process=True, nodes=1, executors_per_node=slots, partitions=slots, single_task_rows=0
+    ) as session:
+        assert expected == {tuple(row) for row in session.sql(query).collect()}

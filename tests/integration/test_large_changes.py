@@ -338,6 +338,46 @@ def test_few_rows_are_found_where_they_are_stored(
     session.drop_table(name)
 
 
+@pytest.mark.parametrize("least", [1, SIZES.patched])
+@pytest.mark.parametrize(
+    "search",
+    [
+        "SELECT a FROM picked QUALIFY row_number() OVER (PARTITION BY b) = 1",
+        "SELECT any_value(a) AS a FROM picked GROUP BY b",
+        "SELECT mode(a) AS a FROM picked GROUP BY b",
+        "SELECT DISTINCT ON (b) a FROM picked",
+        "SELECT a FROM picked LIMIT 100",
+        "SELECT a FROM picked WHERE b + 1e-9 * random() < 0.5",
+    ],
+)
+def test_a_search_that_may_find_other_rows_is_made_once(
+    session: Session, plain: duckdb.DuckDBPyConnection, search: str, least: int
+) -> None:
+    """All rows that it finds are changed, and none is taken for missing: it has 100 of the table's.
+
+    Which ones, the order of rows decides.
+    """
+    name, _ = create(session, plain, "ranges")
+    session._runtime.tables.sizes = replace(SIZES, patched=least)
+    picked = plain.sql(f"SELECT i * 7 % {COUNT} AS a, i % 100 AS b FROM range(10000) r(i)")
+    session.create_table("picked", picked, partition_by="a", partitions=5)
+
+    def changed(sql: str) -> int:
+        return len(session.sql(sql.format(t=name)).collect())
+
+    marked = f"SELECT count(*), count(DISTINCT k), count(*) FILTER (d = -1) FROM {name}"
+    changed(f"UPDATE {{t}} SET d = -1 WHERE k IN ({search})")
+    assert [(COUNT, COUNT, 100)] == [tuple(row) for row in session.sql(marked).collect()]
+    changed(f"UPDATE {{t}} SET d = -1 FROM ({search}) AS p WHERE k = p.a")
+    merge = f"MERGE INTO {{t}} USING ({search}) AS p ON k = p.a WHEN"
+    changed(f"{merge} MATCHED THEN DO NOTHING WHEN NOT MATCHED THEN INSERT (k) VALUES (p.a)")
+    assert [(COUNT, COUNT)] == [tuple(row)[:2] for row in session.sql(marked).collect()]
+    assert 100 == changed(f"DELETE FROM {{t}} WHERE k IN ({search}) RETURNING k")
+    session.drop_table("picked")
+    session.drop_table(name)
+    session._runtime.tables.sizes = replace(SIZES, patched=1)
+
+
 def test_a_patch_says_one_thing_of_a_row() -> None:
     """Rows may come in any order, but only once."""
     from minishark.worker.patches import ChangedTwiceError, patched

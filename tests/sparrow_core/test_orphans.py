@@ -57,6 +57,22 @@ def test_an_orphan_goes_with_all_that_is_in_it(shared: Path, precious: Path) -> 
     assert whole(precious)
 
 
+def test_what_is_half_removed_is_still_an_orphan(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock stays as long as something in it can't be removed."""
+    orphan = made(shared / "orphan")
+    monkeypatch.setattr(orphans.shutil, "rmtree", lambda *_, **__: None)
+    assert not orphans.remove_if_orphaned(orphan, LOCK)
+    orphans.remove(orphan, LOCK)
+    assert ["orphan/" + LOCK, "orphan/sub"] == sorted(
+        str(path.relative_to(shared)) for path in orphan.iterdir()
+    )
+    monkeypatch.undo()
+    assert orphans.remove_if_orphaned(orphan, LOCK)
+    assert [] == list(shared.iterdir())
+
+
 def test_a_folder_whose_lock_is_held_stays(shared: Path) -> None:
     """Its owner lives."""
     folder = made(shared / "alive")

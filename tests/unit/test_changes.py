@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import duckdb
 import pytest
@@ -155,7 +156,7 @@ def _target(con: duckdb.DuckDBPyConnection, text: str) -> tuple[tuple[str, ...],
     raise AssertionError(f"{found} has no target")
 
 
-def _of_tree(tree: sqlglot.Expression) -> tuple[str, ...]:
+def _of_tree(tree: Any) -> tuple[str, ...]:
     """The name that sqlglot says a statement is about."""
     table = tree.expressions[0] if isinstance(tree, sqlglot.exp.TruncateTable) else tree.this
     table = table.this if isinstance(table, sqlglot.exp.Schema) else table

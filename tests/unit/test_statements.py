@@ -37,6 +37,7 @@ from minishark.compiler.sql.statements import (
     Vacuum,
     Write,
     parse_statements,
+    rewritten,
 )
 from minishark.compiler.sql.tokens import SqlText, fill_parameters, without_comments_around
 from minishark.errors import QueryError, UnsupportedError
@@ -83,7 +84,7 @@ def test_duckdbs_catalog_views(con: duckdb.DuckDBPyConnection) -> None:
         ("-- first\n-- second\nSELECT * FROM duckdb_tables", Show),
         ("SELECT pg_/**/class FROM information_schema/**/.tables", Show),
         ("SELECT nextval('s')", FrontEndQuery),
-        ("WITH c AS (DELETE FROM items RETURNING a) FROM c", Write),
+        ("WITH c AS (DELETE FROM items RETURNING a) FROM c", ChangeRows),
         ("WITH c AS (SELECT 1) INSERT INTO items FROM c", ChangeRows),
         ("COMMENT ON TABLE items IS 'some'", Comment),
         ("ALTER TABLE items ADD COLUMN c INTEGER DEFAULT nextval('s')", AlterTable),
@@ -132,6 +133,7 @@ def test_kinds(con: duckdb.DuckDBPyConnection, text: str, kind: type[ParsedState
     found = parsed(con, text)
     assert kind is type(found)
     assert text.endswith(found.sql)  # DuckDB drops comments before it
+    assert kind is type(rewritten(found, f"{found.sql} "))
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,14 @@ _TELLS_TIME = re.compile(
     r"transaction_timestamp|txid_current)\b",
     re.IGNORECASE,
 )
-# Evaluated twice, these give other values: functions, samples, and LIMIT of rows in no order.
+# Evaluated twice, these give other values: functions, samples, and what the order of rows decides,
+# which there may be none of, or ties in.
 _VOLATILE = re.compile(
-    r"\b(?:random|uuid\w*|gen_random_uuid|setseed|nextval|currval)\s*\("
-    r"|\b(?:TABLESAMPLE|USING\s+SAMPLE|LIMIT)\b",
+    r"\b(?:random|uuid\w*|gen_random_uuid|setseed|nextval|currval"
+    r"|row_number|ntile|first_value|last_value|nth_value|lag|lead"
+    r"|first|last|any_value|arbitrary|mode|arg_?(?:min|max)\w*|(?:min|max)_by|approx_\w+"
+    r"|reservoir_quantile|list|array_agg|string_agg|group_concat|listagg)\s*\("
+    r"|\b(?:TABLESAMPLE|USING\s+SAMPLE|LIMIT|FETCH|DISTINCT\s+ON)\b",
     re.IGNORECASE,
 )
 # Functions that may read files: the columns of such a statement can change between two runs.

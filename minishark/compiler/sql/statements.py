@@ -367,12 +367,11 @@ def rewritten(statement: ParsedStatement, sql: str) -> ParsedStatement:
     match statement:
         case Query():
             return _query(sql, None)
-        case Explain() | FrontEndQuery():
+        case Explain() | FrontEndQuery() | CacheTable():
             return structs.replace(statement, sql=sql)
+        case Show():
+            return structs.replace(statement, sql=sql, query=_described(Cursor(sql)))
     cursor = Cursor(sql)
-    if isinstance(statement, Show):
-        is_call = cursor.next in ("PRAGMA", "CALL")
-        return structs.replace(statement, sql=sql) if is_call else _select(sql, cursor, None)
     first = cursor.take()
     classify = _BY_FIRST_WORD.get(first)
     return _changed(sql, cursor, None) if classify is None else classify(sql, cursor, first)
@@ -407,14 +406,19 @@ def _query(sql: str, parsed: duckdb.Statement | None) -> ParsedStatement:
 
 def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement | None) -> ParsedStatement:
     if cursor.next in ("SHOW", "DESCRIBE", "DESC"):
-        describes = cursor.take() != "SHOW" and cursor.next in ("SELECT", "FROM", "WITH")
-        return Show(sql, is_show=True, query=cursor.rest if describes else "")
+        return Show(sql, is_show=True, query=_described(cursor))
     code = cursor.code
     if _CATALOG.search(code):
         return Show(sql, is_show=False)
     if found := _STATEFUL.search(code):
-        return Write(sql, None) if found[2] else FrontEndQuery(sql)
+        return _changed(sql, cursor, None) if found[2] else FrontEndQuery(sql)
     return Query(sql, parsed)
+
+
+def _described(cursor: Cursor) -> str:
+    """The query that a DESCRIBE is about; empty if it is about a name, or is none."""
+    is_query = cursor.take() in ("DESCRIBE", "DESC") and cursor.next in ("SELECT", "FROM", "WITH")
+    return cursor.rest if is_query else ""
 
 
 def _explain(con: duckdb.DuckDBPyConnection, cursor: Cursor) -> ParsedStatement:
@@ -439,25 +443,19 @@ def _target_of(path: tuple[str, ...]) -> Target | None:
     return Target(name, not schema or tuple(part.lower() for part in schema) in _MAIN, path)
 
 
+def _change(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
+    """INSERT, MERGE, UPDATE, DELETE or TRUNCATE."""
+    if not cursor.skip("OR", "REPLACE"):
+        cursor.skip("OR", "IGNORE")
+    cursor.skip_any("INTO", "FROM", "TABLE")
+    return _changed(sql, cursor, _target(cursor))
+
+
 def _changed(sql: str, cursor: Cursor, target: Target | None) -> ParsedStatement:
     try:
         return ChangeRows(sql, target, read_change(cursor.again()))
     except (QueryError, UnsupportedError) as error:
         return ChangeRows(sql, target, None, str(error))
-
-
-def _insert(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
-    has_target = cursor.skip_to("INTO") and cursor.take()
-    return _changed(sql, cursor, _target(cursor) if has_target else None)
-
-
-def _update(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
-    return _changed(sql, cursor, _target(cursor))
-
-
-def _delete(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
-    cursor.skip_any("FROM", "TABLE")  # TRUNCATE, too
-    return _changed(sql, cursor, _target(cursor))
 
 
 def _create(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
@@ -550,8 +548,8 @@ def _comment(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
     noun, path = cursor.take(), cursor.path()
     cursor.skip_to("IS")
     cursor.take()
-    text = None if cursor.next == "NULL" else text_value(cursor.rest)
-    return Comment(sql, noun=noun, path=path, text=text)
+    value = cursor.take()
+    return Comment(sql, noun=noun, path=path, text=None if value == "NULL" else text_value(value))
 
 
 def _set(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
@@ -618,11 +616,11 @@ def _deallocate(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
 
 
 _BY_FIRST_WORD: Mapping[str, Callable[[str, Cursor, str], ParsedStatement]] = {
-    "INSERT": _insert,
-    "MERGE": _insert,
-    "UPDATE": _update,
-    "DELETE": _delete,
-    "TRUNCATE": _delete,
+    "INSERT": _change,
+    "MERGE": _change,
+    "UPDATE": _change,
+    "DELETE": _change,
+    "TRUNCATE": _change,
     "CREATE": _create,
     "DROP": _drop,
     "ALTER": _alter,

@@ -42,7 +42,7 @@ class Token(NamedTuple):
     @property
     def word(self) -> str:
         """Its text as keywords are compared: in upper case, but for what is in quotes."""
-        return self.text if self.text[:1] in ('"', "'") else self.text.upper()
+        return self.text if self.is_text or self.text[:1] == '"' else self.text.upper()
 
     @property
     def is_name(self) -> bool:
@@ -216,9 +216,6 @@ class Cursor:
     def code(self) -> str:
         """All tokens but texts."""
         return " ".join(token.text for token in self.tokens if not token.is_text)
-
-    def ends_with(self, *words: str) -> bool:
-        return [token.word for token in self.tokens[-len(words) :]] == list(words)
 
     def comes(self, *words: str) -> bool:
         """Whether these words come next, in this order."""

@@ -268,16 +268,16 @@ def patch(change: Changed, target: Target, numbered: str, bucket: str) -> str:
     alias = quote(change.alias)
     if isinstance(change, Merge):
         return _merge_patch(change, target, numbered, bucket)
-    kinds = f"CAST({PATCH_SETS} AS TINYINT) AS kind"
+    kind = PATCH_DELETES if isinstance(change, Delete) else PATCH_SETS
+    fixed = (f"{alias}.{ROW_NUMBER}", f"CAST({kind} AS TINYINT) AS kind")
     if isinstance(change, Delete):
-        kinds = kinds.replace(str(PATCH_SETS), str(PATCH_DELETES))
-        return concerned(change, numbered, f"{alias}.{ROW_NUMBER}, {kinds}, {bucket}")
+        return concerned(change, numbered, ", ".join((*fixed, bucket)))
     new = {target.position(column): value for column, value in change.values}
     values = [f"CAST(({new[i]}) AS {target.schema[i].type})" for i in sorted(new)]
     source = f", {change.source}" if change.source else ""
     # Of several rows that match, DuckDB takes one.
     once = f"DISTINCT ON ({alias}.{ROW_NUMBER}) " if change.source else ""
-    columns = ", ".join((f"{alias}.{ROW_NUMBER}", kinds, *values, bucket))
+    columns = ", ".join((*fixed, *values, bucket))
     return (
         f"{change.ctes}SELECT {once}{columns} FROM {numbered} AS {alias}{source} "
         f"WHERE {change.condition or 'true'}"

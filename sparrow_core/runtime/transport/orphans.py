@@ -57,9 +57,9 @@ def locked(folder: int, lock: str, *, shared: bool = False) -> Iterator[None]:
 
 
 def remove(folder: Path, lock: str) -> None:
-    """Remove a private folder, if it is one; its lock last.
+    """Remove a private folder, if it is one; its lock last, when nothing else is left.
 
-    So what a killed process leaves half removed is recognised as orphaned.
+    So what is half removed is recognised as orphaned.
     """
     with contextlib.suppress(OSError), opened(folder) as descriptor:
         _remove(folder, descriptor, lock)
@@ -83,6 +83,9 @@ def _remove(folder: Path, descriptor: int, lock: str) -> None:
             shutil.rmtree(name, ignore_errors=True, dir_fd=descriptor)
         elif name != lock:
             _unlink(name, descriptor)
+    with os.scandir(descriptor) as found:
+        if any(each.name != lock for each in found):
+            raise PermissionError(f"{folder} has something that can't be removed")
     _unlink(lock, descriptor)
     parent = os.open(folder.parent, _FOLDER)
     try:
