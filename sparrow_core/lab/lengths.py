@@ -61,7 +61,7 @@ def run_length(
     """
     warm_up = max(jobs / 4, SETTLING * relaxation)
     total = max(2, round(min(jobs_max, warm_up + max(jobs, measured * relaxation))))
-    return RunLength(total, min(round(warm_up), total * 2 // 3), relaxation, min(measured, _ENOUGH))
+    return RunLength(total, round(min(warm_up, total * 2 // 3)), relaxation, min(measured, _ENOUGH))
 
 
 def has_trend(times_s: Sequence[float], relaxation: float) -> bool:

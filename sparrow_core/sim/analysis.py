@@ -68,8 +68,11 @@ def pooled_relaxation_time(load: float, slots: int, spread: float) -> float:
     """The same of the work that slots which share it have to do, as a reflected Brownian motion.
 
     `spread`: the mean square of the work that comes at a time, over its mean, in the unit of the
-    result: tasks + 1 for jobs of exponential tasks, in mean task times.
+    result: tasks + 1 for jobs of exponential tasks, in mean task times. Above capacity there is no
+    steady state, and it is infinite.
     """
+    if load >= 1:
+        return math.inf
     return 2 * load * spread / (slots * (1 - load) ** 2)
 
 
@@ -82,6 +85,8 @@ def queue_relaxation_time(load: float, compared: float) -> float:
     s(k) = load^((d^k - 1) / (d - 1)) (Mitzenmacher, The Power of Two Choices in Randomized Load
     Balancing). The slowest way back is the largest eigenvalue of the equations made linear there.
     """
+    if load >= 1:
+        return math.inf
     if compared <= 1:
         return 1 / (1 - math.sqrt(load)) ** 2
     shares = [1.0]  # s(0), s(1), ...

@@ -469,7 +469,7 @@ class ExpressCluster:
                     self._start_task(answer, task)
         queue = node.queue
         asks: list[_Ask] = []
-        if not node.plain and node.room:  # also if nothing waits, as disciplines look at that
+        if not node.plain:  # also if nothing waits, or may start: disciplines look at that
             asks = self._chosen_by_discipline(node)
         while node.plain and node.room and queue:
             job_id = next(iter(queue))
@@ -523,12 +523,10 @@ class ExpressCluster:
         return list(asked.values())
 
     def _choose(self, node: _Node) -> JobId | None:
-        if not node.room:
-            return None
         queue = node.queue
         candidates = (
             (job_id, queue[job_id])
-            for job_id in node.lanes.heads()
+            for job_id in (node.lanes.heads() if node.room else ())
             if node.unclaimed(queue[job_id]) > 0
         )
         return node.discipline.choose(candidates, self.now)

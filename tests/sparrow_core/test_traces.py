@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparrow_core.lab.replay import LONG, MESSAGES, SHORT, Replay, replayed
+from sparrow_core.lab.replay import HEARTBEATS, LONG, MESSAGES, SHORT, Replay, replayed
 from sparrow_core.lab.reports import write_report
 from sparrow_core.lab.rows import Response
 from sparrow_core.lab.summary import summary
@@ -133,7 +133,7 @@ def test_a_trace_is_replayed_by_class(tmp_path: Path) -> None:
     found = {
         (row.panel, row.series): row.p50_ms for row in rows if isinstance(row, Response)
     }  # fmt: skip
-    assert {SHORT, LONG, MESSAGES} == {row.panel for row in rows}
+    assert {SHORT, LONG, MESSAGES, HEARTBEATS} == {row.panel for row in rows}
     assert 5 == len({series for _, series in found})
     sparrow = found[SHORT, "batch + late binding, fifo"]
     assert found[SHORT, "Eagle's placement, srpt"] < 0.4 * sparrow
@@ -149,7 +149,10 @@ def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> 
         found = list(csv.DictReader(lines))
     messages = [row for row in found if row["panel"] == MESSAGES]
     assert all(1 <= float(row["y"]) < 8 and not row["p50_ms"] for row in messages)
-    assert all(float(row["p50_ms"]) > 1 and not row["y"] for row in found if row not in messages)
+    heartbeats = [row for row in found if row["panel"] == HEARTBEATS]
+    assert all(float(row["y"]) >= 0 and not row["p50_ms"] for row in heartbeats)
+    rest = [row for row in found if row not in messages and row not in heartbeats]
+    assert all(float(row["p50_ms"]) > 1 and not row["y"] for row in rest)
     tables = {table.title.split(", ")[0]: table for table in summary(experiment, [rows])}
     assert tables[MESSAGES].title == MESSAGES
     assert "Response time (s)" in tables[SHORT].title
@@ -162,3 +165,6 @@ def test_a_trace_keeps_its_own_times_if_no_load_is_wanted() -> None:
     parameters = Replay(jobs=150, nodes=2000, loads=(), placements=("central",))
     (x,) = {row.x for row in replayed(parameters, 1, nothing)}
     assert x > 0
+    parameters = Replay(jobs=150, nodes=2, loads=(), placements=("central",))
+    rows = replayed(parameters, 1, nothing)
+    assert all(row.x > 1 and not row.settled for row in rows), "queues only grow"
