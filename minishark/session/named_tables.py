@@ -15,7 +15,7 @@ import pyarrow as pa
 from minishark.catalog import Table
 from minishark.compiler.hints import UNNAMED_SOURCE
 from minishark.compiler.sql.changes import parse_change
-from minishark.compiler.sql.statements import ChangeRows, CreateTable, Target, Write
+from minishark.compiler.sql.statements import AlterTable, ChangeRows, CreateTable, Target, Write
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
@@ -211,6 +211,8 @@ class NamedTables:
                 if target is None or is_here:
                     raise UnsupportedError(NOT_IN_TRANSACTION)
                 return self._write_in(open_, statement, target)
+            if isinstance(statement, AlterTable) and statement.renamed and target is not None:
+                self._check_free(statement.renamed, target)
             engine.compute(scope.planning.tables_in(sql), scope)
             return scope.scratch.write(sql, target)
 
@@ -221,16 +223,31 @@ class NamedTables:
             engine.compute(scope.planning.tables_in(sql), scope)
             written = scope.scratch.write_uncommitted(sql, target)
             exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
-            if exists_ok and target.name in scope.catalog:
+            exists = target.name in scope.catalog or scope.planning.has_view(target.name)
+            if exists_ok and exists:
                 return written.answer
             if any(each.definition is None for each in written.changed):
                 raise UnsupportedError(NOT_IN_TRANSACTION)
+            for each in written.changed:
+                self._check_free(each.name, target)
             for name in written.gone:
                 open_.drop(name)
             for each in written.changed:
                 with engine.tables.folder() as folder:
                     open_.put(engine.built(each, folder))
         return written.answer
+
+    def _check_free(self, name: str, target: Target) -> None:
+        """Raise AlreadyExistsError if a table can't be created as, or renamed to, this name.
+
+        The scratch database does not tell: it has neither the cluster's tables but the one that is
+        changed, nor views of tables that a transaction has dropped.
+        """
+        exists = name in self.scope.catalog
+        if exists and name.lower() != target.name.lower():
+            raise AlreadyExistsError(f'Catalog Error: Table with name "{name}" already exists!')
+        if not exists and self.scope.planning.has_view(name):
+            raise AlreadyExistsError(f'Catalog Error: View with name "{name}" already exists!')
 
     def run_in_scratch(self, sql: str, *, comments: bool = False) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ...

@@ -12,6 +12,7 @@ import pytest
 import minishark
 from minishark.cluster.backend import FragmentRejectedError
 from minishark.errors import (
+    AlreadyExistsError,
     CatalogError,
     MinisharkError,
     OptionError,
@@ -387,3 +388,18 @@ def test_statements_find_their_places_after_letters_of_several_bytes(session: Se
     assert [("äöü :least", 5)] == [
         tuple(row) for row in session.sql(text, args={"least": 3995}).collect()
     ]
+
+
+@pytest.mark.parametrize("begin", ["", "BEGIN"])
+def test_a_table_is_not_renamed_to_another_one(session: Session, begin: str) -> None:
+    """Nor to a view; nothing is lost, as in DuckDB."""
+    ask(session, "CREATE TABLE t AS SELECT 1 AS a; CREATE TABLE e AS SELECT 2 AS b")
+    ask(session, "CREATE VIEW w AS SELECT 3 AS c")
+    for name in ("e", "E", "w"):
+        if begin:
+            session.sql(begin)
+        with pytest.raises(AlreadyExistsError, match="already exists"):
+            session.sql(f"ALTER TABLE t RENAME TO {name}")
+        if begin:
+            session.sql("ROLLBACK")
+    assert [(1, 2, 3)] == ask(session, "SELECT * FROM t, e, w")

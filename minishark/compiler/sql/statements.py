@@ -165,7 +165,9 @@ class CopyFrom(Write, frozen=True):
 
 
 class AlterTable(Write, frozen=True):
-    """ALTER TABLE."""
+    """ALTER TABLE; `renamed` is the table's new name, or empty."""
+
+    renamed: str
 
 
 class CreateIndex(Write, frozen=True):
@@ -492,7 +494,9 @@ def _alter(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
     if noun != "TABLE":
         return _defined(sql, cursor, first, noun)
     cursor.skip("IF", "EXISTS")
-    return AlterTable(sql, _target(cursor))
+    target = _target(cursor)
+    renamed = cursor.path()[-1:] if cursor.skip("RENAME", "TO") else ()
+    return AlterTable(sql, target, "".join(renamed))
 
 
 def _enum(sql: str, cursor: Cursor) -> ParsedStatement:
