@@ -250,29 +250,17 @@ def test_a_session_that_ends_leaves_nothing(pair: tuple[Session, Session]) -> No
     assert stored(one) == files(one)
 
 
-# The same scripts each time; the slow test has others.
-_QUICK = settings(
-    max_examples=15,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 _SCRIPTS = st.lists(
     st.sampled_from([*CREATES, *CREATES, *DROPS, *ALTERS, *CHANGES, *QUERIES, *ENDS, *ENDS, *ENDS]),
     max_size=14,
 )
 
 
-@_QUICK
+@pytest.mark.slow
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(script=_SCRIPTS)
 def test_any_script(pair: tuple[Session, Session], script: list[str]) -> None:
     """Each statement ends as in DuckDB; another session sees what is committed."""
-    compare(pair, ["BEGIN", *script])
-
-
-@pytest.mark.slow
-@settings(_QUICK, max_examples=200, derandomize=False)
-@given(script=_SCRIPTS)
-def test_many_scripts(pair: tuple[Session, Session], script: list[str]) -> None:
-    """The same, thoroughly."""
     compare(pair, ["BEGIN", *script])
