@@ -228,8 +228,8 @@ def test_a_running_call_is_interrupted(session: Session, tmp_path: Path) -> None
     """Between two of its bytecodes; its slot is free then."""
 
     def spin(path: str) -> None:
-        Path(path).touch()
         try:
+            Path(path).touch()  # here, as it may be interrupted as soon as there is a file
             while True:
                 time.sleep(0.001)
         finally:
