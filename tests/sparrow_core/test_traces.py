@@ -134,10 +134,10 @@ def test_a_trace_is_replayed_by_class(tmp_path: Path) -> None:
         (row.panel, row.series): row.p50_ms for row in rows if isinstance(row, Response)
     }  # fmt: skip
     assert {SHORT, LONG, MESSAGES, HEARTBEATS} == {row.panel for row in rows}
-    assert 5 == len({series for _, series in found})
+    assert 6 == len({series for _, series in found})
     sparrow = found[SHORT, "batch + late binding, fifo"]
     assert found[SHORT, "Eagle's placement, srpt"] < 0.4 * sparrow
-    assert found[SHORT, "omniscient"] < sparrow
+    assert found[SHORT, "omniscient, srpt"] < found[SHORT, "omniscient, fifo"] < sparrow
 
 
 def test_the_report_of_a_replay_tells_responses_and_messages(tmp_path: Path) -> None:
