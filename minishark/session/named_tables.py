@@ -223,8 +223,7 @@ class NamedTables:
             engine.compute(scope.planning.tables_in(sql), scope)
             written = scope.scratch.write_uncommitted(sql, target)
             exists_ok = isinstance(statement, CreateTable) and statement.table.exists_ok
-            exists = target.name in scope.catalog or scope.planning.has_view(target.name)
-            if exists_ok and exists:
+            if exists_ok and (target.name in scope.catalog or scope.planning.has_view(target.name)):
                 return written.answer
             if any(each.definition is None for each in written.changed):
                 raise UnsupportedError(NOT_IN_TRANSACTION)
