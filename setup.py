@@ -14,7 +14,7 @@ RESOURCES = {
 PLUGINS = {"dbt.adapters.minishark": "minishark/adapters/dbt/plugin"}
 
 TPCH = ["tpchgen-cli>=4"]
-BENCH = ["matplotlib>=3.8"]
+LAB = ["matplotlib>=3.8"]
 NOTEBOOK = ["ipython>=8"]
 IBIS = ["ibis-framework>=12"]
 SPARK = ["sqlframe>=4.10"]
@@ -33,7 +33,7 @@ CRYPTO = ["cryptography>=42"]
 POSTGRES = ["adbc-driver-postgresql>=1.5"]
 TEST = [
     *TPCH,
-    *BENCH,
+    *LAB,
     *NOTEBOOK,
     *IBIS,
     *SPARK,
@@ -90,7 +90,7 @@ setup(
         *find_packages(
             include=[
                 f"{package}{inside}"
-                for package in ("minishark", "sparrow_core", "canary_core")
+                for package in ("minishark", "sparrow_core", "canary_core", "minishark_lab")
                 for inside in ("", ".*")
             ]
         ),
@@ -104,7 +104,7 @@ setup(
         "minishark.page": ["static/*"],
         "sparrow_core": ["py.typed"],
         "canary_core": ["py.typed"],
-        "sparrow_core.lab": ["*.json"],
+        "minishark_lab.sparrow": ["*.json"],
         "minishark._resources.queries": ["*.sql"],
         "minishark._resources.sample": ["*.parquet"],
     },
@@ -125,7 +125,8 @@ setup(
     ],
     extras_require={
         "tpch": TPCH,
-        "bench": BENCH,
+        "lab": LAB,
+        "bench": LAB,  # its former name
         "notebook": NOTEBOOK,
         "ibis": IBIS,
         "spark": SPARK,
@@ -149,6 +150,7 @@ setup(
     },
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
+        "minishark.commands": ["bench = minishark_lab.command:bench"],
         "ibis.backends": ["minishark = minishark.adapters.ibis"],
         "sqlalchemy.dialects": [
             "minishark = minishark.adapters.sqlalchemy:MinisharkDialect",

@@ -39,14 +39,14 @@ import numpy.typing as npt
 
 import minishark
 from canary_core import Run, Value
-from canary_core.lab.overhead import cost_of_tasks
 from canary_core.machines.controller import Settings
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
-from minishark.bench.canary.cases import APPLICATIONS, Case, Measured
-from minishark.bench.canary.systems import installed_peers, run_cases
 from minishark.errors import ExecutionError
 from minishark.programs.program import Program
 from minishark.session.session import Session
+from minishark_lab.canary.cases import APPLICATIONS, Case, Measured
+from minishark_lab.canary.overhead import cost_of_tasks
+from minishark_lab.canary.systems import installed_peers, run_cases
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import Message

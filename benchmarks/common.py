@@ -13,10 +13,10 @@ from typing import Any
 import duckdb
 import msgspec
 
-from minishark.bench.tpch_data import Silent, tpch_folder
 from minishark.tpch.locations import default_data_folder
 from minishark.tpch.run import versions
 from minishark.tpch.tables import tpch_tables
+from minishark_lab.tpch_data import Silent, tpch_folder
 
 __all__ = [
     "CpuClock", "Silent", "Steps", "command", "native_duckdb", "parser_of", "process_clock",

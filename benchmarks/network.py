@@ -30,7 +30,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from minishark.bench.tpch_data import tpch_folder
+from minishark_lab.tpch_data import tpch_folder
 from tests.hosts.bed import Bed, hosts
 
 _PORT = 7200
@@ -112,7 +112,7 @@ for _ in range(3):
 _LOAD = """
 import sys, time, minishark
 from pathlib import Path
-from minishark.bench.tpch_data import Silent
+from minishark_lab.tpch_data import Silent
 from minishark.tpch.tables import load_tables, tpch_tables
 
 tables = tpch_tables(Path(sys.argv[2]))

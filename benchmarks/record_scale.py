@@ -1,6 +1,6 @@
 """Records what the stages of TPC-H cost, for `minishark bench scale`.
 
-    python benchmarks/record_scale.py --json sparrow_core/lab/tpch_scale.json
+    python benchmarks/record_scale.py --json minishark_lab/sparrow/tpch_scale.json
 
 All 22 queries run at two scale factors, planned for one, two and eight tasks per stage, on one
 executor with one thread. Of each stage: how it reads its inputs, the CPU time of each task, the
@@ -29,7 +29,7 @@ from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
 from minishark.tpch.tables import load_tables
-from sparrow_core.lab.scale_model import Recording, ScaledQuery, ScaledStage, StageRead
+from minishark_lab.sparrow.scale_model import Recording, ScaledQuery, ScaledStage, StageRead
 
 _GATHERED_ROWS = 2_000
 

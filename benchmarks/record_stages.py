@@ -1,6 +1,6 @@
 """Records stages and task times of TPC-H queries on minishark, for emulations of many nodes.
 
-    python benchmarks/record_stages.py --scale 1 --json sparrow_core/lab/tpch_stages.json
+    python benchmarks/record_stages.py --scale 1 --json minishark_lab/sparrow/tpch_stages.json
 
 Each query runs alone, with as many partitions as in the papers. Of its runs, the one with the least
 work is recorded: stages, their predecessors, and the service time of every task.
@@ -16,7 +16,7 @@ from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
 from minishark.tpch.tables import load_tables
-from sparrow_core.lab.recorded import RecordedQuery, RecordedStage, Recording
+from minishark_lab.sparrow.recorded import RecordedQuery, RecordedStage, Recording
 
 
 def record(session: Session, number: int, text: str, repetitions: int) -> RecordedQuery:

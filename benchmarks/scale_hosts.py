@@ -22,9 +22,9 @@ from common import parser_of, write_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from minishark.bench.tpch_data import tpch_folder
-from sparrow_core.lab.scale import predict
-from sparrow_core.lab.scale_model import Machines, ScaleModel, shipped_recordings
+from minishark_lab.sparrow.scale_model import Machines, ScaleModel, shipped_recordings
+from minishark_lab.sparrow.scale_out import predict
+from minishark_lab.tpch_data import tpch_folder
 from tests.hosts.bed import hosts
 
 _MBIT = re.compile(r"(\d+)mbit")
@@ -32,7 +32,7 @@ _MBIT = re.compile(r"(\d+)mbit")
 _QUERIES = """
 import json, sys, minishark
 from pathlib import Path
-from minishark.bench.scale import as_recorded, best_times
+from minishark_lab.cluster.scale import as_recorded, best_times
 from minishark.tpch.queries import QUERY_COUNT, load_queries
 
 address, folder, tasks, repetitions = sys.argv[1:]

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from sparrow_core.lab.policies import simulated_failover
+from minishark_lab.sparrow.policies import simulated_failover
 from sparrow_core.sim.cluster import quiet_cluster
 from sparrow_core.sim.meter import Meter
 from sparrow_core.sim.workload import Workload, make_jobs, percentile, response_times_s, run_jobs

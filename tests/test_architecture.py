@@ -19,7 +19,8 @@ import pytest
 import sparrow_core
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("minishark", "sparrow_core", "canary_core")
+PRODUCT = ("minishark", "sparrow_core", "canary_core")
+PACKAGES = (*PRODUCT, "minishark_lab")
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
@@ -45,7 +46,6 @@ LAYERS = (
     "adapters",
     "dbapi",
     "spark",
-    "bench",
     "cli",
 )
 # canary_core's layers, low to high.
@@ -64,7 +64,18 @@ CANARY_LAYERS = (
     "machines",
     "sim",
     "runtime",
-    "lab",
+)
+# minishark_lab's layers, low to high.
+LAB_LAYERS = (
+    "harness",
+    "tpch_data",
+    "sparrow",
+    "canary",
+    "chaos",
+    "cluster",
+    "simulation",
+    "registry",
+    "command",
 )
 # The state machines. What they import, directly or not, is held to their rules.
 MACHINES = (
@@ -91,8 +102,6 @@ TRANSPORT = frozenset(
     f"sparrow_core.runtime.transport.{name}"
     for name in ("keys.Keys", "keys.generate", "keys.write_key_file", "deaths.describe_exit")
 )
-# Runs other rooms in simulated time, and so imports all that it drives, the scheduler among them.
-SIMULATION = "minishark.bench.simulation"
 SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
 """Public paths of modules of rooms, which only import names."""
 
@@ -321,8 +330,7 @@ def test_a_session_begins_before_heavy_imports() -> None:
 
 def test_executors_start_without_what_starts_clusters() -> None:
     """Each that dies is started again, and a query waits for it: half a second, most of imports."""
-    packages = ("minishark", "sparrow_core", "canary_core")
-    modules = [module for package in packages for module in _modules(package)]
+    modules = [module for package in PRODUCT for module in _modules(package)]
     found = _loaded_with("minishark.cluster.executor", modules)
     needless = ("minishark.cluster.local", "minishark.cluster.joining", "canary_core.runtime")
     assert [] == [module for module in found for each in needless if _is_in(module, each)]
@@ -333,6 +341,40 @@ def test_only_the_top_layers_use_the_front_door() -> None:
     """No layer below tpch imports what minishark/__init__.py offers."""
     users = [module for module in _inner_modules() if any(map(_is_front_door, _imports(module)))]
     assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
+
+
+def test_the_product_does_not_import_the_laboratory() -> None:
+    """`minishark bench` reaches it by an entry point: it may be left out, and so may its needs."""
+    assert [] == [
+        f"{module} names {name}"
+        for package in PRODUCT
+        for module in _modules(package)
+        for name in (*_imports(module), *_texts(module))
+        if _is_in(name, "minishark_lab")
+    ]
+
+
+def _texts(module: str) -> Iterator[str]:
+    """All constant texts, by one of which a module could be imported late."""
+    for node in _nodes(module):
+        match node:
+            case ast.Constant(value=str(text)):
+                yield text
+
+
+def test_experiments_import_what_lies_below_them() -> None:
+    """A room of the laboratory imports its own layer of it and lower ones."""
+    assert [] == [
+        f"{module} imports {name}"
+        for module in _modules("minishark_lab")
+        for name in _imports(module)
+        if _is_in(name, "minishark_lab")
+        if _lab_layer(name) > _lab_layer(module)
+    ]
+
+
+def _lab_layer(name: str) -> int:
+    return LAB_LAYERS.index(name.split(".")[1]) if name.count(".") and "__" not in name else -1
 
 
 def test_programs_know_nothing_of_the_engine() -> None:
@@ -379,7 +421,6 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     placements = {f"sparrow_core.{name}" for name in names}
     may = {
         "minishark.cluster": lambda _: True,
-        "minishark.bench": lambda name: _is_in(name, "sparrow_core.lab"),
         "minishark.events": vocabulary.__contains__,
         "minishark.page": vocabulary.__contains__,
         "minishark.query": vocabulary.__contains__,
@@ -393,7 +434,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     for module in _modules("minishark"):
         room = ".".join(module.split(".")[:2])
         for name in _imports(module):
-            if _is_in(name, "sparrow_core") and not _is_in(module, SIMULATION):
+            if _is_in(name, "sparrow_core"):
                 assert may.get(room, lambda _: False)(name), f"{module} imports {name}"
 
 
@@ -462,7 +503,7 @@ UNPICKLERS = frozenset({"cloudpickle.loads", "cloudpickle.load", "pickle.loads",
 
 
 def _all_modules() -> list[str]:
-    return [*_modules("minishark"), *_modules("sparrow_core"), *_modules("canary_core")]
+    return [module for package in PACKAGES for module in _modules(package)]
 
 
 def test_nothing_reaches_a_shell_or_a_guessable_file() -> None:
@@ -527,7 +568,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 def test_packages_are_packages() -> None:
     """Each folder with modules has an __init__.py, or the wheel would lack it."""
-    for package in ("minishark", "sparrow_core", "canary_core"):
+    for package in PACKAGES:
         for file in (ROOT / package).rglob("*.py"):
             assert (file.parent / "__init__.py").is_file(), file
 

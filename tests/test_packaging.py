@@ -16,6 +16,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("minishark", "sparrow_core", "canary_core", "minishark_lab")
 SAMPLE_BYTES_MAX = 500_000
 
 
@@ -25,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     # The sources are copied: a build leaves its traces where it runs.
     sources = folder / "sources"
-    for name in ("minishark", "sparrow_core", "canary_core", "queries", "data/sample"):
+    for name in (*PACKAGES, "queries", "data/sample"):
         shutil.copytree(ROOT / name, sources / name)
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
@@ -62,7 +63,7 @@ def test_the_wheel_carries_every_module_query_and_sample(wheel: Path) -> None:
         names = set(archive.namelist())
     modules = [
         str(file.relative_to(ROOT))
-        for package in ("minishark", "sparrow_core", "canary_core")
+        for package in PACKAGES
         for file in (ROOT / package).rglob("*.py")
     ]
     queries = [f"minishark/_resources/queries/{file.name}" for file in ROOT.glob("queries/*.sql")]

@@ -7,14 +7,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 from click.core import ParameterSource
 
-from minishark.cli.bench_command import bench
 from minishark.cli.cluster_command import cluster as cluster_group
 from minishark.cli.options import data_options, debug_option, debugging, version_option
 from minishark.cli.serve_command import serve
@@ -26,6 +26,9 @@ from minishark.errors import DataError, MinisharkError, OptionError
 
 # Errors that the user fixes by writing the command differently.
 _BAD_USAGE = (DataError, OptionError)
+# Entry points by which installed packages add commands; those of ours, with the extra they are in.
+_COMMANDS = "minishark.commands"
+_OPTIONAL = {"bench": "lab"}
 _STATUS_FAILURE = 1
 _STATUS_BAD_USAGE = 2
 _STATUS_CLOSED_PIPE = 128 + signal.SIGPIPE
@@ -76,7 +79,26 @@ Help of a command: minishark tpch --help
 """
 
 
+class _Commands(click.Group):
+    """The commands here, and those of other packages, which are imported when they are called."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted({*super().list_commands(context), *entry_points(group=_COMMANDS).names})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if (command := super().get_command(context, name)) is not None:
+            return command
+        for found in entry_points(group=_COMMANDS, name=name):
+            return cast("click.Command", found.load())
+        if name in _OPTIONAL:
+            raise click.UsageError(
+                f"`minishark {name}` is not installed: pip install 'minishark[{_OPTIONAL[name]}]'."
+            )
+        return None
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,
     invoke_without_command=True,
@@ -105,7 +127,7 @@ def group(context: click.Context, /, **options: Any) -> None:
         context.invoke(run_file, file=Path("-"), **options)
 
 
-for _command in (cluster_group, bench, serve, sql, run_file, tpch, ui):
+for _command in (cluster_group, serve, sql, run_file, tpch, ui):
     group.add_command(_command)
 
 

@@ -1,6 +1,6 @@
 """What a session knows of the nodes of a cluster that outlives it, and how long it waits for them.
 
-Free of IO, so that the simulation has the same (`minishark/bench/simulation/attached.py`). A node's
+Free of IO, so that the simulation has the same (`minishark_lab/simulation/attached.py`). A node's
 home is what tells it from the one of its name before it: a restarted node has another.
 """
 

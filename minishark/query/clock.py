@@ -1,7 +1,7 @@
 """What waits: time, queues, locks and pools, which are handed in.
 
 What runs queries, loads tables and keeps replicas takes these from a `Clock` and from nowhere else.
-With another one, the same code runs in simulated time (`minishark/bench/simulation`).
+With another one, the same code runs in simulated time (`minishark_lab/simulation`).
 """
 
 from __future__ import annotations

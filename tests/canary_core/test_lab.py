@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from canary_core.lab import overhead, simulated
-from canary_core.lab.simulated import Costs, Deaths, Partitions, Straggler, TaskLengths, Throughput
-from sparrow_core.lab.experiment import Experiment
-from sparrow_core.lab.findings import value
-from sparrow_core.lab.rows import Point
+from minishark_lab.canary import overhead, simulated
+from minishark_lab.canary.simulated import (
+    Costs,
+    Deaths,
+    Partitions,
+    Straggler,
+    TaskLengths,
+    Throughput,
+)
+from minishark_lab.harness.experiment import Experiment
+from minishark_lab.harness.findings import value
+from minishark_lab.harness.rows import Point
 
 
 def _rows(experiment: Experiment[Any]) -> list[Point]:

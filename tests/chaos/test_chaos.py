@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from minishark.bench.chaos.experiment import Chaos, run_chaos
-from minishark.bench.chaos.findings import verdict
-from minishark.bench.chaos.testbed import ClusterKind
+from minishark_lab.chaos.experiment import Chaos, run_chaos
+from minishark_lab.chaos.findings import verdict
+from minishark_lab.chaos.testbed import ClusterKind
 
 _SHORT = Chaos(
     faults=3,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import minishark
-from minishark.bench.load import _METRICS, EXPERIMENTS, Load, fairness_of, load, verdict
 from minishark.errors import ResourceError
 from minishark.session.engine import OpenQueries
-from sparrow_core.lab.rows import Point, Row
+from minishark_lab.cluster.load import _METRICS, EXPERIMENTS, Load, fairness_of, load, verdict
+from minishark_lab.harness.rows import Point, Row
 
 
 def test_more_open_queries_than_the_bound_are_refused() -> None:

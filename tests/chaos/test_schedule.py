@@ -13,8 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minishark.bench.chaos.findings import LONGER, SILENT, Findings, verdict
-from minishark.bench.chaos.injector import (
+from minishark.errors import OptionError
+from minishark_lab.chaos.findings import LONGER, SILENT, Findings, verdict
+from minishark_lab.chaos.injector import (
     KINDS,
     Attacked,
     Fault,
@@ -23,11 +24,10 @@ from minishark.bench.chaos.injector import (
     Scene,
     plan_faults,
 )
-from minishark.bench.chaos.testbed import SeenNode
-from minishark.bench.chaos.testbed import Testbed as Bed
-from minishark.bench.chaos.work import Done, Work, Worker
-from minishark.errors import OptionError
-from sparrow_core.lab.rows import Point
+from minishark_lab.chaos.testbed import SeenNode
+from minishark_lab.chaos.testbed import Testbed as Bed
+from minishark_lab.chaos.work import Done, Work, Worker
+from minishark_lab.harness.rows import Point
 
 
 def test_a_seed_gives_its_faults() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from minishark.bench.live import ideal_s
-from minishark.bench.registry import EXPERIMENTS, find, parameters_of
 from minishark.cli.app import run
 from minishark.errors import OptionError
 from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics
-from sparrow_core.lab.experiment import Verdict
+from minishark_lab.cluster.live import ideal_s
+from minishark_lab.harness.experiment import Verdict
+from minishark_lab.registry import EXPERIMENTS, find, parameters_of
 
 
 def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:

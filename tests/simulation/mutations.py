@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from minishark.bench.simulation.attached import SimulatedAttached
 from minishark.catalog import Partition, Table
 from minishark.query.stage_graph import StageGraph
 from minishark.tables import tables as tables_module
@@ -20,6 +19,7 @@ from minishark.tables.deltas import DeltaWriter
 from minishark.tables.replication import Replicator
 from minishark.tables.tables import Tables
 from minishark.worker.scans import Scans
+from minishark_lab.simulation.attached import SimulatedAttached
 from sparrow_core.machines.node_monitor import NodeMonitor
 
 

@@ -6,14 +6,14 @@ import contextlib
 
 import pytest
 
-from minishark.bench.simulation.checks import LASTS_S, claims, unexcused
-from minishark.bench.simulation.faults import Faults
-from minishark.bench.simulation.fibers import Fibers
-from minishark.bench.simulation.model import Model
-from minishark.bench.simulation.queries import Query
-from minishark.bench.simulation.script import FILE, KEPT, Statement
 from minishark.errors import ClusterError, DataError, ResourceError
 from minishark.query.sinks import Layout
+from minishark_lab.simulation.checks import LASTS_S, claims, unexcused
+from minishark_lab.simulation.faults import Faults
+from minishark_lab.simulation.fibers import Fibers
+from minishark_lab.simulation.model import Model
+from minishark_lab.simulation.queries import Query
+from minishark_lab.simulation.script import FILE, KEPT, Statement
 from sparrow_core.sim.world import World
 from tests.simulation.test_found import ROWS, Bed
 

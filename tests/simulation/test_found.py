@@ -9,19 +9,19 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from minishark.bench.simulation.checks import claims, strays
-from minishark.bench.simulation.disks import Disks
-from minishark.bench.simulation.faults import Faults
-from minishark.bench.simulation.fibers import Fibers
-from minishark.bench.simulation.hosts import Hosts
-from minishark.bench.simulation.queries import Query
-from minishark.bench.simulation.session import SimulatedSession
-from minishark.bench.simulation.work import batch_of
 from minishark.catalog import Table
 from minishark.errors import DataError, MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
 from minishark.tables.deltas import versions
 from minishark.tables.rebalancing import Copy
+from minishark_lab.simulation.checks import claims, strays
+from minishark_lab.simulation.disks import Disks
+from minishark_lab.simulation.faults import Faults
+from minishark_lab.simulation.fibers import Fibers
+from minishark_lab.simulation.hosts import Hosts
+from minishark_lab.simulation.queries import Query
+from minishark_lab.simulation.session import SimulatedSession
+from minishark_lab.simulation.work import batch_of
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.world import World
 

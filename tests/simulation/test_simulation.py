@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from minishark.bench.simulation.experiment import Simulate, simulate, verdict
-from minishark.bench.simulation.fibers import Fibers, SimulatedClock
-from minishark.bench.simulation.history import Outcome, run_history
-from minishark.bench.simulation.script import script_of
-from minishark.bench.simulation.shrink import fewest, shrink
+from minishark_lab.simulation.experiment import Simulate, simulate, verdict
+from minishark_lab.simulation.fibers import Fibers, SimulatedClock
+from minishark_lab.simulation.history import Outcome, run_history
+from minishark_lab.simulation.script import script_of
+from minishark_lab.simulation.shrink import fewest, shrink
 from sparrow_core.protocol.ids import Address, address
 from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import Message

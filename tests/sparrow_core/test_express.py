@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sparrow_core.lab.streams import RunningTasks
+from minishark_lab.sparrow.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import PLACEMENTS

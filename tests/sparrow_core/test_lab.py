@@ -13,17 +13,13 @@ from random import Random
 import msgspec
 import pytest
 
-from sparrow_core.lab import beyond, charts, findings, on_paper, placements
-from sparrow_core.lab.emulation import EmulatedCluster, run_queries
-from sparrow_core.lab.experiment import AnyExperiment, Chart
-from sparrow_core.lab.findings import Finding, available, value
-from sparrow_core.lab.lengths import has_trend, run_length
-from sparrow_core.lab.on_paper import IdleTime, ZeroWait, agreement
-from sparrow_core.lab.parameters import checked
-from sparrow_core.lab.queries import Query, QueryStage, simulate_queries
-from sparrow_core.lab.recorded import TpchPlan, TpchUsers, shipped_recording
-from sparrow_core.lab.reports import write_report
-from sparrow_core.lab.rows import (
+from minishark_lab.harness import charts, findings
+from minishark_lab.harness.experiment import AnyExperiment, Chart
+from minishark_lab.harness.findings import Finding, available, value
+from minishark_lab.harness.lengths import has_trend, run_length
+from minishark_lab.harness.parameters import checked
+from minishark_lab.harness.reports import write_report
+from minishark_lab.harness.rows import (
     Point,
     Response,
     across,
@@ -31,8 +27,13 @@ from sparrow_core.lab.rows import (
     mean_and_interval,
     response,
 )
-from sparrow_core.lab.summary import summary
-from sparrow_core.lab.table import EXPERIMENTS
+from minishark_lab.harness.summary import summary
+from minishark_lab.registry import SPARROW as EXPERIMENTS
+from minishark_lab.sparrow import beyond, on_paper, placements
+from minishark_lab.sparrow.emulation import EmulatedCluster, run_queries
+from minishark_lab.sparrow.on_paper import IdleTime, ZeroWait, agreement
+from minishark_lab.sparrow.queries import Query, QueryStage, simulate_queries
+from minishark_lab.sparrow.recorded import TpchPlan, TpchUsers, shipped_recording
 from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
@@ -116,7 +117,7 @@ def test_unwritable_folders_and_missing_matplotlib_are_told(
     with pytest.raises(SparrowError, match="cannot write"):
         write_report(experiment, experiment.quick, 1, [rows], tmp_path / "file")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(SparrowError, match=r"minishark\[bench\]"):
+    with pytest.raises(SparrowError, match=r"minishark\[lab\]"):
         charts.draw(experiment.chart, "", rows)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparrow_core.lab.rows import Point
-from sparrow_core.lab.scale import ScaleOut, machines_worth, predict, scale_out
-from sparrow_core.lab.scale_model import (
+from minishark_lab.harness.rows import Point
+from minishark_lab.sparrow.scale_model import (
     Line,
     Machines,
     Recording,
@@ -17,6 +16,7 @@ from sparrow_core.lab.scale_model import (
     StageRead,
     shipped_recordings,
 )
+from minishark_lab.sparrow.scale_out import ScaleOut, machines_worth, predict, scale_out
 
 FAST = Machines(nodes=1, slots=4, gbit_s=1e9, rtt_ms=0.0, request_ms=0.0)
 

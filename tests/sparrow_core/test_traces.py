@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sparrow_core.lab.replay import HEARTBEATS, LONG, MESSAGES, SHORT, Replay, replayed
-from sparrow_core.lab.reports import write_report
-from sparrow_core.lab.rows import Response
-from sparrow_core.lab.summary import summary
-from sparrow_core.lab.table import EXPERIMENTS
-from sparrow_core.lab.traces import TracedJob, hawk_shaped, read_trace, write_hawk
+from minishark_lab.harness.reports import write_report
+from minishark_lab.harness.rows import Response
+from minishark_lab.harness.summary import summary
+from minishark_lab.registry import SPARROW as EXPERIMENTS
+from minishark_lab.sparrow.replay import HEARTBEATS, LONG, MESSAGES, SHORT, Replay, replayed
+from minishark_lab.sparrow.traces import TracedJob, hawk_shaped, read_trace, write_hawk
 from sparrow_core.protocol.errors import SparrowError
 
 # Two jobs, the second with a task that was evicted (2) and ran again, and one that never ended.

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minishark.bench.canary import systems
-from minishark.bench.canary.cases import APPLICATIONS, Case, sequential
-from minishark.bench.canary.experiment import Applications, applications, verdict
-from minishark.bench.canary.plain import in_turn
-from minishark.bench.canary.systems import installed_peers, run_cases
 from minishark.cli.app import run
 from minishark.errors import ExecutionError, OptionError
-from sparrow_core.lab.rows import Point
+from minishark_lab.canary import systems
+from minishark_lab.canary.cases import APPLICATIONS, Case, sequential
+from minishark_lab.canary.experiment import Applications, applications, verdict
+from minishark_lab.canary.plain import in_turn
+from minishark_lab.canary.systems import installed_peers, run_cases
+from minishark_lab.harness.rows import Point
 
 
 @pytest.mark.parametrize("application", APPLICATIONS)

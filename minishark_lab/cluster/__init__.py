@@ -1,0 +1,1 @@
+"""Experiments with real queries on real clusters: placements, long load, growing data."""

@@ -1,0 +1,126 @@
+"""All experiments by name, their parameters, and running them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from minishark.errors import OptionError
+from minishark_lab.canary import experiment as canary
+from minishark_lab.canary import overhead as canary_overhead
+from minishark_lab.canary import simulated as canary_simulated
+from minishark_lab.chaos import experiment as chaos
+from minishark_lab.cluster import live, load, scale
+from minishark_lab.harness.charts import require_matplotlib
+from minishark_lab.harness.experiment import AnyExperiment, ExperimentError
+from minishark_lab.harness.parameters import checked
+from minishark_lab.harness.reports import PlotFormat, write_report
+from minishark_lab.harness.summary import Table, summary
+from minishark_lab.simulation import experiment as simulation
+from minishark_lab.sparrow import (
+    beyond,
+    emulated,
+    on_paper,
+    past,
+    placements,
+    policies,
+    replay,
+    scale_out,
+)  # fmt: skip
+
+
+def _named(modules: tuple[ModuleType, ...]) -> dict[str, AnyExperiment]:
+    return {each.name: each for module in modules for each in module.EXPERIMENTS}
+
+
+# A new experiment is a module with its parameters, a function from these to rows, and an entry in
+# the module's EXPERIMENTS; and the module here.
+SPARROW = _named((on_paper, placements, policies, beyond, past, replay, emulated, scale_out))
+"""Those that need no SQL."""
+EXPERIMENTS = SPARROW | _named(
+    (live, chaos, simulation, load, scale, canary, canary_overhead, canary_simulated)
+)
+
+
+def find(name: str) -> AnyExperiment:
+    """The experiment of that name; OptionError if there is none."""
+    if name not in EXPERIMENTS:
+        raise OptionError(f"There is no experiment {name!r}; `minishark bench list` has them all.")
+    return EXPERIMENTS[name]
+
+
+def parameters_of(experiment: AnyExperiment, *, quick: bool, changes: Sequence[str]) -> Any:
+    """An experiment's parameters, or with `quick` its tiny ones, with changes."""
+    # Each change is `name=value`; the value is TOML: 0.8, [0.5, 0.9], "random".
+    chosen = experiment.quick if quick else experiment.parameters
+    values = msgspec.to_builtins(chosen)
+    for change in changes:
+        name, _, text = change.partition("=")
+        if name not in values:
+            raise OptionError(
+                f"{experiment.name} has no parameter {name!r}; it has {', '.join(values)}."
+            )
+        try:
+            values[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise OptionError(
+                f"{text!r} is no value for {name}; write it as in TOML: 0.8, [0.5, 0.9], "
+                f"'\"text\"' (now it is {json.dumps(values[name])})."
+            ) from error
+    try:
+        return checked(type(chosen), values)
+    except ValueError as error:
+        raise OptionError(f"{experiment.name} can't run with that: {error}.") from error
+
+
+class Report(NamedTuple):
+    """Tables or text for a terminal, the written files, and whether the checks passed, if any."""
+
+    tables: list[Table]
+    files: tuple[Path, ...]
+    text: str = ""
+    passed: bool = True
+
+
+def run_experiment(
+    experiment: AnyExperiment,
+    parameters: Any,
+    folder: Path,
+    advance: Callable[[float], None],
+    *,
+    seed: int = 1,
+    runs: int = 1,
+    plots: Sequence[PlotFormat] = ("png",),
+) -> Report:
+    """Run an experiment `runs` times, with seeds from `seed` on, and report on all runs together.
+
+    An experiment that passes or fails is run once.
+    """
+    require_matplotlib()  # before the work, not after it
+    runs = 1 if experiment.verdict else runs
+    try:
+        found = [
+            experiment.run(parameters, each, lambda share: advance(share / runs))
+            for each in range(seed, seed + runs)
+        ]
+        files = write_report(experiment, parameters, seed, found, folder, plots)
+    except ExperimentError as error:  # a trace that can't be read, a folder that can't be written
+        raise OptionError(f"{experiment.name}: {error}.") from error
+    if experiment.verdict is None:
+        return Report(summary(experiment, found), files)
+    verdict = experiment.verdict(found[0])
+    return Report([], files, verdict.text, verdict.passed)
+
+
+def describe(experiment: AnyExperiment) -> dict[str, Any]:
+    found = {name: getattr(experiment, name) for name in ("name", "source", "kind", "runs")}
+    found["title"] = experiment.titled(experiment.parameters)
+    parameters = json.loads(json.dumps(dataclasses.asdict(experiment.parameters)))
+    return {**found, "parameters": parameters}

@@ -1,0 +1,243 @@
+"""What happens in a history, drawn from its seed: a cluster, statements of sessions, and faults.
+
+Everything is drawn before anything runs, so a history with fewer statements or faults is the same
+but for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from minishark.query.sinks import Layout
+from minishark_lab.simulation.queries import KINDS, Query
+from minishark_lab.simulation.work import Row
+
+TABLES = ("t", "u", "w")
+KEPT = "c"  # the rows of a query that a session keeps, as `CACHE TABLE` does
+FILE = "f"  # that queries name
+_CANCELLED = 0.08  # the share of statements that are cancelled
+_CANCELLED_S = 0.05  # mean time after their begin
+_TWO = ("joined", "broadcast")
+_CHANGES = ("insert", "insert", "delete", "update")
+_WRITES = (
+    *_CHANGES,
+    "create",
+    "store",
+    "load",
+    "empty",
+    "drop",
+    "keep",
+    "refresh",
+    "release",
+    "rewrite",
+)
+_WRITTEN = {"keep": KEPT, "refresh": KEPT, "release": KEPT, "rewrite": FILE}
+_BURSTS = (_CHANGES, _CHANGES, _CHANGES, (*_CHANGES, "rewrite"), ("rewrite",))
+_WITH_BURSTS = 0.5  # the share of faults that come about when a burst does
+FAULTS = (
+    "kill_executor",
+    "kill_node",
+    "kill_nodes",
+    "kill_scheduler",
+    "stop_executor",
+    "stop_node",
+    "stop_front",
+    "kill_front",
+    "stop_scheduler",
+    "cut_off",
+    "cut_one_way",
+    "separate",
+    "full_disk",
+    "lost_file",
+    "lost_output",
+    "lost_output",
+    "drain",
+    "join",
+    "drift",
+)
+_MOVING = ("join", "drain", "kill_node")  # after these, replicas move between nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A statement: a query, or what changes the table of this name."""
+
+    kind: str
+    query: Query
+    table: str = ""
+    layout: Layout = field(default_factory=Layout)
+    rows: tuple[Row, ...] = ()
+    modulo: int = 2  # rows whose value is a multiple of it are deleted or updated
+    begins_s: float | None = None  # not before; None: after a pause
+    cancelled_s: float | None = None  # how long after its begin it is cancelled
+
+    def goes(self, row: Row) -> bool:
+        """Whether a DELETE or UPDATE means a row."""
+        return row[1] % self.modulo == 0
+
+    def __str__(self) -> str:
+        if self.kind == "query":
+            return f"query {self.query.kind} of {', '.join(self.query.tables)}"
+        return f"{self.kind} {self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong; `target` chooses among those that can be hit then."""
+
+    at_s: float
+    kind: str
+    target: int
+    for_s: float
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.3f} s: {self.kind} for {self.for_s:.3f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A history before it runs."""
+
+    seed: int
+    nodes: int
+    schedulers: int
+    slots: int
+    jitter_s: float
+    loss: float
+    duplication: float
+    pause_s: float  # mean time between statements
+    copy_s: float  # mean time of copying a file to another node
+    writers: tuple[tuple[Statement, ...], ...]  # of each session
+    readers: tuple[tuple[Statement, ...], ...]  # of each session: queries of two other threads
+    faults: tuple[Fault, ...]
+
+    def kept(self, faults: Sequence[int] | None, statements: Sequence[int] | None) -> Script:
+        """With these faults and statements only, by number; None keeps all."""
+        script = self
+        if faults is not None:
+            script = replace(script, faults=tuple(self.faults[i] for i in faults))
+        if statements is not None:
+            wanted, first, lists = {*statements}, 0, []
+            for each in (*self.writers, *self.readers):
+                lists.append(tuple(s for i, s in enumerate(each, first) if i in wanted))
+                first += len(each)
+            count = len(self.writers)
+            script = replace(script, writers=tuple(lists[:count]), readers=tuple(lists[count:]))
+        return script
+
+    @property
+    def statements(self) -> int:
+        """How many there are."""
+        return sum(map(len, (*self.writers, *self.readers)))
+
+
+def script_of(seed: int, statements: int, faults_max: int) -> Script:
+    """The history of a seed.
+
+    Args:
+        seed: decides everything.
+        statements: of each session.
+        faults_max: the most faults.
+    """
+    rng = Random(f"history {seed}")
+    sessions = rng.choice((1, 1, 2, 3))
+    pause_s = rng.choice((0.005, 0.03, 0.1))
+    horizon_s = 0.5 + statements * (pause_s + 0.05)
+    writes = rng.choice((0.05, 0.2, 0.4))  # besides those in bursts
+    bursts = sorted(rng.uniform(0.3, horizon_s) for _ in range(rng.randint(0, 3)))
+    shares = [(at_s, at_s / horizon_s) for at_s in bursts]
+    return Script(
+        seed=seed,
+        faults=_faults(rng, faults_max, bursts, horizon_s),
+        nodes=rng.randint(2, 5),
+        schedulers=rng.choice((1, 2, 2)),
+        slots=rng.choice((1, 2)),
+        jitter_s=rng.choice((0.0, 0.002, 0.05)),
+        loss=rng.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0.05)),
+        duplication=rng.choice((0.0, 0.0, 0.05)),
+        pause_s=pause_s,
+        copy_s=rng.choice((0.02, 0.05, 0.5)),
+        writers=tuple(
+            _writer(rng, statements - statements // 2, writes, shares) for _ in range(sessions)
+        ),
+        readers=tuple(
+            tuple(_statement(rng, 0.0) for _ in range(statements // 2)) for _ in range(sessions)
+        ),
+    )
+
+
+def _faults(rng: Random, most: int, bursts: Sequence[float], horizon_s: float) -> tuple[Fault, ...]:
+    """Faults at any time, and some a little before a burst, in which replicas move then."""
+    found = []
+    for _ in range(rng.randint(0, most)):
+        at_s, kind = rng.uniform(0.3, horizon_s), rng.choice(FAULTS)
+        if bursts and rng.random() < _WITH_BURSTS:
+            at_s = max(0.3, rng.choice(bursts) + rng.uniform(-2.0, 0.5))
+            kind = rng.choice((kind, rng.choice(_MOVING)))
+        for_s = rng.choice((0.05, 0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5)
+        found.append(Fault(at_s, kind, rng.randrange(1 << 30), for_s))
+    return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _writer(
+    rng: Random, count: int, writes: float, bursts: Sequence[tuple[float, float]]
+) -> tuple[Statement, ...]:
+    """The statements of a session's first thread: with pauses between them, and in bursts.
+
+    Args:
+        rng: decides.
+        count: of statements.
+        writes: the share of those that write.
+        bursts: when, in seconds and as a share of the whole time. All sessions write then.
+    """
+    sizes = [rng.randint(1, max(1, count // 4)) for _ in bursts]
+    found = [_statement(rng, writes) for _ in range(count - sum(sizes))]
+    for (at_s, share), size in sorted(zip(bursts, sizes, strict=True), reverse=True):
+        place = int(share * len(found))
+        found[place:place] = _burst(rng, size, at_s)
+    return tuple(found)
+
+
+def _burst(rng: Random, size: int, at_s: float) -> list[Statement]:
+    """Changes of one table or of the file, soon after one another."""
+    kinds, table, lasts_s = rng.choice(_BURSTS), rng.choice(TABLES), rng.choice((0.05, 0.5, 2.0))
+    begins_s = sorted(at_s + rng.uniform(0.0, lasts_s) for _ in range(size))
+    return [replace(write(rng, rng.choice(kinds), table), begins_s=each) for each in begins_s]
+
+
+def _statement(rng: Random, writes: float) -> Statement:
+    kind = rng.choice(KINDS)
+    tables = tuple(rng.sample((*TABLES, KEPT, FILE), 2 if kind in _TWO else 1))
+    query = Query(kind, tables, rng.randint(1, 4))
+    cancelled_s = rng.expovariate(1 / _CANCELLED_S) if rng.random() < _CANCELLED else None
+    if rng.random() >= writes:
+        return Statement(kind="query", query=query, cancelled_s=cancelled_s)
+    statement = write(rng, rng.choice(_WRITES), rng.choice(TABLES))
+    return replace(statement, cancelled_s=cancelled_s)
+
+
+def write(rng: Random, kind: str, table: str) -> Statement:
+    """A statement that changes a table."""
+    is_hashed = rng.random() < 0.5
+    layout = Layout(
+        partition_by=("k",) if is_hashed else (),
+        partitions=rng.randint(1, 4),
+        replicas=rng.choice((1, 2, 2, 3)),
+    )
+    rows = tuple(
+        (rng.randrange(12), rng.randrange(100))
+        for _ in range(rng.randint(0 if kind == "create" else 1, 12))
+    )
+    source = Query(
+        rng.choice(("rows", "grouped", "joined")), tuple(rng.sample((*TABLES, FILE), 2)), 2
+    )
+    return Statement(
+        kind=kind,
+        query=source,
+        table=_WRITTEN.get(kind, table),
+        layout=layout,
+        rows=rows,
+        modulo=rng.randint(2, 4),
+    )

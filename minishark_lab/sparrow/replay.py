@@ -1,0 +1,239 @@
+"""Replays a trace of a cluster, under any placements and queue disciplines."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from random import Random
+
+from minishark_lab.harness.experiment import Advance, Chart, Experiment, ExperimentError, over_cases
+from minishark_lab.harness.findings import Finding, times, value
+from minishark_lab.harness.lengths import RunLength, run_length, spread
+from minishark_lab.harness.parameters import (
+    Count,
+    Load,
+    Names,
+    Natural,
+    NotNegative,
+    Ratio,
+    check_names,
+    check_placements,
+    check_policies,
+)
+from minishark_lab.harness.rows import Point, Row, response
+from minishark_lab.sparrow.placements import NAMES
+from minishark_lab.sparrow.traces import FORMATS, TracedJob, hawk_shaped, read_trace
+from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.messages import StartJob
+from sparrow_core.protocol.types import JobOptions, TaskSpec
+from sparrow_core.sim.analysis import pooled_relaxation_time, queue_relaxation_time
+from sparrow_core.sim.cluster import payload_of
+from sparrow_core.sim.express import ExpressCluster
+from sparrow_core.sim.network import Network
+from sparrow_core.sim.workload import Arrival, central_response_times_s
+
+_LONG_TIMES = 10.0
+_SHORTEST_S = 0.001  # of a task: below, nodes would fetch ahead, which is not simulated
+SHORT, LONG = "short jobs", "long jobs"
+MESSAGES, HEARTBEATS = "messages a task", "heartbeats a task"
+# The estimate of a job's mean task time: that itself; times a lognormal error of sigma 1.5; a fifth
+# of the jobs taken for ones of the other class; or nothing, so that all jobs are told the same.
+ESTIMATES: dict[str, Callable[[Random, float, float], float]] = {
+    "exact": lambda _rng, mean_s, _cutoff_s: mean_s,
+    "lognormal": lambda rng, mean_s, _cutoff_s: mean_s * rng.lognormvariate(0.0, 1.5),
+    "wrong_class": lambda rng, mean_s, cutoff_s: (
+        cutoff_s * cutoff_s / mean_s if rng.random() < 0.2 else mean_s
+    ),
+    "none": lambda _rng, _mean_s, cutoff_s: cutoff_s,
+}
+_OMNISCIENT = ("fifo", "srpt")  # queue disciplines of an omniscient scheduler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A trace, and the clusters on which it is replayed."""
+
+    trace: str = ""  # file; "" for a synthetic trace of the shape of Google's
+    format: str = "hawk"  # of the file: hawk, google or alibaba
+    columns: dict[str, Natural] = field(default_factory=dict)  # where they are not the format's
+    # At most so many of the file (0: all); of a synthetic trace, as many as `lengths` asks for, but
+    # no more than so many.
+    jobs: Natural = 60_000
+    nodes: Count = 10_000  # of `slots` slots each
+    slots: Count = 1
+    schedulers: Count = 10  # among which jobs are dealt
+    # Submissions are moved together or apart so that this share of the slots is busy; none for the
+    # times of the trace.
+    loads: tuple[Load, ...] = (0.5, 0.7, 0.8, 0.9, 0.95)
+    placements: Names = ("central", "sparrow", "eagle", "batch", "random")
+    policies: Names = ("fifo",)  # queue disciplines of nodes
+    ratio: Ratio = 2.0
+    # What schedulers are told of a job's task times, see ESTIMATES.
+    estimates: Names = ("exact",)
+    # Jobs are long if their tasks are expected to take longer; 0 for ten times the geometric mean.
+    cutoff_s: NotNegative = 0.0
+    heartbeat_s: NotNegative = 100.0  # how often nodes report to schedulers; 0 for never
+
+    def __post_init__(self) -> None:
+        check_names("format", (self.format,), tuple(FORMATS))
+        check_placements(self.placements, ("central",))
+        check_policies(self.policies)
+        check_names("estimates", self.estimates, tuple(ESTIMATES))
+        if not self.trace and not self.jobs:
+            raise ValueError("jobs: how many is a synthetic trace to have?")
+
+    def read(self, seed: int) -> list[TracedJob]:
+        """The jobs; ExperimentError if the file can't be read."""
+        if not self.trace:
+            return hawk_shaped(self.jobs, seed)
+        return read_trace(Path(self.trace), self.format, self.columns, jobs_max=self.jobs)
+
+    def run_length(self, jobs: Sequence[TracedJob], load: float) -> RunLength:
+        """How many of the jobs are replayed, and how many of the first are not measured."""
+        slots, work_s = self.nodes * self.slots, [job.work_s for job in jobs]
+        tasks_s = [each for job in jobs for each in job.durations_s]
+        # Queues forget as those of exponential tasks would, of which the spread is twice the mean.
+        queue_s = queue_relaxation_time(load, self.ratio) * spread(tasks_s) / 2
+        longest_s = max(queue_s, pooled_relaxation_time(load, slots, spread(work_s)))
+        relaxation = longest_s * load * slots * len(jobs) / sum(work_s)
+        least = 1 if not self.trace else len(jobs)  # of a file, all
+        return run_length(relaxation, jobs=least, jobs_max=len(jobs))
+
+
+def replayed(parameters: Replay, seed: int, advance: Advance) -> Sequence[Row]:
+    """Response times of short and of long jobs, and messages."""
+    read = parameters.read(seed)
+    if len(read) < 2:
+        raise ExperimentError("a trace of one job says nothing of queues: at least two are needed")
+    expected = [max(job.expected_s, _SHORTEST_S) for job in read]
+    cutoff_s = parameters.cutoff_s or _LONG_TIMES * statistics.geometric_mean(expected)
+    own = _own_load(read, parameters.nodes * parameters.slots)
+
+    def measure(
+        placement: str, policy: str, estimates: str, load: float, part: Advance
+    ) -> Iterator[Row]:
+        if placement == "central" and policy not in _OMNISCIENT:
+            return
+        series = _series(parameters, placement, policy, estimates)
+        length = parameters.run_length(read, load)
+        jobs = read[: length.jobs]
+        rng = Random(f"estimates {seed}")
+        told_s = [ESTIMATES[estimates](rng, each, cutoff_s) for each in expected[: length.jobs]]
+        arrivals = _arrivals(parameters, jobs, told_s, placement, stretch=own / load)
+        times_s, messages, heartbeats = _run(parameters, arrivals, placement, policy, seed)
+        measured = list(zip(jobs, times_s, strict=True))[length.warm_up :]
+        by_kind: dict[str, list[float]] = {SHORT: [], LONG: []}
+        for job, time_s in measured:
+            by_kind[LONG if job.expected_s > cutoff_s else SHORT].append(time_s)
+        settled = length.has_settled([time_s for _, time_s in measured])
+        for kind, counted in by_kind.items():
+            if counted:
+                yield response(kind, series, load, counted, settled=settled)
+        yield Point(panel=MESSAGES, series=series, x=load, y=messages, settled=settled)
+        yield Point(panel=HEARTBEATS, series=series, x=load, y=heartbeats, settled=settled)
+        part(1.0)
+
+    cases = product(
+        parameters.placements, parameters.policies, parameters.estimates, parameters.loads or (own,)
+    )
+    return over_cases(cases, measure, advance)
+
+
+def _series(parameters: Replay, placement: str, policy: str, estimates: str) -> str:
+    parts = [NAMES[placement]]
+    if len(parameters.policies) > 1:
+        parts.append(policy)
+    if len(parameters.estimates) > 1:
+        parts.append(f"estimates: {estimates.replace('_', ' ')}")
+    return ", ".join(parts)
+
+
+def _own_load(jobs: Sequence[TracedJob], slots: int) -> float:
+    """The share of slots that would be busy at the times of the trace."""
+    span_s = jobs[-1].at_s * len(jobs) / (len(jobs) - 1)
+    if not span_s:
+        raise ExperimentError("all jobs of the trace come at once: there is no load to speak of")
+    return sum(job.work_s for job in jobs) / (span_s * slots)
+
+
+def _arrivals(
+    parameters: Replay,
+    jobs: Sequence[TracedJob],
+    told_s: Sequence[float],
+    placement: str,
+    *,
+    stretch: float,
+) -> list[Arrival]:
+    arrivals = []
+    for number, (job, estimate_s) in enumerate(zip(jobs, told_s, strict=True)):
+        tasks = tuple(
+            TaskSpec(task_id, payload_of(max(each, _SHORTEST_S)))
+            for task_id, each in enumerate(job.durations_s)
+        )
+        start = StartJob(
+            job_id=JobId(f"job{number}"), user="trace", tasks=tasks, placement=placement,
+            probe_ratio=parameters.ratio, options=JobOptions(task_s=estimate_s),
+        )  # fmt: skip
+        arrivals.append(Arrival(job.at_s * stretch, start))
+    return arrivals
+
+
+def _run(
+    parameters: Replay, arrivals: Sequence[Arrival], placement: str, policy: str, seed: int
+) -> tuple[list[float], float, float]:
+    """Response times of all jobs; messages a task between schedulers and nodes, and heartbeats."""
+    slots = parameters.nodes * parameters.slots
+    tasks = sum(len(each.job.tasks) for each in arrivals)
+    if placement == "central":  # a message to start each task
+        return central_response_times_s(arrivals, slots, Network().delay_s, policy), 1.0, 0.0
+    cluster = ExpressCluster(
+        nodes=parameters.nodes, slots=parameters.slots, policy=policy, seed=seed,
+        schedulers=parameters.schedulers, heartbeat_s=parameters.heartbeat_s or None,
+    )  # fmt: skip
+    cluster.run(arrivals)
+    ended_s = [cluster.ended_s[each.job.job_id] for each in arrivals]
+    return ended_s, cluster.messages / tasks, cluster.heartbeats / tasks
+
+
+def _against(
+    kind: str, load: float, field_name: str = "p50_ms", policies: tuple[str, ...] = ()
+) -> Finding:
+    """Eagle's placement over Sparrow's, under one queue discipline each if there are several."""
+    eagle = ", ".join((NAMES["eagle"], *policies[:1]))
+    sparrow = ", ".join((NAMES["sparrow"], *policies[1:]))
+    ratio = times(value(eagle, load, kind, field_name), value(sparrow, load, kind, field_name))
+    what = "median" if field_name == "p50_ms" else "95th percentile"
+    return Finding(f"{what} of {kind}, {load:.0%} load, {eagle} over {sparrow} (times)", "", ratio,
+                   "{:.3f}")  # fmt: skip
+
+
+EXPERIMENTS = (
+    Experiment(
+        name="replay",
+        title="A trace (nodes: {nodes:,}, slots of each: {slots}, schedulers: {schedulers})",
+        source="Hawk, figure 5, and Eagle, figure 6, in kind: their traces, or a file of yours",
+        kind="simulated",
+        parameters=Replay(),
+        quick=Replay(
+            jobs=200, nodes=1000, loads=(0.5,), placements=("central", "sparrow", "eagle")
+        ),
+        run=replayed,
+        chart=Chart(
+            x="Load (share of busy slots)", y="Response time (s)", unit_ms=1000.0,
+            log_y=True, same_y=False, figures=(MESSAGES, HEARTBEATS),
+        ),
+        runs=3,
+        findings=(
+            _against(SHORT, 0.9), _against(SHORT, 0.95), _against(SHORT, 0.95, "p95_ms"),
+            _against(LONG, 0.9), _against(LONG, 0.95),
+            *(
+                _against(kind, 0.9, policies=policies)
+                for kind in (SHORT, LONG)
+                for policies in (("fifo", "fifo"), ("srpt", "fifo"))
+            ),
+        ),
+    ),
+)  # fmt: skip
