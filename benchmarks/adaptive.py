@@ -21,18 +21,16 @@ that is.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Annotated
 
 import duckdb
 import msgspec
-from common import CpuClock, command, write_json
 
 import minishark
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
@@ -40,6 +38,9 @@ from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
 from minishark.query.answers import differences
 from minishark.session.session import Session
+from minishark_lab.harness.clocks import CpuClock
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, command, described, run_script
 
 ADAPTIVE = tuple(rule.name for rule in RULES if rule.phase is Phase.ADAPTIVE)
 ON, OFF = "on", "off"
@@ -94,8 +95,20 @@ class Measurement(msgspec.Struct, frozen=True):
         return min(self.wall_s), min(self.cpu_s)
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveOptions(Options):
+    rows: Count = 10_000_000
+    nodes: Count = 2
+    executors: Annotated[Count, described("per node")] = 1
+    shared: Annotated[bool, described("attach to a cluster")] = False
+    partitions: Count = 16
+    keys: Annotated[Count, described("different ones, in percent of the rows")] = 100
+    disable: Annotated[tuple[str, ...], described("in both sessions")] = ()
+    queries: Annotated[str, described(choices=GROUPS)] = "skew"
+    repetitions: Count = 3
+
+
+def main(options: AdaptiveOptions) -> int:
     sizes = {"rows": options.rows, "keys": options.rows * options.keys // 100}
     queries = GROUPS[options.queries]
     with ExitStack() as stack:
@@ -118,31 +131,12 @@ def main(arguments: Sequence[str]) -> int:
     _print(measured)
     for text in wrong:
         print(f"\nWrong: {text}")
-    write_json(options.json, {"parameters": vars(options) | {"json": None}, "queries": measured})
+    options.write({"parameters": vars(options) | {"json": None}, "queries": measured})
     return 1 if wrong else 0
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--executors", type=int, default=1, help="per node")
-    parser.add_argument("--shared", action="store_true", help="attach to a cluster")
-    parser.add_argument("--partitions", type=int, default=16)
-    parser.add_argument(
-        "--keys", type=int, default=100, help="different ones, in percent of the rows"
-    )
-    parser.add_argument("--disable", nargs="*", default=[], metavar="RULE", help="in both sessions")
-    parser.add_argument("--queries", choices=GROUPS, default="skew")
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args(arguments)
-
-
 @contextmanager
-def _cluster(options: argparse.Namespace) -> Iterator[ClusterRecord]:
+def _cluster(options: AdaptiveOptions) -> Iterator[ClusterRecord]:
     name = f"benchmark{os.getpid()}"
     start = StartOptions(name=name, nodes=options.nodes, executors_per_node=options.executors)
     found = start_cluster(start)
@@ -153,7 +147,7 @@ def _cluster(options: argparse.Namespace) -> Iterator[ClusterRecord]:
 
 
 def _session(
-    options: argparse.Namespace, disabled: Sequence[str], cluster: ClusterRecord | None
+    options: AdaptiveOptions, disabled: Sequence[str], cluster: ClusterRecord | None
 ) -> Session:
     return minishark.connect(
         None if cluster is None else cluster.name,
@@ -225,4 +219,4 @@ def _print(measured: dict[str, dict[str, Measurement]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"rows": 20000, "repetitions": 1})

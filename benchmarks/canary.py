@@ -21,18 +21,15 @@ Peers are left out where they are not installed: pip install mpi4py mpich ray py
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +44,8 @@ from minishark.session.session import Session
 from minishark_lab.canary.cases import APPLICATIONS, Case, Measured
 from minishark_lab.canary.overhead import cost_of_tasks
 from minishark_lab.canary.systems import installed_peers, run_cases
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, described, run_script, run_sections
 from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.protocol.machine import Envelope
 from sparrow_core.protocol.messages import Message
@@ -61,7 +60,17 @@ ITERATIONS = {0: 100, 1: 20, 2: 20}  # by place in SIZES
 SLOW = frozenset({"Ray", "PySpark"})  # a fifth of the iterations: milliseconds for each
 
 
-def tasks(options: argparse.Namespace) -> Iterator[Row]:
+@dataclass(frozen=True, kw_only=True)
+class CanaryOptions(Options):
+    sections: Annotated[tuple[str, ...], described(choices=SECTIONS, positional=True)] = ()
+    rounds: Annotated[Count, described("the best of them counts")] = 3
+    workers: Count = 2
+    partitions: Count = 8
+    deaths_of: tuple[Count, ...] = (2, 3, 4)
+    peers: tuple[str, ...] = ("mpi4py", "Ray", "PySpark")
+
+
+def tasks(options: CanaryOptions) -> Iterator[Row]:
     for partitions in (1, 4, 10, 40):
         rounds = [cost_of_tasks(partitions, 200_000).control_ns for _ in range(options.rounds)]
         best = min(rounds)
@@ -135,7 +144,7 @@ def _took_s(session: Session, driver: Callable[[Run], Value], partitions: int) -
     return float(ended - began)
 
 
-def iteration(options: argparse.Namespace) -> Iterator[Row]:
+def iteration(options: CanaryOptions) -> Iterator[Row]:
     count = 1000
     for workers in (1, 2):
         with minishark.connect(nodes=1, executors_per_node=workers) as session:
@@ -146,7 +155,7 @@ def iteration(options: argparse.Namespace) -> Iterator[Row]:
         yield {"workers": workers, "ms": round(min(took), 3), "median_ms": _median(took)}
 
 
-def scaling(options: argparse.Namespace) -> Iterator[Row]:
+def scaling(options: CanaryOptions) -> Iterator[Row]:
     count, task_s, partitions = 20, 0.002, 20
     took: dict[int, list[float]] = {1: [], 2: []}
     alone: dict[int, list[float]] = {1: [], 2: []}
@@ -178,7 +187,7 @@ def _spin_often(work: tuple[int, float]) -> None:
         _spin(work[1], 0.0, 0.0)
 
 
-def controller(options: argparse.Namespace) -> Iterator[Row]:
+def controller(options: CanaryOptions) -> Iterator[Row]:
     del options
     for count in (1_000, 10_000, 100_000):
         run = SimulatedRun(partial(_timed, count // 10), Settings(partitions=10), workers=2)
@@ -210,7 +219,7 @@ def _count_sent(
         told[0] += sum(endpoint_of(each.to) != endpoint_of(CONTROLLER) for each in out)
 
 
-def snapshots(options: argparse.Namespace) -> Iterator[Row]:
+def snapshots(options: CanaryOptions) -> Iterator[Row]:
     count, partitions = 200, 8
     took: dict[int | None, list[float]] = {None: [], 50: [], 10: [], 2: []}
     with minishark.connect(nodes=2, executors_per_node=1) as session:
@@ -257,7 +266,7 @@ def _sum(part: npt.NDArray[np.float64]) -> float:
     return float(part.sum())
 
 
-def deaths(options: argparse.Namespace) -> Iterator[Row]:
+def deaths(options: CanaryOptions) -> Iterator[Row]:
     count, driver = 10, partial(busy_sums, 300, 0.002)
     for workers in options.deaths_of:
         took: list[float] = []
@@ -318,7 +327,7 @@ def _death(session: Session, running: Program, workers: int) -> float | None:
     return time.monotonic() - began_s
 
 
-def applications(options: argparse.Namespace) -> Iterator[Row]:
+def applications(options: CanaryOptions) -> Iterator[Row]:
     peers = [each for each in installed_peers() if each in options.peers]
     systems = ["NumPy", "minishark", *peers]
     if "mpi4py" in systems:
@@ -343,9 +352,7 @@ def applications(options: argparse.Namespace) -> Iterator[Row]:
         yield from _compared(systems, application, count, found)
 
 
-def _case(
-    system: str, options: argparse.Namespace, application: str, place: int, count: int
-) -> Case:
+def _case(system: str, options: CanaryOptions, application: str, place: int, count: int) -> Case:
     slow = 5 if system in SLOW else 1
     alone = system.startswith("mpi4py,")
     return Case(
@@ -389,7 +396,7 @@ def _median(values: Sequence[float]) -> float:
     return round(statistics.median(values), 3)
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+SECTIONS: dict[str, Callable[[CanaryOptions], Iterator[Row]]] = {
     "tasks": tasks,
     "iteration": iteration,
     "scaling": scaling,
@@ -400,29 +407,12 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("--rounds", type=int, default=3, help="the best of them counts")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--partitions", type=int, default=8)
-    parser.add_argument("--deaths-of", type=int, nargs="*", default=[2, 3, 4], metavar="WORKERS")
-    parser.add_argument("--peers", nargs="*", default=["mpi4py", "Ray", "PySpark"])
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    unknown = [name for name in options.sections if name not in SECTIONS]
-    if unknown:
-        parser.error(f"unknown section {', '.join(unknown)}")
-    rows = []
-    for name in options.sections or SECTIONS:
-        for row in SECTIONS[name](options):
-            rows.append({"section": name, **row})
-            print(json.dumps(rows[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"argv": sys.argv, "rows": rows}, indent=2) + "\n")
+def main(options: CanaryOptions) -> None:
+    run_sections(SECTIONS, options.sections, options)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(
+        main,
+        quick={"rounds": 1, "peers": (), "sections": ("tasks", "iteration", "applications")},
+    )

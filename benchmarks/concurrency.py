@@ -9,21 +9,24 @@ threads as minishark has slots. The two engines take turns.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
-from common import Silent, command, native_duckdb, parser_of, tables_of, write_json
 
 import minishark
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
 from minishark.tpch.tables import load_tables
+from minishark_lab.harness.clocks import native_duckdb
+from minishark_lab.harness.parameters import Count, Positive
+from minishark_lab.harness.script import TpchOptions, command, described, run_script
+from minishark_lab.tpch_data import Silent
 
 Answer = Callable[[str], object]
 MINISHARK, DUCKDB = "minishark", "DuckDB"
@@ -45,14 +48,20 @@ class Load(msgspec.Struct):
         return statistics.quantiles(self.times_s, n=100, method="inclusive")[percent - 1]
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
-    tables = tables_of(options)
+@dataclass(frozen=True, kw_only=True)
+class ConcurrencyOptions(TpchOptions):
+    users: tuple[Count, ...] = (1, 2, 4, 8)
+    seconds: Annotated[Positive, described("per engine and number of users")] = 20.0
+    rounds: Count = 2
+
+
+def main(options: ConcurrencyOptions) -> int:
+    tables = options.tables()
     texts = list(load_queries(range(1, 23)).values())
     with minishark.connect() as session, native_duckdb(tables, session.total_slots) as database:
         load_tables(session, tables, Silent(), replicas=2)
         loads = []
-        for users in map(int, options.users.split(",")):
+        for users in options.users:
             ours, theirs = Load(users, MINISHARK), Load(users, DUCKDB)
             for _ in range(options.rounds):
                 answers = [lambda text: session.sql(text).to_arrow()] * users
@@ -64,18 +73,8 @@ def main(arguments: Sequence[str]) -> int:
                     cursor.close()
             loads += [ours, theirs]
     _print(loads)
-    write_json(options.json, {"loads": loads})
+    options.write({"loads": loads})
     return 0
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__)
-    parser.add_argument("--users", default="1,2,4,8", metavar="LIST")
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, help="per engine and number of users"
-    )
-    parser.add_argument("--rounds", type=int, default=2)
-    return parser.parse_args(arguments)
 
 
 def _run(load: Load, answers: Sequence[Answer], texts: Sequence[str], seconds: float) -> None:
@@ -127,4 +126,4 @@ def _print(loads: Sequence[Load]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"scale": 0.01, "users": [1, 2], "seconds": 1.0, "rounds": 1})

@@ -14,7 +14,6 @@ A query that sums 200,000 rows is asked every 100 ms, in the session of the crow
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import sys
@@ -23,13 +22,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import msgspec
-from common import CpuClock, command, write_json
 
 import minishark
+from minishark_lab.harness.clocks import CpuClock
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, command, run_script
 
 QUERY = "SELECT k, sum(v) AS s FROM small GROUP BY k ORDER BY s DESC LIMIT 5"
 LONG = (
@@ -144,7 +146,14 @@ def make_file(folder: Path) -> Path:
     return file
 
 
-def measure(options: argparse.Namespace) -> list[Measured]:
+@dataclass(frozen=True, kw_only=True)
+class CrowdOptions(Options):
+    calls: Count = 1500
+    rounds: Count = 3
+    crowds: tuple[str, ...] = ("submit", "map", "load", "query")
+
+
+def measure(options: CrowdOptions) -> list[Measured]:
     rows: dict[tuple[str, str], Measured] = {}
 
     def note(found: Measured, crowd: str, session: str) -> None:
@@ -167,7 +176,7 @@ def measure(options: argparse.Namespace) -> list[Measured]:
         alone(session)  # plans are made, and executors warm
         for _ in range(options.rounds):
             note(alone(session), "alone", "")
-            for name in options.crowds.split(","):
+            for name in options.crowds:
                 for label, asker in (("none", None), ("same", session), ("other", other)):
                     print(f"{name}, {label}", file=sys.stderr, flush=True)
                     note(beside(crowds[name], session, asker), name, label)
@@ -197,21 +206,13 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} | {statistics.median(row.cpu_s):.1f} |"
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--calls", type=int, default=1500)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--crowds", default="submit,map,load,query", metavar="LIST")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args(arguments)
+def main(options: CrowdOptions) -> int:
     rows = measure(options)
     print(f"    {command()}\n")
     print("\n".join(table(rows)))
-    write_json(options.json, {"rows": rows})
+    options.write({"rows": rows})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"calls": 50, "rounds": 1, "crowds": ["submit", "map"]})

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import pyarrow as pa
-from common import Silent, native_duckdb
+
+from minishark_lab.harness.clocks import native_duckdb
+from minishark_lab.tpch_data import Silent
 
 Answer = Callable[[str], pa.Table]
 _START_S = 300.0

@@ -13,23 +13,23 @@ ratios, and the worst. `--rows` scales everything.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
 import pyarrow as pa
-from common import CpuClock, command, timed, write_json
 
 import minishark
+from minishark_lab.harness.clocks import CpuClock, timed
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, command, described, run_script
 
 _ROWS = (
     "SELECT i AS k, (i * 7919 % 1000)::INTEGER AS g, 'text ' || (i * 31 % 1000) AS s, "
@@ -132,16 +132,15 @@ def statements(rows: int) -> list[Statement]:
 Ask = Callable[[str], list[tuple[Any, ...]]]
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=6_000_000)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--only", nargs="*", metavar="TEXT", help="parts of titles")
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args(arguments)
+@dataclass(frozen=True, kw_only=True)
+class EverydayOptions(Options):
+    rows: Count = 6_000_000
+    repetitions: Count = 3
+    only: Annotated[tuple[str, ...] | None, described("parts of titles")] = None
+    nodes: Count = 2
+
+
+def main(options: EverydayOptions) -> int:
     with ExitStack() as stack:
         session = stack.enter_context(minishark.connect(nodes=options.nodes))
         native = stack.enter_context(duckdb.connect(config={"threads": session.total_slots}))
@@ -217,7 +216,7 @@ def _tiny(
 
 def _measured(
     statement: Statement,
-    options: argparse.Namespace,
+    options: EverydayOptions,
     shared: Path,
     sides: dict[str, Ask],
     clock: CpuClock,
@@ -263,7 +262,7 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def _report(found: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
+def _report(found: Sequence[dict[str, Any]], options: EverydayOptions) -> None:
     ratios = [row["ratio"] for row in found]
     worst = max(found, key=lambda row: row["ratio"])
     means = [
@@ -273,8 +272,8 @@ def _report(found: Sequence[dict[str, Any]], options: argparse.Namespace) -> Non
     print(f"Geometric mean {means[0]:.2f}, CPU {means[1]:.2f}; ", end="")
     print(f"worst {worst['ratio']:.1f} ({worst['statement']}).")
     totals = {"geometric_mean": means[0], "cpu_geometric_mean": means[1], "worst": max(ratios)}
-    write_json(options.json, {"rows": options.rows, "runs": found, **totals})
+    options.write({"rows": options.rows, "runs": found, **totals})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"rows": 5000, "repetitions": 1})

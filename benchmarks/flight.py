@@ -15,7 +15,6 @@ The servers and the client are in this process, and take turns:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import subprocess
@@ -23,9 +22,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import adbc_driver_flightsql.dbapi as flight_sql
 import duckdb
@@ -33,10 +32,11 @@ import msgspec
 import psutil
 import pyarrow as pa
 import pyarrow.flight as fl
-from common import write_json
 
 import minishark
 from minishark.adapters.flight.messages import packed, unpacked
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, described, run_script
 
 MINISHARK, SMALLEST, ARROW = "minishark", "smallest", "arrow"
 _ENDLESS = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
@@ -272,15 +272,14 @@ def measure(rows: int, repetitions: int) -> Iterator[Figures]:
         yield from compared("killed client", "ms", _killed(served.address), only, 5)
 
 
-def main(arguments: Sequence[str]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FlightOptions(Options):
+    rows: Annotated[Count, described("of the large table")] = 5_000_000
+    repetitions: Count = 200
+
+
+def main(options: FlightOptions) -> None:
     """Measure, and print a line for each figure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=5_000_000, help="of the large table")
-    parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args(arguments)
     figures = []
     for each in measure(options.rows, options.repetitions):
         figures.append(each)
@@ -290,8 +289,8 @@ def main(arguments: Sequence[str]) -> None:
             f"{each.cpu_s * 1e3:8.1f} ms CPU{ratio}",
             flush=True,
         )
-    write_json(options.json, {"figures": figures})
+    options.write({"figures": figures})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_script(main, quick={"rows": 20000, "repetitions": 4})

@@ -13,28 +13,29 @@ or a query fails.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 import duckdb
 import msgspec
 import psutil
 import pyarrow as pa
-from common import Silent, parser_of, tables_of, write_json
 
 import minishark
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences, output_order
-from minishark.tpch.queries import load_queries, parse_selection
+from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import create_views, load_tables
 from minishark.worker.memory import parse_size
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import TpchOptions, described, run_script
+from minishark_lab.tpch_data import Silent
 
 _SAMPLE_S = 0.1
 _MIB = 1 << 20
@@ -158,9 +159,16 @@ def measured(number: int, sampler: Sampler, run: Callable[[], str]) -> Step:
     return Step(number, elapsed_s, sampler.take(), problem)
 
 
-def run_all(
-    tables: dict[str, str], queries: dict[int, str], options: argparse.Namespace
-) -> list[Step]:
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions(TpchOptions):
+    memory_limit: str = "400MiB"
+    nodes: Count = 2
+    executors: Annotated[Count, described("of each node")] = 1
+    partitions: Annotated[Count | None, described("of tables and shuffles")] = None
+    queries: str = "1-22"
+
+
+def run_all(tables: dict[str, str], queries: dict[int, str], options: MemoryOptions) -> list[Step]:
     expected = reference_answers(tables, queries, parse_size(options.memory_limit))
     steps = []
     with (
@@ -195,24 +203,17 @@ def run_all(
     return steps
 
 
-def main() -> int:
-    parser = parser_of(__doc__)
-    parser.add_argument("--memory-limit", default="400MiB")
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--executors", type=int, default=1, help="of each node")
-    parser.add_argument("--partitions", type=int, help="of tables and shuffles")
-    parser.add_argument("--queries", type=parse_selection, default=parse_selection("1-22"))
-    options = parser.parse_args()
-    tables = tables_of(options)
-    queries = dict(load_queries(options.queries))
+def main(options: MemoryOptions) -> int:
+    tables = options.tables()
+    queries = dict(load_queries(parse_selection(options.queries)))
     steps = run_all(tables, queries, options)
     limit, most = parse_size(options.memory_limit), max(step.peak.nodes for step in steps)
     right = sum(not step.problem for step in steps if step.query)
     print(f"{right} of {len(queries)} correct; at most {most / _MIB:,.0f} MiB of "
           f"{limit / _MIB:,.0f} MiB ({most / limit:.0%}).")  # fmt: skip
-    write_json(options.json, {"cpus": os.cpu_count(), "steps": steps})
+    options.write({"cpus": os.cpu_count(), "steps": steps})
     return 0 if right == len(queries) and not steps[0].problem else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main, quick={"scale": 0.01, "queries": "1,6"})

@@ -18,24 +18,29 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import duckdb
-from common import Silent, command, native_duckdb, parser_of, tables_of, timed, write_json
 from ratchet import ROOT, Contestant
 
 import minishark
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import load_tables
+from minishark_lab.harness.clocks import native_duckdb, timed
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import TpchOptions, command, run_script
+from minishark_lab.tpch_data import Silent
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = parser_of(__doc__, repetitions=5)
-    parser.add_argument("--shuffle-mb", type=int, default=1024)
-    options = parser.parse_args(arguments)
-    tables = tables_of(options)
+@dataclass(frozen=True, kw_only=True)
+class MicroOptions(TpchOptions):
+    repetitions: Count = 5
+    shuffle_mb: Count = 1024
+
+
+def main(options: MicroOptions) -> int:
+    tables = options.tables()
     figures: dict[str, float] = {}
     for name, contestant in (("minishark", Contestant(ROOT)), ("duckdb", Contestant(None))):
         times = [contestant.start()[0] for _ in range(options.repetitions)]
@@ -52,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     print("| what | figure |\n|---|---:|")
     for name, figure in figures.items():
         print(f"| {name} | {figure:.2f} |")
-    write_json(options.json, {"figures": figures})
+    options.write({"figures": figures})
     return 0
 
 
@@ -138,4 +143,4 @@ def _shuffling(session: minishark.Session, size: int, repetitions: int) -> dict[
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"scale": 0.01, "repetitions": 1, "shuffle_mb": 128})

@@ -10,13 +10,13 @@ real data.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +24,8 @@ import pyarrow as pa
 from minishark.catalog import TableStatistics
 from minishark.compiler.sql.miniature import Miniatures
 from minishark.worker.statistics import merge_statistics, partition_statistics, text_sample
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, described, run_script
 
 TABLES = ("region", "nation", "supplier", "customer", "part", "partsupp", "orders", "lineitem")
 DISABLED = (
@@ -104,7 +106,7 @@ def real_trees(folder: Path, queries: dict[str, str]) -> dict[str, str]:
         return join_trees(con, queries)
 
 
-def compare(folder: Path, caps: list[int], queries: dict[str, str]) -> None:
+def compare(folder: Path, caps: Sequence[int], queries: dict[str, str]) -> None:
     """Print the agreement of one folder's miniatures at each cap."""
     real = real_trees(folder, queries)
     known = {table: measured(folder, table) for table in TABLES}
@@ -126,16 +128,18 @@ def compare(folder: Path, caps: list[int], queries: dict[str, str]) -> None:
                 print(f"    {name} real      {real[name]}\n    {name} miniature {trees[name]}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--caps", default="600000")
-    parser.add_argument("--queries", type=Path, default=Path("queries"))
-    options = parser.parse_args()
+@dataclass(frozen=True, kw_only=True)
+class MiniatureOptions(Options):
+    folders: Annotated[tuple[Path, ...], described(positional=True)]
+    caps: tuple[Count, ...] = (600000,)
+    queries: Path = Path("queries")
+
+
+def main(options: MiniatureOptions) -> None:
     queries = {file.stem: file.read_text() for file in sorted(options.queries.glob("q*.sql"))}
     for folder in options.folders:
-        compare(folder, [int(cap) for cap in options.caps.split(",")], queries)
+        compare(folder, options.caps, queries)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -17,16 +17,20 @@ That needs three times as many cores, which nobody else uses.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+
+from minishark_lab.harness.parameters import Count, NotNegative, Positive
+from minishark_lab.harness.script import Options, described, run_script
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -234,21 +238,21 @@ def _cpu_s(nodes: Sequence[subprocess.Popen[str]]) -> dict[str, float]:
     return found
 
 
-def main() -> None:
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(Options):
+    rate: str = "1gbit"
+    delay_ms: NotNegative = 0.0
+    loss: NotNegative = 0.0
+    megabytes: Count = 200
+    hosts: Annotated[Count, described("for the broadcast")] = 6
+    scale: Annotated[Positive, described("of TPC-H, for the load")] = 1.0
+    data: Annotated[str, described("where TPC-H is, or is to be generated")] = ""
+    cores: Annotated[Positive | None, described("of each host, for the load")] = None
+    only: Annotated[str | None, described(choices=("fetch", "broadcast", "load"))] = None
+
+
+def main(options: NetworkOptions) -> None:
     """Run all."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rate", default="1gbit")
-    parser.add_argument("--delay-ms", type=float, default=0.0)
-    parser.add_argument("--loss", type=float, default=0.0)
-    parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("--hosts", type=int, default=6, help="for the broadcast")
-    parser.add_argument("--scale", type=float, default=1.0, help="of TPC-H, for the load")
-    parser.add_argument("--data", default="", help="where TPC-H is, or is to be generated")
-    parser.add_argument("--cores", type=float, help="of each host, for the load")
-    parser.add_argument("--only", choices=("fetch", "broadcast", "load"))
-    options = parser.parse_args()
     shape = {"rate": options.rate, "delay_ms": options.delay_ms, "loss": options.loss}
     if options.only in (None, "fetch"):
         with hosts(2, **shape) as bed:
@@ -272,4 +276,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"megabytes": 4, "scale": 0.01, "hosts": 2, "rate": "1gbit"})

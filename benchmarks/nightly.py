@@ -9,7 +9,6 @@ in `nightly/`, a file for each.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import re
@@ -21,6 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
+
+from minishark_lab.harness.parameters import check_names
+from minishark_lab.harness.script import Options, described, run_script
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "nightly.md"
@@ -129,19 +132,19 @@ def commit_of(folder: Path) -> str:
     return git("rev-parse", "--short=10", "HEAD") + (" with changes" if changed else "")
 
 
-def main(arguments: Sequence[str], jobs: Sequence[Job] = JOBS, out: Path = PAGE) -> int:
+@dataclass(frozen=True, kw_only=True)
+class NightlyOptions(Options):
+    only: Annotated[tuple[str, ...], described("all, if none")] = ()
+    logs: Path = LOGS
+
+
+def main(options: NightlyOptions, jobs: Sequence[Job] = JOBS, out: Path = PAGE) -> int:
     """Run the jobs and write the page; 1 if one has failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    names = [job.name for job in jobs]
-    parser.add_argument("--only", choices=names, nargs="+", default=names)
-    parser.add_argument("--logs", type=Path, default=LOGS, metavar="FOLDER")
-    options = parser.parse_args(arguments)
+    check_names("--only", options.only, [job.name for job in jobs])
     options.logs.mkdir(parents=True, exist_ok=True)
     commit, results = commit_of(ROOT), []
     for job in jobs:
-        if job.name in options.only:
+        if job.name in (options.only or [job.name]):
             results.append(run(job, options.logs))
             print(results[-1].row, flush=True)
             # After each: what has run stands there even if the rest is cut off.
@@ -150,4 +153,4 @@ def main(arguments: Sequence[str], jobs: Sequence[Job] = JOBS, out: Path = PAGE)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main)

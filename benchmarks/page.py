@@ -26,15 +26,15 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
 import psutil
-from common import CpuClock, Silent, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.errors import QueryCancelledError
@@ -43,6 +43,10 @@ from minishark.page.board import Board
 from minishark.page.site import READER_S
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import load_tables
+from minishark_lab.harness.clocks import CpuClock, timed
+from minishark_lab.harness.parameters import Count, Positive
+from minishark_lab.harness.script import TpchOptions, described, run_script
+from minishark_lab.tpch_data import Silent
 
 _SECTIONS = ("cost", "delays", "memory", "size")
 _VIEWS = ("cluster", "queries", "placement")
@@ -53,27 +57,27 @@ _ORDERS = tuple(itertools.permutations(range(4)))
 _Round = tuple[float, float]  # elapsed time of the queries, CPU time of all
 
 
-def main() -> None:
-    parser = parser_of(__doc__)
-    parser.set_defaults(scale=0.01)
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(_SECTIONS))
-    parser.add_argument("--rounds", type=int, default=12, help="of the 22 queries")
-    parser.add_argument("--pages", type=int, default=3, help="pages that are open")
-    parser.add_argument("--queries", type=int, default=100_000, help="that a board is told of")
-    options = parser.parse_args()
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(TpchOptions):
+    scale: Annotated[Positive, described("TPC-H's scale factor")] = 0.01
+    sections: Annotated[tuple[str, ...], described(choices=_SECTIONS, positional=True)] = ()
+    rounds: Annotated[Count, described("of the 22 queries")] = 12
+    pages: Annotated[Count, described("pages that are open")] = 3
+    queries: Annotated[Count, described("that a board is told of")] = 100_000
+
+
+def main(options: PageOptions) -> None:
     sections = options.sections or _SECTIONS
-    if unknown := set(sections) - set(_SECTIONS):
-        parser.error(f"there is no section {', '.join(sorted(unknown))}")
     report: dict[str, Any] = {}
     if "cost" in sections:
-        report["cost"] = _cost(tables_of(options), options.rounds, options.pages)
+        report["cost"] = _cost(options.tables(), options.rounds, options.pages)
     if "delays" in sections:
         report["delays"] = _delays()
     if "memory" in sections:
-        report["memory"] = _memory(tables_of(options), options.queries)
+        report["memory"] = _memory(options.tables(), options.queries)
     if "size" in sections:
         report["size"] = _size()
-    write_json(options.json, report)
+    options.write(report)
 
 
 # Cost
@@ -291,4 +295,4 @@ def _size() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"rounds": 1, "pages": 1, "queries": 1000, "scale": 0.01})

@@ -11,21 +11,23 @@ minishark both answered.
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
-from common import command, parser_of, tables_of, write_json
 from engines import ENGINES, Engine, EngineError, RunningEngine
 
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import versions
+from minishark_lab.harness.parameters import Count, Positive
+from minishark_lab.harness.script import TpchOptions, command, described, run_script
 
 OURS, REFERENCE = "minishark", "DuckDB"
 
@@ -45,44 +47,40 @@ class Outcome(msgspec.Struct):
 Outcomes = dict[int, dict[str, Outcome]]
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class PeersOptions(TpchOptions):
+    repetitions: Count = 3
+    queries: str = "1-22"
+    engines: Annotated[tuple[str, ...], described("only these of those installed")] = ()
+    threads: Count = 2
+    limit: Annotated[Positive, described("seconds per query")] = 60.0
+    plot: Path | None = None
+
+
+def main(options: PeersOptions) -> int:
     """Run the benchmark; returns the exit status: 1 if a minishark answer is wrong."""
-    options = _parse(arguments)
     queries = load_queries(parse_selection(options.queries))
-    tables = tables_of(options)
+    tables = options.tables()
     wanted = [e for e in ENGINES if e.is_installed and _is_wanted(e, options.engines)]
     with ExitStack() as stack:
         running = _start(stack, wanted, tables, options.threads)
         outcomes = _measure(running, queries, options.repetitions, options.limit)
     names = [engine.name for engine in running]
     _print(names, outcomes)
-    write_json(
-        options.json,
+    options.write(
         {
             "load_s": {engine.name: engine.load_s for engine in running},
             "queries": {str(number): by_engine for number, by_engine in outcomes.items()},
             "totals": {name: _total(name, outcomes) for name in names},
-        },
+        }
     )
     if options.plot:
         _plot(options.plot, names, outcomes)
     return int(any(by_engine[OURS].problem for by_engine in outcomes.values()))
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__, repetitions=3)
-    parser.add_argument("--queries", default="1-22", metavar="LIST")
-    parser.add_argument(
-        "--engines", default="", metavar="NAMES", help="only these of those installed"
-    )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds per query")
-    parser.add_argument("--plot", type=Path)
-    return parser.parse_args(arguments)
-
-
-def _is_wanted(engine: Engine, names: str) -> bool:
-    chosen = [name.strip().lower() for name in names.split(",") if name.strip()]
+def _is_wanted(engine: Engine, names: Sequence[str]) -> bool:
+    chosen = [name.lower() for name in names]
     return not chosen or engine.name.lower() in chosen or engine.name in (OURS, REFERENCE)
 
 
@@ -233,4 +231,4 @@ def _plot(path: Path, names: Sequence[str], outcomes: Outcomes) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"scale": 0.01, "queries": "1,6", "repetitions": 1})

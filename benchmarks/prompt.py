@@ -15,18 +15,20 @@ The engines take turns; medians count. CPU time is that of all processes of an e
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import duckdb
-from common import CpuClock, command, write_json
 
 import minishark
+from minishark_lab.harness.clocks import CpuClock
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, command, described, run_script
 
 _ROWS = """
     SELECT i AS id, (i * 7 % 1000003 / 100)::DECIMAL(15, 2) AS price,
@@ -53,16 +55,18 @@ print(elapsed, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("sections", nargs="*", metavar="SECTION")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    sections = options.sections or ["pandas", "first", "start"]
+_SECTIONS = ("pandas", "first", "start")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(Options):
+    sections: Annotated[tuple[str, ...], described(choices=_SECTIONS, positional=True)] = ()
+    rows: Count = 1_000_000
+    repetitions: Count = 7
+
+
+def main(options: PromptOptions) -> None:
+    sections = options.sections or _SECTIONS
     figures: dict[str, float] = {}
     if "pandas" in sections or "first" in sections:
         figures |= _in_session(options.rows, options.repetitions, sections)
@@ -71,10 +75,10 @@ def main() -> None:
     print(f"    {command()}\n\n| what | figure |\n|---|---:|")
     for name, figure in figures.items():
         print(f"| {name} | {figure:.2f} |")
-    write_json(options.json, {"figures": figures})
+    options.write({"figures": figures})
 
 
-def _in_session(rows: int, repetitions: int, sections: list[str]) -> dict[str, float]:
+def _in_session(rows: int, repetitions: int, sections: Sequence[str]) -> dict[str, float]:
     figures: dict[str, float] = {}
     with minishark.connect() as session:
         plain = duckdb.connect(config={"threads": session.total_slots})
@@ -152,4 +156,4 @@ def _run(arguments: list[str]) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"rows": 10000, "repetitions": 1})

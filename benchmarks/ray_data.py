@@ -13,12 +13,12 @@ CPU seconds are those of all processes of this program and of Ray, per gigabyte.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ import psutil
 import pyarrow as pa
 
 import minishark
+from minishark_lab.harness.parameters import Count, Positive
+from minishark_lab.harness.script import Options, run_script
 
 _BLOCKS = 16
 
@@ -74,14 +76,14 @@ def _got(references: list[Any]) -> None:
                 np.array(chunk.to_numpy(), copy=True)
 
 
-def main() -> None:
+@dataclass(frozen=True, kw_only=True)
+class RayDataOptions(Options):
+    gigabytes: Positive = 1.0
+    rounds: Count = 3
+
+
+def main(options: RayDataOptions) -> None:
     """Run all rounds."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     import ray.data
@@ -123,4 +125,4 @@ def _round(session: Any, size: int, tables: list[pa.Table]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"gigabytes": 0.01, "rounds": 1})

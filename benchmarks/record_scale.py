@@ -11,14 +11,13 @@ cheapest counts.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
-from common import Steps, command, parser_of, process_clock, tables_of
 
 import minishark
 from minishark.compiler.rules import RULES
@@ -29,6 +28,9 @@ from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
 from minishark.tpch.tables import load_tables
+from minishark_lab.harness.clocks import Steps, process_clock
+from minishark_lab.harness.parameters import Count, Positive
+from minishark_lab.harness.script import TpchOptions, command, run_script
 from minishark_lab.sparrow.scale_model import Recording, ScaledQuery, ScaledStage, StageRead
 
 _GATHERED_ROWS = 2_000
@@ -83,8 +85,16 @@ def record(session: Session, number: int, text: str, repetitions: int) -> tuple[
     return ScaledQuery(name=f"q{number}", stages=tuple(found)), front_s / tasks
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordScaleOptions(TpchOptions):
+    json: Path = field()  # must be given
+    repetitions: Count = 2
+    scales: tuple[Positive, ...] = (0.2, 1.0)
+    partitions: tuple[Count, ...] = (1, 2, 8)
+
+
 def at_scale(
-    options: argparse.Namespace, scale: float, partitions: int
+    options: RecordScaleOptions, scale: float, partitions: int
 ) -> tuple[Recording, list[float]]:
     """All queries at one scale, planned for so many slots."""
     options.scale = scale
@@ -97,7 +107,7 @@ def at_scale(
         # A task for each partition, although the data is small; and the plan as it was made.
         disabled_optimizations=["one_task", "coalesced_tasks", *adaptive],
     ) as session:
-        load_tables(session, tables_of(options), Steps(), partitions=partitions, replicas=1)
+        load_tables(session, options.tables(), Steps(), partitions=partitions, replicas=1)
         # What is small enough here to be gathered in one task is not at a thousand times the scale.
         planner = session._runtime.engine.planner  # noqa: SLF001 - as below
         planner.options = replace(
@@ -113,13 +123,7 @@ def at_scale(
     return recording, [front_s for _, front_s in found]
 
 
-def main() -> None:
-    parser = parser_of(__doc__, repetitions=2)
-    parser.add_argument("--scales", type=float, nargs=2, default=[0.2, 1.0])
-    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 2, 8])
-    options = parser.parse_args()
-    if options.json is None:
-        parser.error("--json is required")
+def main(options: RecordScaleOptions) -> None:
     recordings, fronts = [], []
     for partitions in options.partitions:
         for scale in options.scales:
@@ -137,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"scales": [0.01], "partitions": [1, 2], "repetitions": 1})

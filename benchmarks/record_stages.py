@@ -8,14 +8,19 @@ work is recorded: stages, their predecessors, and the service time of every task
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from pathlib import Path
+
 import msgspec
-from common import Steps, parser_of, tables_of
 
 import minishark
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.run import versions
 from minishark.tpch.tables import load_tables
+from minishark_lab.harness.clocks import Steps
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import TpchOptions, run_script
 from minishark_lab.sparrow.recorded import RecordedQuery, RecordedStage, Recording
 
 
@@ -39,14 +44,16 @@ def record(session: Session, number: int, text: str, repetitions: int) -> Record
     return RecordedQuery(f"q{number}", stages)
 
 
-def main() -> None:
-    parser = parser_of(__doc__, repetitions=5)
-    parser.add_argument("--partitions", type=int, default=30)
-    parser.add_argument("--queries", type=int, nargs="*", default=[1, 3, 6, 12])
-    options = parser.parse_args()
-    if options.json is None:
-        parser.error("--json is required")
-    tables = tables_of(options)
+@dataclass(frozen=True, kw_only=True)
+class RecordStagesOptions(TpchOptions):
+    json: Path = field()  # must be given
+    repetitions: Count = 5
+    partitions: Count = 30
+    queries: tuple[Count, ...] = (1, 3, 6, 12)
+
+
+def main(options: RecordStagesOptions) -> None:
+    tables = options.tables()
     # Replicas on one of three nodes only, so that constrained tasks are those that read partitions.
     with minishark.connect(
         nodes=3,
@@ -70,4 +77,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"scale": 0.01, "partitions": 4, "queries": [1, 6], "repetitions": 1})

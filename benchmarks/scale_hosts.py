@@ -16,9 +16,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from common import parser_of, write_json
+from minishark.errors import OptionError
+from minishark_lab.harness.parameters import Count, Positive
+from minishark_lab.harness.script import TpchOptions, described, run_script
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -52,16 +56,19 @@ def measure(count: int, rate: str, folder: Path, repetitions: int) -> dict[str, 
     return {f"q{number}": seconds for number, seconds in found.items()}
 
 
-def main() -> None:
+@dataclass(frozen=True, kw_only=True)
+class ScaleHostsOptions(TpchOptions):
+    scale: Annotated[Positive, described("TPC-H's scale factor")] = 0.5
+    repetitions: Count = 2
+    hosts: tuple[Count, ...] = (1, 2, 3, 4)
+    rate: Annotated[str, described("of each host's link, in Mbit/s")] = "200mbit"
+
+
+def main(options: ScaleHostsOptions) -> None:
     """Run all."""
-    parser = parser_of(__doc__, repetitions=2)
-    parser.set_defaults(scale=0.5)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 3, 4])
-    parser.add_argument("--rate", default="200mbit", help="of each host's link, in Mbit/s")
-    options = parser.parse_args()
     match = _MBIT.fullmatch(options.rate)
     if match is None:
-        parser.error("--rate is like 200mbit")
+        raise OptionError("--rate is like 200mbit.")
     folder = tpch_folder(options.scale, str(options.data))
     model = ScaleModel(shipped_recordings())
     rows = []
@@ -73,8 +80,8 @@ def main() -> None:
         figures = f"{took_s:.2f} s; predicted {expected_s:.2f} s ({expected_s / took_s - 1:+.0%})"
         print(f"{count} host(s) at {options.rate}: {figures}", flush=True)
         rows.append({"hosts": count, "measured_s": measured, "predicted_s": predicted})
-    write_json(options.json, {"rate": options.rate, "scale": options.scale, "rows": rows})
+    options.write({"rate": options.rate, "scale": options.scale, "rows": rows})
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"scale": 0.01, "hosts": [1], "repetitions": 1})

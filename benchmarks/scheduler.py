@@ -19,7 +19,6 @@ simulated   messages per task, effect of cancellation, and delays by placement: 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -34,16 +33,19 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import psutil
-from common import timed
 
+from minishark_lab.harness.clocks import timed
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, described, run_script, run_sections
 from sparrow_core import (
     InProcessCluster,
     JobEvent,
@@ -147,7 +149,7 @@ def _put_last(over: queue.SimpleQueue[JobEvent], event: JobEvent) -> None:
         over.put(event)
 
 
-def latency(_: argparse.Namespace) -> Iterator[Row]:
+def latency(_: SchedulerOptions) -> Iterator[Row]:
     with local(2, 4) as cluster:
         run_s(cluster, job_of(1000))
         single = job_of(1)
@@ -160,7 +162,7 @@ def spread(seconds: Iterator[float]) -> dict[str, float]:
     return {"median": found.median, "p95": found.p95, "max": found.max}
 
 
-def throughput(_: argparse.Namespace) -> Iterator[Row]:
+def throughput(_: SchedulerOptions) -> Iterator[Row]:
     """Empty tasks a second, the best of five jobs; and CPU time by process."""
     for slots in (1, 4, 16):
         with local(2, slots) as cluster:
@@ -185,7 +187,7 @@ def _cpu_s(cluster: LocalCluster) -> dict[str, float]:
     return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()}
 
 
-def schedulers(_: argparse.Namespace) -> Iterator[Row]:
+def schedulers(_: SchedulerOptions) -> Iterator[Row]:
     for count in (1, 2, 4):
         with local(4, 4, count) as cluster:
             run_s(cluster, *[job_of(500)] * 4)
@@ -193,7 +195,7 @@ def schedulers(_: argparse.Namespace) -> Iterator[Row]:
             yield {"schedulers": count, "tasks_per_s": round(TASKS / best_s)}
 
 
-def decisions(_: argparse.Namespace) -> Iterator[Row]:
+def decisions(_: SchedulerOptions) -> Iterator[Row]:
     """Schedulers share nothing, so that throughput scales with cores."""
     for count in (1, 2, 4):
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
@@ -302,7 +304,13 @@ class Daemons:
             daemon.communicate()
 
 
-def failover(options: argparse.Namespace) -> Iterator[Row]:
+@dataclass(frozen=True, kw_only=True)
+class SchedulerOptions(Options):
+    sections: Annotated[tuple[str, ...], described(choices=SECTIONS, positional=True)] = ()
+    failovers: Count = 50
+
+
+def failover(options: SchedulerOptions) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         daemons = Daemons(Path(folder))
         try:
@@ -341,7 +349,7 @@ def failover_s(daemons: Daemons, victim: int) -> float:
     return times[0] - killed
 
 
-def stalls(_: argparse.Namespace) -> Iterator[Row]:
+def stalls(_: SchedulerOptions) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         daemons = Daemons(Path(folder))
         try:
@@ -403,7 +411,7 @@ class Emulated(InProcessCluster):
             driver.post(at, SlotReady(slot))
 
 
-def delay(_: argparse.Namespace) -> Iterator[Row]:
+def delay(_: SchedulerOptions) -> Iterator[Row]:
     waits_s: list[float] = []
 
     def on_event(event: JobEvent) -> None:
@@ -429,7 +437,7 @@ def nothing(_: int) -> None:
     """An empty task."""
 
 
-def stores(_: argparse.Namespace) -> Iterator[Row]:
+def stores(_: SchedulerOptions) -> Iterator[Row]:
     """Ray and Dask beside sparrow, each with 2 processes of 4 threads, or 8 of one (Ray)."""
     with local(2, 4) as cluster:
         own = _peer(
@@ -486,13 +494,13 @@ def _ray() -> Row:
         ray.shutdown()
 
 
-def simulated(_: argparse.Namespace) -> Iterator[Row]:
+def simulated(_: SchedulerOptions) -> Iterator[Row]:
     from simulated import figures
 
     yield from figures()
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+SECTIONS: dict[str, Callable[[SchedulerOptions], Iterator[Row]]] = {
     "latency": latency,
     "throughput": throughput,
     "schedulers": schedulers,
@@ -505,25 +513,9 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("--failovers", type=int, default=50)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    unknown = [name for name in options.sections if name not in SECTIONS]
-    if unknown:
-        parser.error(f"unknown section {', '.join(unknown)}")
-    rows = []
-    for name in options.sections or SECTIONS:
-        for row in SECTIONS[name](options):
-            rows.append({"section": name, **row})
-            print(json.dumps(rows[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"argv": sys.argv, "rows": rows}, indent=2))
+def main(options: SchedulerOptions) -> None:
+    run_sections(SECTIONS, options.sections, options)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"failovers": 1})

@@ -12,13 +12,11 @@ first task that runs again, as a client finds out by silence.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
+from minishark_lab.harness.script import Options, run_script
 from minishark_lab.sparrow.policies import simulated_failover
 from sparrow_core.sim.cluster import quiet_cluster
 from sparrow_core.sim.meter import Meter
@@ -93,16 +91,12 @@ def figures() -> list[Row]:
     return [*scheduling_delays(), *messages_a_task(), *cancellation(), *failover()]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+def main(options: Options) -> None:
     rows = figures()
     for row in rows:
         print("  ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{v}" for k, v in row.items()))
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2))
+    options.write({"rows": rows})
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -20,7 +20,6 @@ differ.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import socket
@@ -29,17 +28,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import duckdb
-from common import CpuClock, Steps, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.expressions import quote_text
 from minishark.session.session import Session
+from minishark_lab.harness.clocks import CpuClock, Steps, timed
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import TpchOptions, described, run_script
 
 Runs: TypeAlias = dict[str, list[list[float]]]
 """Wall and CPU seconds of each run, by whose it is: "minishark" or "peer"."""
@@ -49,20 +51,23 @@ _CHECK = (
 )
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = parser_of(__doc__, repetitions=3)
-    parser.add_argument("source", choices=sorted(COMMANDS), help="what is read")
-    parser.add_argument("--quoted", action="store_true", help="with quotes around all CSV values")
-    options = parser.parse_args(arguments)
+@dataclass(frozen=True, kw_only=True)
+class SourcesOptions(TpchOptions):
+    repetitions: Count = 3
+    source: Annotated[str, described("what is read", choices=sorted(COMMANDS), positional=True)]
+    quoted: Annotated[bool, described("with quotes around all CSV values")] = False
+
+
+def main(options: SourcesOptions) -> int:
     report, is_right = COMMANDS[options.source](options)
-    write_json(options.json, report)
+    options.write(report)
     return 0 if is_right else 1
 
 
-def read_csv(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+def read_csv(options: SourcesOptions) -> tuple[dict[str, Any], bool]:
     """A large CSV file into memory."""
     reporter = Steps()
-    lineitem = tables_of(options)["lineitem"]
+    lineitem = options.tables()["lineitem"]
     with tempfile.TemporaryDirectory() as folder, minishark.connect() as session:
         file = Path(folder) / "lineitem.csv"
         quotes = ", FORCE_QUOTE *" if options.quoted else ""
@@ -85,14 +90,14 @@ def read_csv(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     return {"bytes": size, "runs": runs}, found == expected
 
 
-def read_delta(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+def read_delta(options: SourcesOptions) -> tuple[dict[str, Any], bool]:
     """A Delta table into memory."""
     from deltalake import DeltaTable, write_deltalake
 
     from minishark.sources.delta import DeltaSource
 
     reporter = Steps()
-    lineitem = tables_of(options)["lineitem"]
+    lineitem = options.tables()["lineitem"]
     with tempfile.TemporaryDirectory() as folder, minishark.connect() as session:
         reporter.step("Writing the table")
         rows = duckdb.sql(f"FROM {quote_text(lineitem)}").to_arrow_table()
@@ -114,14 +119,14 @@ def read_delta(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     return {"runs": runs}, found == expected
 
 
-def read_postgres(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+def read_postgres(options: SourcesOptions) -> tuple[dict[str, Any], bool]:
     """A table of PostgreSQL into memory. `numeric` is cast from text on both sides."""
     import adbc_driver_postgresql.dbapi as adbc
 
     from minishark.sources.postgres import PostgresSource
 
     reporter = Steps()
-    lineitem = tables_of(options)["lineitem"]
+    lineitem = options.tables()["lineitem"]
     dsn = os.environ["BENCHMARK_DSN"]
     columns = duckdb.sql(f"DESCRIBE FROM {quote_text(lineitem)}").fetchall()
     types = {"VARCHAR": "text", "BIGINT": "bigint", "INTEGER": "int", "DATE": "date"}
@@ -176,7 +181,7 @@ Q6 = (
 Q6_COLUMNS = ["l_extendedprice", "l_discount", "l_shipdate", "l_quantity"]
 
 
-def read_objects(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+def read_objects(options: SourcesOptions) -> tuple[dict[str, Any], bool]:
     """Parquet files of an S3 server into memory, and a query over them where they are."""
     import pyarrow.dataset as ds
     from pyarrow import fs
@@ -188,7 +193,7 @@ def read_objects(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     }
     answers: list[object] = []
     with object_server() as (url, server):
-        size = uploaded(url, tables_of(options)["lineitem"])
+        size = uploaded(url, options.tables()["lineitem"])
         store = fs.S3FileSystem(
             access_key=KEYS["aws_access_key_id"],
             secret_key=KEYS["aws_secret_access_key"],
@@ -297,7 +302,7 @@ def tell(found: Runs, title: str = "") -> None:
         print(f"{title}{what}: minishark {own:.2f} s, peer {peer:.2f} s, ratio {own / peer:.2f}")
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], tuple[dict[str, Any], bool]]] = {
+COMMANDS: dict[str, Callable[[SourcesOptions], tuple[dict[str, Any], bool]]] = {
     "csv": read_csv,
     "delta": read_delta,
     "objects": read_objects,
@@ -306,4 +311,4 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], tuple[dict[str, Any], bool]]]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"scale": 0.01, "repetitions": 1})

@@ -16,7 +16,6 @@ it says more than wall time. Engines that are not installed are left out.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import statistics
@@ -24,13 +23,15 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 import psutil
-from common import write_json
+
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, run_script
 
 CORES = len(os.sched_getaffinity(0))
 LATENCIES = 300
@@ -286,7 +287,15 @@ def latency(into: Measured, engine: Engine) -> None:
     into.cpu_s.append((cpu_s() - cpu) / LATENCIES)
 
 
-def measure_engine(name: str, options: argparse.Namespace) -> list[Measured]:
+@dataclass(frozen=True, kw_only=True)
+class TasksOptions(Options):
+    engines: tuple[str, ...] = tuple(ENGINES)
+    tasks: Count = 20_000
+    items: Count = 1_000_000
+    rounds: Count = 3
+
+
+def measure_engine(name: str, options: TasksOptions) -> list[Measured]:
     """One round of one engine, which is started before and stopped after it."""
     engine = ENGINES[name]()
     tasks, items = options.tasks, options.items
@@ -316,20 +325,11 @@ def table(rows: Iterable[Measured]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--tasks", type=int, default=20_000)
-    parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
+def main(options: TasksOptions) -> None:
     warnings.simplefilter("ignore")  # of engines about each other's settings
     found: dict[tuple[str, str], Measured] = {}
     for number in range(options.rounds):
-        for name in options.engines.split(","):
+        for name in options.engines:
             if not all(map(importlib.util.find_spec, ENGINES[name].needs)):
                 print(f"{name} is not installed", file=sys.stderr)
                 continue
@@ -340,8 +340,8 @@ def main() -> None:
                     known.wall_s += row.wall_s
                     known.cpu_s += row.cpu_s
     print(table(found.values()))
-    write_json(options.json, {"rows": list(found.values())})
+    options.write({"rows": list(found.values())})
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, quick={"engines": ["minishark"], "tasks": 50, "items": 1000, "rounds": 1})

@@ -10,21 +10,24 @@ number of cores; their runs alternate. CPU time is that of all processes.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import duckdb
 import msgspec
-from common import CpuClock, command, native_duckdb, timed, write_json
 
 import minishark
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences
 from minishark.session.session import Session
+from minishark_lab.harness.clocks import CpuClock, native_duckdb, timed
+from minishark_lab.harness.parameters import Count, Natural
+from minishark_lab.harness.script import Options, command, described, run_script
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +40,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
+@dataclass(frozen=True, kw_only=True)
+class TpcdsOptions(Options):
+    folder: Annotated[Path, described(positional=True)]
+    nodes: Count = 2
+    executors: Count = 1
+    partitions: Count = 4
+    single_task_rows: Natural = 0
+    disable: tuple[str, ...] = ()
+    repetitions: Annotated[Natural, described("0: compare answers only")] = 3
+
+
+def main(options: TpcdsOptions) -> int:
     tables = {file.stem: str(file) for file in sorted(options.folder.glob("*.parquet"))}
     queries = {file.stem: file.read_text() for file in sorted(options.folder.glob("q*.sql"))}
     if not tables or not queries:
@@ -66,23 +79,8 @@ def main(arguments: Sequence[str]) -> int:
             elif options.repetitions:
                 figures.append(_measure(name, text, session, native, clock, options.repetitions))
     _print(figures, len(queries), wrong)
-    write_json(options.json, {"queries": figures, "wrong": wrong})
+    options.write({"queries": figures, "wrong": wrong})
     return 1 if wrong else 0
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--executors", type=int, default=1)
-    parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--single-task-rows", type=int, default=0)
-    parser.add_argument("--disable", nargs="*", default=[], metavar="RULE")
-    parser.add_argument("--repetitions", type=int, default=3, help="0: compare answers only")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args(arguments)
 
 
 def _differences(session: Session, native: duckdb.DuckDBPyConnection, text: str) -> list[str]:
@@ -150,7 +148,4 @@ def _row(
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except MinisharkError as error:
-        sys.exit(f"Error: {error}")
+    run_script(main, quick={"repetitions": 0})

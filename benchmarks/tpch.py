@@ -16,18 +16,17 @@ is worth it:
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Annotated
 
 import duckdb
 import msgspec
 import pyarrow as pa
-from common import CpuClock, Steps, command, native_duckdb, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS
@@ -37,6 +36,9 @@ from minishark.session.session import Session
 from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.run import default_replicas, versions
 from minishark.tpch.tables import create_views, load_tables
+from minishark_lab.harness.clocks import CpuClock, Steps, native_duckdb, timed
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import TpchOptions, command, described, run_script
 
 ENGINES = MINISHARK, NATIVE, ARROW = "minishark", "duckdb_native", "duckdb_arrow"
 # The newest Arrow layout that DuckDB writes: small decimals take 8 bytes instead of 16.
@@ -69,12 +71,26 @@ class Measurement(msgspec.Struct, frozen=True):
         return self.best_s(MINISHARK) / self.best_s(other)
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = _parse(arguments)
+@dataclass(frozen=True, kw_only=True)
+class QueriesOptions(TpchOptions):
+    repetitions: Count = 5
+    task_threads: Annotated[
+        Count | None, described("1: queries run in stages; default: see connect()")
+    ] = None
+    partitions: Annotated[Count | None, described("of tables and shuffles")] = None
+    single_task_rows: Count = SINGLE_TASK_ROWS
+    disable: tuple[str, ...] = ()
+    cpu: Annotated[bool, described("measure CPU time, too (Linux)")] = False
+    queries: str = "1-22"
+    nodes: Count = 2
+    executors: Count = 1
+
+
+def main(options: QueriesOptions) -> int:
     queries = load_queries(parse_selection(options.queries))
     reporter = Steps()
     reporter.step("Making data")
-    tables = tables_of(options)
+    tables = options.tables()
     with ExitStack() as stack:
         session = stack.enter_context(
             minishark.connect(
@@ -124,23 +140,8 @@ def main(arguments: Sequence[str]) -> int:
         "totals": _totals(measured) if measured else {},
         "wrong": {str(number): sentences for number, sentences in wrong.items()},
     }
-    write_json(options.json, report)
+    options.write(report)
     return 1 if wrong else 0
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = parser_of(__doc__, repetitions=5)
-    parser.add_argument(
-        "--task-threads", type=int, help="1: queries run in stages; default: see connect()"
-    )
-    parser.add_argument("--partitions", type=int, help="of tables and shuffles")
-    parser.add_argument("--single-task-rows", type=int, default=SINGLE_TASK_ROWS)
-    parser.add_argument("--disable", nargs="*", default=[], metavar="RULE")
-    parser.add_argument("--cpu", action="store_true", help="measure CPU time, too (Linux)")
-    parser.add_argument("--queries", default="1-22", metavar="LIST")
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--executors", type=int, default=1)
-    return parser.parse_args(arguments)
 
 
 def _over_arrow(tables: Mapping[str, str], threads: int) -> duckdb.DuckDBPyConnection:
@@ -265,7 +266,4 @@ def _print_totals(totals: Mapping[str, Mapping[str, float]]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except MinisharkError as error:
-        sys.exit(f"Error: {error}")
+    run_script(main, quick={"scale": 0.01, "repetitions": 1, "queries": "1,6"})

@@ -13,26 +13,32 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import duckdb
-from common import CpuClock, Steps, parser_of, tables_of, timed, write_json
 
 import minishark
 from minishark.expressions import quote, quote_text
 from minishark.query.answers import differences, output_order
 from minishark.tpch.queries import load_queries, parse_selection
+from minishark_lab.harness.clocks import CpuClock, Steps, timed
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import TpchOptions, described, run_script
 
 _NAME = "CREATE SCHEMA warehouse.tpch; USE warehouse.tpch"
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = parser_of(__doc__, repetitions=3)
-    parser.add_argument("--queries", default="1-22", help="such as 1,3-5")
-    options = parser.parse_args(arguments)
+@dataclass(frozen=True, kw_only=True)
+class WarehouseOptions(TpchOptions):
+    repetitions: Count = 3
+    queries: Annotated[str, described("such as 1,3-5")] = "1-22"
+
+
+def main(options: WarehouseOptions) -> int:
     queries = load_queries(parse_selection(options.queries))
     reporter = Steps()
-    tables = tables_of(options)
+    tables = options.tables()
     wrong: list[int] = []
     rows = []
     with tempfile.TemporaryDirectory() as folder, minishark.connect(warehouse=folder) as session:
@@ -92,9 +98,9 @@ def main(arguments: Sequence[str]) -> int:
         "create_s": created_s,
     }
     print(totals)
-    write_json(options.json, {"queries": rows, "totals": totals, "wrong": wrong})
+    options.write({"queries": rows, "totals": totals, "wrong": wrong})
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"scale": 0.01, "queries": "1,6", "repetitions": 1})

@@ -12,17 +12,17 @@ PRIMARY KEY of both tables.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
-from common import CpuClock, timed, write_json
 
 import minishark
+from minishark_lab.harness.clocks import CpuClock, timed
+from minishark_lab.harness.parameters import Count
+from minishark_lab.harness.script import Options, run_script
 
 _ROWS = (
     "SELECT i AS k, i // 4 AS o, (i % 10000)::DECIMAL(15, 2) AS price, 'flag' || (i % 7) AS flag, "
@@ -44,16 +44,15 @@ _STATEMENTS = {
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=6_000_000)
-    parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--inserts", type=int, default=1_000)
-    parser.add_argument("--key", action="store_true")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args(arguments)
+@dataclass(frozen=True, kw_only=True)
+class WritesOptions(Options):
+    rows: Count = 6_000_000
+    repetitions: Count = 10
+    inserts: Count = 1000
+    key: bool = False
+
+
+def main(options: WritesOptions) -> int:
     wrong = False
     with minishark.connect() as session, duckdb.connect() as native:
         native.execute(f"SET threads = {session.total_slots}")
@@ -97,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             cpu_s = clock.now_s() - began
             print(f"{options.inserts:,} INSERTs, {name}: {elapsed_s:.2f} s, CPU {cpu_s:.2f} s")
         wrong |= sides["minishark"](_CHECK) != sides["duckdb"](_CHECK)
-    write_json(options.json, {"rows": options.rows, "runs": found})
+    options.write({"rows": options.rows, "runs": found})
     print("Answers differ!" if wrong else "Answers are equal.")
     return int(wrong)
 
@@ -120,4 +119,4 @@ def _line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(main, quick={"rows": 5000, "repetitions": 1, "inserts": 5})

@@ -58,14 +58,14 @@ def check_policies(names: Sequence[str]) -> None:
             raise ValueError(f"policies: {error}") from error
 
 
-def checked(kind: type[P], values: Mapping[str, Any]) -> P:
-    """Parameters from plain values.
+def checked(kind: type[P], values: Mapping[str, Any], *, strict: bool = True) -> P:
+    """Parameters from plain values, or from their texts if not `strict`.
 
     Raises:
         ValueError: A value makes no sense; says which, and what would.
     """
     try:
-        return msgspec.convert(values, kind)
+        return msgspec.convert(values, kind, strict=strict, dec_hook=lambda own, text: own(text))
     except msgspec.ValidationError as error:
         raise ValueError(_sentence(str(error), values)) from error
 

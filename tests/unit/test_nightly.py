@@ -38,10 +38,10 @@ def test_the_page_tells_of_each_job(nightly: ModuleType, tmp_path: Path) -> None
         nightly.Job("two", (_python("print('7 passed')"), _python("print('0 lost')")), counts),
     )
     page = tmp_path / "nightly.md"
-    assert 1 == nightly.main(["--logs", str(tmp_path)], jobs, page)
+    assert 1 == nightly.main(nightly.NightlyOptions(logs=tmp_path), jobs, page)
     rows = re.findall(r"^\| (one|two) \| (\w+) \| (.*?) \| 0 \|", page.read_text(), re.MULTILINE)
     assert [("one", "failed", "1 failed"), ("two", "passed", "7 passed, 0 lost")] == rows
-    assert 0 == nightly.main(["--logs", str(tmp_path), "--only", "two"], jobs, page)
+    assert 0 == nightly.main(nightly.NightlyOptions(logs=tmp_path, only=("two",)), jobs, page)
     assert "| one |" not in page.read_text()
     assert re.search(r"^Begun at commit [0-9a-f]{10}", page.read_text(), re.MULTILINE)
 
