@@ -67,8 +67,8 @@ CANARY_LAYERS = (
 )
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
-    "harness",
     "tpch_data",
+    "harness",
     "sparrow",
     "canary",
     "chaos",
