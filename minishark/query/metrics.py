@@ -80,6 +80,25 @@ class OperatorMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReusedMetrics:
+    """Outputs of a stage that were not computed again.
+
+    Attributes:
+        stage: its number in the plan.
+        tasks: the number of outputs.
+        age_s: how long ago the oldest of them was computed.
+        saved_s: how long their tasks have run then.
+        made_by: the sessions and queries that have computed them.
+    """
+
+    stage: int
+    tasks: int
+    age_s: float
+    saved_s: float
+    made_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageMetrics:
     """A completed stage.
 
@@ -90,6 +109,7 @@ class StageMetrics:
         by_task: its completed tasks, in order.
         after: the stages that it reads.
         remade_tasks: tasks whose output was lost and computed again.
+        reused_tasks: tasks that did not run, as their outputs existed.
         operators: its operators, each after the one that reads it; only of explained queries.
     """
 
@@ -99,6 +119,7 @@ class StageMetrics:
     by_task: tuple[TaskMetrics, ...]
     after: tuple[int, ...] = ()
     remade_tasks: int = 0
+    reused_tasks: int = 0
     operators: tuple[OperatorMetrics, ...] = ()
 
     @property
@@ -157,7 +178,7 @@ class StageMetrics:
     @property
     def skipped_tasks(self) -> int:
         """Tasks that were cancelled or never started, as a LIMIT had enough rows."""
-        return self.tasks - len(self.by_task)
+        return max(0, self.tasks - len(self.by_task) - self.reused_tasks)
 
     @property
     def retries(self) -> int:
@@ -183,6 +204,7 @@ class QueryMetrics:
         warnings: sentences for the user.
         by_stage: its stages, in topological order; none if the front end ran it.
         revisions: how its plan was changed while it ran, in this order.
+        reused: what others had computed of it; all of it, if there are no stages besides.
         plans: the physical plan as it was made and as it ran, as text, if that was changed and the
             query was to be explained.
     """
@@ -193,6 +215,7 @@ class QueryMetrics:
     by_stage: tuple[StageMetrics, ...] = ()
     revisions: tuple[RevisionMetrics, ...] = ()
     plans: tuple[str, ...] = ()
+    reused: tuple[ReusedMetrics, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -201,8 +224,8 @@ class QueryMetrics:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks."""
-        return sum(stage.tasks for stage in self.by_stage)
+        """The number of tasks, without those whose outputs existed."""
+        return sum(stage.tasks - stage.reused_tasks for stage in self.by_stage)
 
     @property
     def constrained_tasks(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from minishark.errors import QueryCancelledError, QueryTimeoutError
 from minishark.events import kinds
 from minishark.events.traces import trace_parent
-from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
+from minishark.query.metrics import QueryMetrics, ReusedMetrics, RevisionMetrics, TaskMetrics
 from minishark.query.operators import Measure
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
@@ -19,6 +19,7 @@ from sparrow_core import JobFinished, JobSpec, TaskFailed
 
 _STEPS_MAX = 20_000
 _OPERATORS_MAX = 2_000
+_MADE_BY_MAX = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,6 +157,20 @@ class QueryObserver:
             )
         )
 
+    def reused(self, figures: ReusedMetrics) -> None:
+        """Tasks of a stage do not run, as their outputs exist."""
+        self.emit(
+            kinds.StageReused(
+                at=time.time(),
+                query=self.number,
+                stage=figures.stage,
+                tasks=figures.tasks,
+                age_s=figures.age_s,
+                saved_s=figures.saved_s,
+                made_by=figures.made_by[:_MADE_BY_MAX],
+            )
+        )
+
     def completed(self, stage: int, task: int, figures: TaskMetrics) -> None:
         """A task has completed."""
         self.emit(
@@ -255,7 +270,7 @@ class QueryObserver:
                 elapsed_s=metrics.elapsed_s,
                 planning_s=metrics.planning_s,
                 warnings=metrics.warnings,
-                in_front_end=not metrics.by_stage,
+                in_front_end=not metrics.by_stage and not metrics.reused,
             )
         )
 

@@ -84,8 +84,8 @@ class StageRecord:
         """Whether an output went to disk for lack of shared memory."""
         return any(outcome.on_disk for outcome in self._outcomes.values())
 
-    def metrics(self, rerun: int) -> StageMetrics:
-        """The stage's metrics; `rerun` outputs were lost and computed again."""
+    def metrics(self, rerun: int, reused: int = 0) -> StageMetrics:
+        """The stage's metrics; `rerun` outputs were computed again, `reused` ones not at all."""
         return StageMetrics(
             index=self.stage.index,
             tasks=self.stage.tasks,
@@ -93,6 +93,7 @@ class StageRecord:
             by_task=tuple(self._tasks()),
             after=tuple(self.stage.parents),
             remade_tasks=rerun,
+            reused_tasks=reused,
             operators=tuple(self._operators()),
         )
 

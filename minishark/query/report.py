@@ -24,7 +24,8 @@ def metrics_text(metrics: QueryMetrics) -> str:
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
-    tables = (*aligned(stage_rows(metrics)), total, *_revised(metrics), *_operators(metrics))
+    stages = aligned(stage_rows(metrics)) if metrics.by_stage or not metrics.reused else ()
+    tables = (*stages, total, *_reused(metrics), *_revised(metrics), *_operators(metrics))
     return "\n".join([*tables, *metrics.warnings])
 
 
@@ -71,6 +72,16 @@ def _misestimated(operator: OperatorMetrics) -> str:
     return f"largest misestimate: {_factor(operator):,.1f} times {than} rows"
 
 
+def _reused(metrics: QueryMetrics) -> Iterator[str]:
+    """What was not computed again, by whom it was, and when."""
+    for each in metrics.reused:
+        yield (
+            f"Reused: {_counted(each.tasks, 'output')} of stage {each.stage}, up to "
+            f"{each.age_s:,.1f} s old, of {', '.join(each.made_by[:_SOURCES_MAX])}; they took "
+            f"{each.saved_s * 1e3:,.1f} ms"
+        )
+
+
 def _revised(metrics: QueryMetrics) -> Iterator[str]:
     """How the plan was changed while the query ran, why, and both plans if they are known."""
     if metrics.revisions:
@@ -112,7 +123,11 @@ def _kilobytes(stage: StageMetrics) -> str:
 
 
 def _tasks(stage: StageMetrics) -> str:
-    notes = {"skipped": stage.skipped_tasks, "recomputed": stage.remade_tasks}
+    notes = {
+        "reused": stage.reused_tasks,
+        "skipped": stage.skipped_tasks,
+        "recomputed": stage.remade_tasks,
+    }
     said = ", ".join(f"{count} {what}" for what, count in notes.items() if count)
     return f"{stage.tasks} ({said})" if said else str(stage.tasks)
 
@@ -123,6 +138,8 @@ def _local(stage: StageMetrics) -> str:
 
 def _spread(seconds: Sequence[float]) -> str:
     """Minimum, median and maximum in milliseconds."""
+    if not seconds:
+        return "-"
     return "/".join(f"{f(seconds) * 1e3:.1f}" for f in (min, median, max))
 
 

@@ -32,20 +32,29 @@ from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
-from minishark.query.inputs import lost_partitions
-from minishark.query.job_builder import Environment, JobBuilder
+from minishark.query.inputs import lost_partitions, output_file
+from minishark.query.job_builder import NO_NAMES, Environment, JobBuilder
 from minishark.query.limits import DiskUse
-from minishark.query.metrics import StageMetrics
+from minishark.query.metrics import ReusedMetrics, StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
 from minishark.query.recorder import StageRecord
+from minishark.query.reuse import Reuse
+from minishark.query.reused import ReusedOutputs, reused_metrics
 from minishark.query.shown import shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
 from minishark.worker.prints import PRINTS_FOLDER, PrintedFiles
 from minishark.worker.progress import parts_done
-from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode_outcome
+from minishark.worker.protocol import (
+    FileSlice,
+    KeptOutput,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    decode_outcome,
+)
 from minishark.worker.store import InputMissingError, Store
 from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
 
@@ -121,6 +130,11 @@ class QueryRun:
     on_print: OnPrint | None = None  # takes what user code prints in tasks
     printed: PrintedFiles = field(default_factory=PrintedFiles)  # reads what they print meanwhile
     disk: DiskUse = field(default_factory=lambda: DiskUse(None))
+    reuse: Reuse | None = None  # outputs that others have computed; None to compute all
+    made_by: str = ""  # which query it is, for those who take its outputs
+    reused: list[ReusedMetrics] = field(default_factory=list)  # what was taken
+    _reused: ReusedOutputs | None = None
+    _answer: list[TaskOutput] | None = None  # the last stage's outputs, if all were taken
     _looked_s: float = 0.0
     _records: dict[int, StageRecord] = field(default_factory=dict)
     _by_index: dict[int, Stage] = field(init=False)
@@ -144,9 +158,21 @@ class QueryRun:
             threads=self.threads,
             traced=self.explained or self.traced,
             profiled=self.explained,
+            kept="" if self.reuse is None else self.reuse.folder,
         )
+        if self.reuse is not None:
+            self._reused = ReusedOutputs(
+                reuse=self.reuse,
+                graph=self._graph,
+                described=self._described,
+                made_by=self.made_by,
+                lost_nodes=self.site.lost_nodes,
+                on_complete=self._adapt,
+                on_taken=self._taken,
+            )
         self._jobs = StageJobs(
             graph=self._graph,
+            sharing=self._reused,
             backend=self.site.backend,
             work=self,
             lost_nodes=self.site.lost_nodes,
@@ -168,6 +194,9 @@ class QueryRun:
             after=stage.after,
         )
 
+    def _described(self, stage: Stage) -> StageTask:
+        return self._builder.described(stage)  # which may be another one by then
+
     def run(self) -> None:
         """Run all stages; outputs that are lost meanwhile are computed again.
 
@@ -178,11 +207,25 @@ class QueryRun:
             ClusterError: no node is left to run tasks.
         """
         self.renew()
+        if self._reused is not None:
+            self._answer = self._reused.answer(self.stages, self._stored)
+            self._reused.plan(self.stages, self._stored)
         try:
-            self._jobs.run()
+            if self._answer is None:
+                self._run_jobs()
         finally:
             self._look_for_prints()
             self.printed.remove()
+
+    def _run_jobs(self) -> None:
+        self._jobs.run()
+        if self._reused is not None:
+            self._reused.finished(self._last)
+
+    def close(self) -> None:
+        """Nobody reads its outputs any more."""
+        if self._reused is not None:
+            self._reused.close()
 
     def run_again(self, lost: FilesLostError) -> None:
         """Compute outputs of the last stage again that were lost after `run`.
@@ -190,14 +233,19 @@ class QueryRun:
         Raises:
             MinisharkError: as `run` does.
         """
-        self._jobs.lose(lost.files, str(lost))
-        self._jobs.run()
+        if self._answer is not None and self._reused is not None:
+            self._reused.lost(item.file for item in lost.files)
+            self._answer = None
+        else:
+            self._jobs.lose(lost.files, str(lost))
+        self._run_jobs()
 
     # Results
 
     def outcomes(self) -> list[tuple[TaskOutcome, str]]:
         """The outcome of each task of the last stage, and its node."""
-        return [(each.outcome, each.node) for each in self._graph.outputs(self._last.index)]
+        outputs = self._answer or self._graph.outputs(self._last.index)
+        return [(each.outcome, each.node) for each in outputs]
 
     def result(self) -> pa.Table:
         """The gathered rows.
@@ -225,9 +273,7 @@ class QueryRun:
     def pieces(self) -> list[FileSlice | pa.Table]:
         """The last stage's outputs: where each is stored, or itself if it came in a message."""
         return [
-            FileSlice(outcome.file, (node,))
-            if outcome.inline is None and outcome.file is not None
-            else self._read(outcome, node)
+            output_file(outcome, node) if outcome.inline is None else self._read(outcome, node)
             for outcome, node in self.outcomes()
         ]
 
@@ -256,16 +302,32 @@ class QueryRun:
     def _read(self, outcome: TaskOutcome, node: str) -> pa.Table:
         if outcome.inline is not None:
             return pa.ipc.open_stream(outcome.inline).read_all()
-        assert outcome.file is not None, "an output is inline or in a file"
-        return self.store.read((FileSlice(outcome.file, (node,)),))
+        return self.store.read((output_file(outcome, node),))
 
     # Figures
 
     def metrics(self) -> tuple[StageMetrics, ...]:
         """The figures of every stage that has completed."""
+        if self._answer is not None:
+            return ()
         done = (stage for stage in self.stages if self._graph.done(stage.index))
-        found = (self._records[stage.index] for stage in done if stage.index in self._records)
-        return tuple(record.metrics(self._graph.rerun(record.stage.index)) for record in found)
+        return tuple(found for found in map(self._stage_metrics, done) if found is not None)
+
+    def _stage_metrics(self, stage: Stage) -> StageMetrics | None:
+        reused = 0
+        if self._reused is not None:
+            reused = sum(index == stage.index for index, _ in self._reused.adopted)
+        record = self._records.get(stage.index)
+        if record is None:
+            record = StageRecord(stage=stage) if reused else None
+        return None if record is None else record.metrics(self._graph.rerun(stage.index), reused)
+
+    def _taken(self, stage: int, outputs: Sequence[KeptOutput]) -> None:
+        """Outputs of a stage were taken."""
+        figures = reused_metrics(stage, outputs, time.time())
+        self.reused.append(figures)
+        if self.observer is not None:
+            self.observer.reused(figures)
 
     def uses_disk(self) -> bool:
         """Whether an output was written to disk for lack of shared memory."""
@@ -307,7 +369,8 @@ class QueryRun:
     def job(self, submission: Submission) -> JobSpec:
         """Tasks of a stage, as a job."""
         stage = self._by_index[submission.stage]
-        job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
+        names = NO_NAMES if self._reused is None else self._reused.names_of(submission)
+        job, preferred = self._builder.job(stage, submission, self._stored, self._placement, names)
         record = self._records.setdefault(
             stage.index, StageRecord(stage=stage, explained=self.explained)
         )
@@ -325,7 +388,10 @@ class QueryRun:
         # Inline results and files for users do not go with a node.
         safe = outcome.file is None or (is_last and self.output.kind is OutputKind.FILES)
         locations = () if safe else outcome.locations or (event.node,)
-        return TaskOutput(outcome, event.node, locations)
+        output = TaskOutput(outcome, event.node, locations)
+        if self._reused is None:
+            return output
+        return self._reused.completed(submission.stage, event, output)
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
         """Record what a task or job did."""
@@ -361,6 +427,8 @@ class QueryRun:
             self._by_index = {stage.index: stage for stage in stages}
             self._graph.revise([self._node(stage) for stage in stages])
             self._builder = replace(self._builder, last=self._last.index)
+            if self._reused is not None:
+                self._reused.plan(stages, self._stored)
             if self.observer is not None:
                 plan = shown(adaptation.executed(stages), stages, self._stored)
                 self.observer.revised(adaptation.revisions, plan)

@@ -53,6 +53,7 @@ from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
 from minishark.session.interruption import stopped_by
+from minishark.session.kept_outputs import kept_outputs
 from minishark.session.prints import TaskPrints
 from minishark.session.scope import Scope
 from minishark.session.scratch_database import ChangedTable, SharedScratch
@@ -116,6 +117,7 @@ class Engine:
         *,
         limits: Limits | None = None,
         prints: bool = True,
+        reuse: str = "off",
     ) -> None:
         """Over a cluster.
 
@@ -126,6 +128,7 @@ class Engine:
             storage: how object stores are reached.
             limits: of each query.
             prints: whether what tasks print is shown.
+            reuse: who takes outputs of its queries: "off", "session" or "cluster".
         """
         config = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -156,6 +159,7 @@ class Engine:
         self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
         self.limits = limits or Limits()
+        self.reuse = kept_outputs(cluster, reuse)
         self.open_queries = OpenQueries()
         self.running: dict[int, QueryObserver] = {}
         self.events = EventStream()
@@ -539,7 +543,14 @@ class Engine:
 
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
-        return site_of(self.cluster, self._placed, folder)
+        # Nodes of a running cluster may have started again, without the folder of outputs.
+        kept = (self.reuse.folder,) if self.reuse is not None and self.cluster.address else ()
+        return site_of(self.cluster, self._placed, folder, *kept)
+
+    def label(self, query: int) -> str:
+        """What others call a query."""
+        of = f" of session {self.cluster.store_name}" if self.cluster.address else ""
+        return f"query {query}{of}"
 
     def query_folder(self) -> AbstractContextManager[str]:
         """A folder for the files of one query, removed afterwards."""
@@ -634,12 +645,17 @@ class _Query(Generic[Result]):
                 observer=self.observer,
                 on_print=engine.prints.show,
                 disk=DiskUse(engine.limits.query_disk_bytes),
+                reuse=engine.reuse,
+                made_by=engine.label(self.observer.number),
             )
-            run.run()
-            result = self.sink.finish(run)
+            with contextlib.closing(run):
+                run.run()
+                result = self.sink.finish(run)
         if run.uses_disk():
             engine.warn(_DISK_WARNING)
-        metrics = self._metrics(run.metrics(), warnings)
+            if engine.reuse is not None:
+                engine.reuse.make_room()
+        metrics = replace(self._metrics(run.metrics(), warnings), reused=tuple(run.reused))
         if adaptation.revisions:
             shown = (plan.physical, adaptation.executed(run.stages)) if self.explained else ()
             metrics = replace(
