@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from machine_kit.addresses import Address
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Envelope, Tick
 from sparrow_core.observe.message_log import VARIABLE, MessageLog
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import GetNodes, Tick
-from sparrow_core.runtime.transport.local_driver import LocalDriver
+from sparrow_core.protocol.messages import GetNodes
 from sparrow_core.runtime.transport.observe import observed
 
 
