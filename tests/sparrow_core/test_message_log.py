@@ -68,7 +68,7 @@ def test_any_text_can_be_written(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from sparrow_core.observe.message_log import MessageLog
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 from sparrow_core.protocol.messages import GetNodes
 log = MessageLog(Path(sys.argv[1]))
 log.taken(0.0, Address("a#b"), GetNodes(Address("\N{SNOWMAN} \udc80")))
