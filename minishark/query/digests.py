@@ -81,9 +81,11 @@ def digest(value: object) -> str:
     return digester.hexdigest()
 
 
-@lru_cache(_CACHED_MAX)
 def pickled_digest(pickled: bytes) -> str | NoDigestError:
-    """The digest of what was pickled, which is what executors call; or why there is none."""
+    """The digest of what was pickled, which is what executors call; or why there is none.
+
+    It is another one when what is pickled by name only, such as a user's module, has changed.
+    """
     if len(pickled) > _PICKLED_BYTES_MAX:
         return NoDigestError("it carries more than 64 MiB of data along")
     try:
@@ -177,7 +179,7 @@ class _Digester:
         self._defaults(function)
         self._cells(function)
         self._globals(function)
-        self.add(function.__dict__)
+        self.add(vars(function))
         # They decide nothing, or the types of parameters in SQL.
         for name, annotation in function.__annotations__.items():
             self._put("annotation", f"{name}: {_annotation(annotation)}".encode())
@@ -263,7 +265,7 @@ class _Digester:
         self._put("class", class_.__qualname__.encode())
         self.add(type(class_))
         self._tuple(class_.__bases__)
-        for name, member in sorted(class_.__dict__.items()):
+        for name, member in sorted(vars(class_).items()):
             if name not in _DERIVED and not isinstance(member, _SLOTS):
                 self._put("member", name.encode())
                 self.add(member)

@@ -99,6 +99,8 @@ def fragment_name(task: StageTask) -> str:
         if each.volatile:
             raise NoNameError(f"{each.name} is not deterministic")
     if task.function is not None:
+        if not task.function.only_returns:
+            raise NoNameError(f"{task.function.label} is called for what else it does")
         functions.append(_function_name(task.function.label, task.function.pickled))
     blank = structs.replace(
         task,

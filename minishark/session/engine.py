@@ -156,7 +156,6 @@ class Engine:
         )
         self.scratch = SharedScratch(config, lambda: self.sources.names)
         self._placing = placing
-        self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
         self.limits = limits or Limits()
         self.reuse = kept_outputs(cluster, reuse)
@@ -519,6 +518,11 @@ class Engine:
         """Threads of a large task that is alone in its stage, while so many queries are open."""
         # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
+
+    @property
+    def storage(self) -> Storage:
+        """How object stores are reached."""
+        return self.tables.storage
 
     def _place_loads(self) -> Placement:
         """The placement of tasks that load tables."""

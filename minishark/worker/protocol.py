@@ -86,6 +86,8 @@ class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
     pickled: bytes  # a `minishark.worker.functions.Function`, by cloudpickle
     returns: tuple[tuple[str, str], ...]  # names and DuckDB types of its output columns
     keys: tuple[int, ...] = ()  # positions of the grouping columns; empty for no groups
+    # Whether it is called for what it returns alone, so that this may be kept.
+    only_returns: bool = False
 
 
 class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

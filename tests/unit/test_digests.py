@@ -53,7 +53,7 @@ PROGRAM = """
 def function_of(program: str, name: str = "wanted") -> Any:
     """What a program calls so, as it is when it was pickled and unpickled."""
     known: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(dedent(program), "program.py", "exec"), known)  # noqa: S102
+    exec(compile(dedent(program), "program.py", "exec"), known)
     return cloudpickle.loads(cloudpickle.dumps(known[name]))
 
 
@@ -121,8 +121,12 @@ def test_digests_are_those_of_other_processes(tmp_path: Path) -> None:
     )
     told = set()
     for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        told.add(subprocess.check_output([sys.executable, program], env=environment))  # noqa: S603
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        told.add(subprocess.check_output([sys.executable, program], env=environment))
     (lines,) = told
     assert all(re.fullmatch(b"[0-9a-f]{32}", line) for line in lines.split())
 
@@ -140,7 +144,9 @@ def test_a_users_module_counts_by_its_source_and_what_that_imports(
         )
         sys.modules.pop("helpers_of_test", None)
         found.append(
-            digest(function_of("def wanted(x):\n    import helpers_of_test as h\n    return h.f(x)"))
+            digest(
+                function_of("def wanted(x):\n    import helpers_of_test as h\n    return h.f(x)")
+            )
         )
     (tmp_path / "low2.py").write_text("LIMIT = 3\n")
     found.append(
@@ -164,7 +170,7 @@ def test_what_cannot_be_told_has_no_digest(program: str, why: str) -> None:
     assert why in str(found)
 
 
-@pytest.mark.parametrize("value", [threading.Lock(), open(os.devnull), iter([1])])  # noqa: SIM115
+@pytest.mark.parametrize("value", [threading.Lock(), Path(os.devnull).open(), iter([1])])
 def test_what_has_a_state_of_its_own_has_no_digest(value: object) -> None:
     """Unless that is what is pickled of it."""
     if isinstance(value, type(iter([]))):
@@ -176,7 +182,7 @@ def test_what_has_a_state_of_its_own_has_no_digest(value: object) -> None:
 
 def test_a_cache_counts_by_what_it_calls() -> None:
     """It is pickled by its name."""
-    one, two = (functools.lru_cache(eval(f"lambda x: x + {n}")) for n in (1, 2))  # noqa: S307
+    one, two = (functools.lru_cache(eval(f"lambda x: x + {n}")) for n in (1, 2))
     assert digest(one) != digest(two)
 
 

@@ -40,7 +40,10 @@ from minishark.worker.protocol import (
 from minishark.worker.scans import SplitRead
 
 SCALAR = ScalarFunction(
-    name="twice", pickled=cloudpickle.dumps(lambda x: 2 * x), returns="BIGINT", parameters=("BIGINT",)
+    name="twice",
+    pickled=cloudpickle.dumps(lambda x: 2 * x),
+    returns="BIGINT",
+    parameters=("BIGINT",),
 )
 TASK = StageTask(
     sql="SELECT twice(c0) AS c0 FROM in0",
@@ -67,7 +70,9 @@ OTHERS: dict[str, Any] = {
     "hints": FragmentHints(ctes=(EarlyCte("cte0", "SELECT 1 AS c0", ("INTEGER",), 1.0),)),
     "prelude": TASK.prelude[1:],
     "scalars": (structs.replace(SCALAR, pickled=cloudpickle.dumps(lambda x: 3 * x)),),
-    "function": TaskFunction("map", cloudpickle.dumps(lambda rows: rows), (("a", "BIGINT"),)),
+    "function": TaskFunction(
+        "map", cloudpickle.dumps(lambda rows: rows), (("a", "BIGINT"),), only_returns=True
+    ),
     "target": CopyTarget("/x", "", ".csv"),
     "patched": (0,),
 }
@@ -126,13 +131,15 @@ def test_functions_count_where_they_are_called() -> None:
         (structs.replace(TASK, output=OutputKind.PARTITION), "writes partition"),
         (structs.replace(TASK, output=OutputKind.FILES), "writes files"),
         (structs.replace(TASK, types=()), "whole statement"),
+        (
+            structs.replace(TASK, function=TaskFunction("foreach", b"", ())),
+            "foreach is called for what else it does",
+        ),
         (structs.replace(TASK, scalars=(structs.replace(SCALAR, volatile=True),)), "deterministic"),
         (
             structs.replace(
                 TASK,
-                scalars=(
-                    structs.replace(SCALAR, pickled=cloudpickle.dumps(lambda x: eval("x"))),  # noqa: S307
-                ),
+                scalars=(structs.replace(SCALAR, pickled=cloudpickle.dumps(lambda x: eval("x"))),),
             ),
             "twice can't be named: .*calls eval",
         ),
@@ -185,9 +192,7 @@ PARTITIONS = {
     "the file": lambda: leaf(replace(OWN, file="tables/2/0.arrow")),
     "deleted rows": lambda: leaf(replace(OWN, deleted=b"x")),
     "a delta": lambda: leaf(replace(OWN, deltas=(ADDED,))),
-    "deleted rows of a delta": lambda: leaf(
-        replace(OWN, deltas=(replace(ADDED, deleted=b"y"),))
-    ),
+    "deleted rows of a delta": lambda: leaf(replace(OWN, deltas=(replace(ADDED, deleted=b"y"),))),
     "row numbers": lambda: leaf(replace(OWN, is_numbered=True)),
 }
 
