@@ -170,7 +170,7 @@ def test_what_cannot_be_told_has_no_digest(program: str, why: str) -> None:
     assert why in str(found)
 
 
-@pytest.mark.parametrize("value", [threading.Lock(), Path(os.devnull).open(), iter([1])])
+@pytest.mark.parametrize("value", [threading.Lock(), Path(os.devnull).open(), iter([1])])  # noqa: SIM115
 def test_what_has_a_state_of_its_own_has_no_digest(value: object) -> None:
     """Unless that is what is pickled of it."""
     if isinstance(value, type(iter([]))):
