@@ -269,7 +269,7 @@ class WarehouseWrites:
         except BaseException:
             layout.remove_written(write.write_id)
             raise
-        change.files += [file.file_path for file in written.files]
+        change.files.extend(file.file_path for file in written.files)
         return written
 
     @contextlib.contextmanager

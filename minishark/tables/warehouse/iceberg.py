@@ -118,7 +118,7 @@ class IcebergVersion:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class IcebergChange:
     """A change of a table: pyiceberg's transaction."""
 
@@ -142,7 +142,7 @@ class IcebergChange:
             table.io,
             table.catalog,
         )
-        return cls(name, table, copy.transaction(), committed=committed)
+        return cls(name=name, table=table, transaction=copy.transaction(), committed=committed)
 
     @property
     def version(self) -> IcebergVersion:

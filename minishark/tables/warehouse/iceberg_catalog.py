@@ -308,9 +308,9 @@ class IcebergCatalog:
             )
         location = transaction.table_metadata.location
         return IcebergChange(
-            name,
-            transaction._table,  # noqa: SLF001 - a new table is nowhere else
-            transaction,
+            name=name,
+            table=transaction._table,  # noqa: SLF001 - a new table is nowhere else
+            transaction=transaction,
             abandoned=lambda: self._abandon(name, location),
         )
 
