@@ -16,9 +16,6 @@ from typing import Any
 import duckdb
 
 from minishark.dataframe.applied import pickled
-from minishark.dataframe.runtime import Runtime
-from minishark.dataframe.subqueries import unmarked
-from minishark.expressions import Schema
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import create_function, uncalled
 
@@ -73,14 +70,13 @@ def generated(
     return function.name
 
 
-def bind(runtime: Runtime, sql: str) -> Schema:
-    """The columns of a query, whose functions are registered first."""
+def offer_called(sql: str, offer: Callable[[ScalarFunction, Callable[..., Any]], None]) -> None:
+    """Offer a session the functions that a query calls."""
     if PREFIX in sql:
         with _lock:  # or two threads would register the same
             for name in dict.fromkeys(_NAME.findall(sql)):
                 if name in _generated:
-                    runtime.offer_function(*_generated[name])
-    return runtime.bind(unmarked(sql))
+                    offer(*_generated[name])
 
 
 def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
