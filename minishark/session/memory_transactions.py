@@ -104,6 +104,10 @@ class MemoryTransaction:
         if new.folder in self._loads:
             self._written.update(changed_files(old, new))
             self.scope.planning.update_uncommitted(new)
+        elif self.engine.tables.is_current(old):
+            # Everybody plans with it, which costs nobody an answer, also if it is undone: it must
+            # not lack the first NULLs of the transaction's own rows.
+            self.scope.planning.update_table(new)
 
     def put(self, table: Table) -> None:
         """A statement has created a table, perhaps in the place of one of that name."""
