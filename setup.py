@@ -90,7 +90,13 @@ setup(
         *find_packages(
             include=[
                 f"{package}{inside}"
-                for package in ("minishark", "sparrow_core", "canary_core", "minishark_lab")
+                for package in (
+                    "minishark",
+                    "sparrow_core",
+                    "canary_core",
+                    "minishark_platforms",
+                    "minishark_lab",
+                )
                 for inside in ("", ".*")
             ]
         ),
@@ -151,6 +157,12 @@ setup(
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
         "minishark.commands": ["bench = minishark_lab.command:bench"],
+        "minishark.datasets": ["ray = minishark_platforms.targets:ray_datasets"],
+        "minishark.platforms": [
+            "dask = minishark_platforms.targets:on_dask",
+            "distributed = minishark_platforms.targets:on_dask",  # Clients of Dask's
+            "ray = minishark_platforms.targets:on_ray",
+        ],
         "ibis.backends": ["minishark = minishark.adapters.ibis"],
         "sqlalchemy.dialects": [
             "minishark = minishark.adapters.sqlalchemy:MinisharkDialect",

@@ -425,7 +425,7 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.tables": vocabulary.__contains__,
         "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
-        "minishark.deploy": TRANSPORT.__contains__,
+        "minishark_platforms": TRANSPORT.__contains__,
     }
     for module in _modules("minishark"):
         room = ".".join(module.split(".")[:2])
