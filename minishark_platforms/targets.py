@@ -37,12 +37,14 @@ class OnRay:
 
     def contact(self, name: str) -> tuple[str, Keys]:
         """The address and the keys of a cluster that outlives sessions."""
-        return _keeper().contact(name)
+        address, keys = _keeper().contact(name)
+        return address, keys
 
     def start(self, name: str, shape: Shape) -> tuple[str, ...]:
         """Start a cluster that outlives this program."""
         shape.check()
-        return _keeper().start_kept(name, shape)
+        warnings: tuple[str, ...] = _keeper().start_kept(name, shape)
+        return warnings
 
     def stop(self, name: str) -> None:
         """End a cluster that outlives sessions."""

@@ -19,8 +19,10 @@ import pytest
 import sparrow_core
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("minishark", "sparrow_core", "canary_core")
-PACKAGES = (*PRODUCT, "minishark_lab")
+PRODUCT = ("minishark", "sparrow_core", "canary_core", "machine_kit")
+OPTIONAL = ("minishark_platforms", "minishark_lab")
+"""What the product does not import: entry points lead there, and it may be left out."""
+PACKAGES = (*PRODUCT, *OPTIONAL)
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
@@ -40,7 +42,6 @@ LAYERS = (
     "types",
     "tasks",
     "page",
-    "deploy",
     "session",
     "tpch",
     "adapters",
@@ -65,6 +66,8 @@ CANARY_LAYERS = (
     "sim",
     "runtime",
 )
+# machine_kit's layers, low to high.
+KIT_LAYERS = ("addresses", "machine", "network", "world", "local_driver")
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch_data",
@@ -88,6 +91,8 @@ MACHINES = (
     "canary_core.machines.controller",
 )
 DRIVERS = (
+    "machine_kit.local_driver",
+    "machine_kit.world",
     "sparrow_core.runtime.transport",
     "sparrow_core.sim",
     "sparrow_core.runtime.cluster",
@@ -343,14 +348,14 @@ def test_only_the_top_layers_use_the_front_door() -> None:
     assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
 
 
-def test_the_product_does_not_import_the_laboratory() -> None:
-    """`minishark bench` reaches it by an entry point: it may be left out, and so may its needs."""
+def test_the_product_does_not_import_what_is_optional() -> None:
+    """Entry points reach platforms and experiments: both may be left out."""
     assert [] == [
         f"{module} names {name}"
         for package in PRODUCT
         for module in _modules(package)
         for name in (*_imports(module), *_texts(module))
-        if _is_in(name, "minishark_lab")
+        if any(_is_in(name, optional) for optional in OPTIONAL)
     ]
 
 
@@ -402,6 +407,19 @@ def test_every_room_of_canary_has_a_layer() -> None:
     assert rooms <= {"__init__", *CANARY_LAYERS}
 
 
+def test_the_kit_knows_nothing_of_what_stands_on_it() -> None:
+    """A module of machine_kit imports its own layer and lower ones, and nothing else of ours."""
+    found = []
+    for module in _modules("machine_kit"):
+        room = module.split(".")[1]
+        below = KIT_LAYERS[: KIT_LAYERS.index(room) + 1] if room != "__init__" else ()
+        for name in _imports(module):
+            inside = _is_in(name, "machine_kit") and name.split(".")[1] in below
+            if name.split(".")[0] in {*PACKAGES, "pyarrow", "duckdb"} and not inside:
+                found.append(f"{module} imports {name}")
+    assert [] == found
+
+
 def test_the_scheduler_knows_nothing_of_the_engine() -> None:
     """sparrow_core imports neither minishark nor pyarrow nor duckdb."""
     assert [] == [
@@ -427,8 +445,9 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.programs": vocabulary.__contains__,
         "minishark_platforms": TRANSPORT.__contains__,
     }
-    for module in _modules("minishark"):
-        room = ".".join(module.split(".")[:2])
+    for module in (*_modules("minishark"), *_modules("minishark_platforms")):
+        package, *inside = module.split(".")
+        room = f"{package}.{inside[0]}" if package == "minishark" else package
         for name in _imports(module):
             if _is_in(name, "sparrow_core"):
                 assert may.get(room, lambda _: False)(name), f"{module} imports {name}"
@@ -450,7 +469,7 @@ def _machine_modules() -> list[str]:
     """The machines and all that runs when they are imported, but for the package's front door."""
     modules = [
         name
-        for package in ("sparrow_core", "canary_core")
+        for package in ("sparrow_core", "canary_core", "machine_kit")
         for name in _modules(package)
         if not name.endswith("__init__")
     ]

@@ -72,7 +72,7 @@ class Platform(Protocol):
         """Launch a cluster for one session; `meanwhile` is called while its nodes start.
 
         Raises:
-            OptionError: the shape has an invalid number, or the platform's package is not installed.
+            OptionError: the shape has an invalid number, or the platform is not installed.
             ClusterError: the platform does not answer.
         """
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 
@@ -70,13 +70,20 @@ def generated(
     return function.name
 
 
-def offer_called(sql: str, offer: Callable[[ScalarFunction, Callable[..., Any]], None]) -> None:
+class TakesFunctions(Protocol):
+    """What a runtime does with functions."""
+
+    def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        """Make a Python function callable from SQL, unless it is already."""
+
+
+def offer_called(sql: str, runtime: TakesFunctions) -> None:
     """Offer a session the functions that a query calls."""
     if PREFIX in sql:
         with _lock:  # or two threads would register the same
             for name in dict.fromkeys(_NAME.findall(sql)):
                 if name in _generated:
-                    offer(*_generated[name])
+                    runtime.offer_function(*_generated[name])
 
 
 def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:

@@ -85,7 +85,7 @@ class LazyQuery:
 
     def bind(self, sql: str) -> Schema:
         """The columns of a text built on this query, whose functions are registered first."""
-        offer_called(sql, self.runtime.offer_function)
+        offer_called(sql, self.runtime)
         return self.runtime.bind(unmarked(sql))
 
     def over(self, select: Select | QueryText, *others: LazyQuery) -> LazyQuery:

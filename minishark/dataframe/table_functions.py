@@ -138,7 +138,7 @@ class TableFunctions(CamelCase):
             raise UnsupportedError("SQL calls table functions with plain parameters only.")
         listed = ", ".join(ident(each.name) for each in parameters)
         call_ = f"{f.name()}({listed or 'NULL'})"
-        offer_called(f.name(), self._runtime.offer_function)
+        offer_called(f.name(), self._runtime)
         rows = f"unnest({call_}, max_depth := 2)"
         self._runtime.session.sql(
             f"CREATE OR REPLACE MACRO {ident(name)}({listed}) AS TABLE SELECT {rows}"
