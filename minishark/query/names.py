@@ -22,7 +22,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -44,8 +44,8 @@ _READS_MAX = 4096
 _SETTLED_S = 2.0
 """The coarsest clock of a file system: within it, a file may change and keep its times."""
 
-_NAMED = (OutputKind.PIECE, OutputKind.BUCKETS, OutputKind.RESULT)
-"""Outputs that have names: what other kinds leave is a table's, or the user's."""
+KEPT = (OutputKind.PIECE, OutputKind.BUCKETS, OutputKind.RESULT)
+"""Outputs that are kept under their names: those of other kinds are a table's, or the user's."""
 
 
 class NoNameError(Exception):
@@ -88,8 +88,8 @@ def fragment_name(task: StageTask) -> str:
     Raises:
         NoNameError: it calls what can't be told to do the same again.
     """
-    if task.output not in _NAMED:
-        raise NoNameError(f"it writes {task.output.value}")
+    if task.output is OutputKind.FILES:
+        raise NoNameError("it writes files")
     if not task.types:
         raise NoNameError("it runs as a whole statement")
     texts = " ".join((task.sql, *(cte.sql for cte in task.hints.ctes))).lower()
@@ -166,12 +166,35 @@ class Leaves:
         return self.contents.get(file) or named("file", self.token, file)
 
     def _source(self, table: Table, pickled: bytes) -> str:
+        return self.source(table.title or table.name, pickled)
+
+    def source(self, name: str, pickled: bytes) -> str:
+        """The name of a part of a source, which is called `name` where it has none.
+
+        Raises:
+            NoNameError: it has none.
+        """
         read = _read_of(pickled)
         if isinstance(read, str):
-            raise NoNameError(f"{table.title or table.name} {read}")
+            raise NoNameError(f"{name} {read}")
         now_s = self.now_s()
         files = [_settled(file, now_s) for file in read.files]
         return named("source", read.name, *files)
+
+
+def load_name(reads: Sequence[bytes], *layout: str) -> str | None:
+    """The name of a table that is loaded from parts of a source; None if it has none.
+
+    Args:
+        reads: the parts, in order.
+        layout: all else that decides the rows of its partitions.
+    """
+    leaves = Leaves("")
+    try:
+        parts = [leaves.source("it", read) for read in reads]
+    except NoNameError:
+        return None
+    return named("load", _versions(), *layout, "of", *parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,14 +29,23 @@ Waiter = Callable[[KeptOutput | None], None]
 """Told of an output that another query has computed; None if that gave it up."""
 
 
-class Elsewhere(Protocol):
-    """What other sessions know of outputs."""
+class Shared(Protocol):
+    """Outputs that belong to the nodes, for all sessions (`cluster/outputs.py`)."""
 
     def find(self, names: Sequence[str]) -> Mapping[str, KeptOutput]:
-        """Those of the outputs that there are, none of which is removed for a while."""
+        """Those of the outputs that are known."""
+
+    def lease(self, outputs: Mapping[str, KeptOutput]) -> frozenset[str]:
+        """The names of those that are there, and stay until they are released."""
+
+    def release(self, outputs: Iterable[KeptOutput]) -> None:
+        """Outputs were read."""
 
     def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
-        """Let others find outputs; does not wait for them."""
+        """Let others find outputs."""
+
+    def close(self) -> None:
+        """Tell what others are to find, if that does not take long."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +65,9 @@ class Reuse:
     remove: Callable[[Sequence[tuple[str, str]]], None]
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     now_s: Callable[[], float] = time.time
-    elsewhere: Elsewhere | None = None
+    shared: Shared | None = None  # None: nobody else has any
+    # Names that files of tables have beside their paths, the same in every session.
+    contents: MutableMapping[str, str] = field(default_factory=dict)
     _kept: OrderedDict[str, KeptOutput] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _held: Counter[str] = field(default_factory=Counter)  # how many queries read each
@@ -66,14 +77,22 @@ class Reuse:
 
     def take(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that there are, which stay until they are `given` back."""
-        found = self._take(names)
-        if self.elsewhere is not None:
-            left = [name for name in dict.fromkeys(names) if name not in found]
-            others = self.elsewhere.find(left) if left else {}
-            for name, output in others.items():
-                self._put(name, output)
-            found |= self._take([*others])
-        return found
+        if self.shared is not None:
+            return self._take_shared(self.shared, tuple(dict.fromkeys(names)))
+        return self._take(names)
+
+    def _take_shared(self, shared: Shared, names: Sequence[str]) -> dict[str, KeptOutput]:
+        known = self.look(names)
+        left = [name for name in names if name not in known]
+        others = shared.find(left) if left else {}
+        for name, output in others.items():
+            self._put(name, output)
+        there = shared.lease({**known, **others})
+        with self._lock:
+            for name in (*known, *others):
+                if name not in there and name in self._kept:
+                    self._forget(name)
+        return self._take(there)
 
     def look(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that this session knows, which may go at any time."""
@@ -89,17 +108,24 @@ class Reuse:
             return found
 
     def hold(self, names: Iterable[str]) -> None:
-        """A query reads outputs that it has just kept, until it gives them back."""
+        """A query reads outputs that it has just computed, until it lets go of them."""
         with self._lock:
             self._held.update(names)
 
     @property
     def leaves(self) -> Leaves:
         """How what is read from outside of queries is named."""
-        return Leaves(self.token, now_s=self.now_s)
+        return Leaves(self.token, self.contents, self.now_s)
 
     def give(self, names: Iterable[str]) -> None:
         """A query has read outputs that it took."""
+        names = tuple(names)
+        if self.shared is not None:
+            self.shared.release(self.look(names).values())
+        self.let_go(names)
+
+    def let_go(self, names: Iterable[str]) -> None:
+        """A query has read outputs that it held."""
         with self._lock:
             for name in names:
                 self._held[name] -= 1
@@ -116,8 +142,8 @@ class Reuse:
         with self._lock:
             gone = self._over(self.quota_bytes)
         self._remove(gone)
-        if self.elsewhere is not None:
-            self.elsewhere.keep(outputs)
+        if self.shared is not None:
+            self.shared.keep(outputs)
 
     def _put(self, name: str, output: KeptOutput) -> list[Waiter]:
         with self._lock:
@@ -161,6 +187,11 @@ class Reuse:
         files = [(o.outcome.file, o.node) for o in outputs if o.outcome.file is not None]
         if files:
             self.remove(files)
+
+    def close(self) -> None:
+        """The session ends."""
+        if self.shared is not None:
+            self.shared.close()
 
     @property
     def bytes(self) -> int:

@@ -15,13 +15,19 @@ from minishark.catalog import Table
 from minishark.compiler.stages.stage import Stage
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.metrics import ReusedMetrics
-from minishark.query.names import NoNameError, NotYetError, OutputNames
+from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames
 from minishark.query.planner import QueryPlan
 from minishark.query.reuse import Reuse
 from minishark.query.sinks import CollectRows
 from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import OnShared, SharedTask
-from minishark.worker.protocol import KeptOutput, StageTask, TaskOutcome, encode
+from minishark.worker.protocol import (
+    KeptOutput,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    encode,
+)
 from sparrow_core import TaskCompleted
 
 _decode_names: Callable[[bytes], tuple[str, ...]] = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -48,6 +54,7 @@ class ReusedOutputs:
     _told: set[int] = field(default_factory=set)  # stages that are known to be complete
     _claimed: dict[str, str] = field(default_factory=dict)  # who claimed each name
     _taken: list[str] = field(default_factory=list)
+    _held: list[str] = field(default_factory=list)  # those that it has computed
     _answer: str | None = None  # the answer's name
     _run: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -81,6 +88,8 @@ class ReusedOutputs:
         They are of one run, and so fit together even where stages vary.
         """
         names = self._names(stages, tables, as_planned=True)
+        if self.described(stages[-1]).output not in KEPT:
+            return None
         try:
             self._answer = names.answer(stages[-1])
         except NoNameError:
@@ -116,7 +125,7 @@ class ReusedOutputs:
         for stage, tasks in self.graph.missing().items():
             for task in tasks:
                 if (stage, task) not in self._looked:
-                    name = self._name(stage, task)
+                    name = self._kept_name(stage, task)
                     if name is not None:
                         wanted.setdefault(name, []).append((stage, task))
         if not wanted:
@@ -153,6 +162,11 @@ class ReusedOutputs:
             if identity != name:
                 self.names.forget()
 
+    def _kept_name(self, stage: int, task: int) -> str | None:
+        """The name of an output that is kept; None for others."""
+        is_kept = self.described(self.names.stages[stage]).output in KEPT
+        return self._name(stage, task) if is_kept else None
+
     def _name(self, stage: int, task: int) -> str | None:
         try:
             return self.names.of(stage, task)
@@ -163,7 +177,7 @@ class ReusedOutputs:
         """The tasks of a submission that other queries run now: told when these have ended."""
         shared = []
         for task in submission.tasks:
-            name = self._name(submission.stage, task)
+            name = self._kept_name(submission.stage, task)
             if name is None:
                 self._named.pop((submission.stage, task), None)
                 continue
@@ -220,7 +234,7 @@ class ReusedOutputs:
                 made_by=self.made_by,
             )
             self.reuse.hold([name])
-            self._taken.append(name)
+            self._held.append(name)
             self.reuse.keep({name: kept})
         return TaskOutput(
             msgspec.structs.replace(output.outcome, checksum=0), output.node, output.locations
@@ -228,6 +242,8 @@ class ReusedOutputs:
 
     def finished(self, last: Stage) -> None:
         """The query has its answer; another that asks the same may take it."""
+        if self.described(last).output is OutputKind.PARTITION:
+            self._note_contents(last)
         if self._answer is None:
             return
         tasks = [i for i in range(last.tasks) if self.graph.at(last.index, i) is not None]
@@ -245,6 +261,14 @@ class ReusedOutputs:
         )
         self.reuse.keep({self._answer: kept})
 
+    def _note_contents(self, last: Stage) -> None:
+        """Partitions that it stores are called by what they were made from, for later queries."""
+        for task in range(last.tasks):
+            output = self.graph.at(last.index, task)
+            name = None if self.graph.varies(last.index) else self._name(last.index, task)
+            if output is not None and output.outcome.file is not None and name is not None:
+                self.reuse.contents[output.outcome.file] = name
+
     def lost(self, files: Iterable[str]) -> None:
         """Files are gone, or damaged: nobody is to take them any more."""
         self.reuse.lost(frozenset(files))
@@ -255,6 +279,8 @@ class ReusedOutputs:
         self.reuse.disclaim(claimed)
         taken, self._taken = self._taken, []
         self.reuse.give(taken)
+        held, self._held = self._held, []
+        self.reuse.let_go(held)
 
 
 def _output(kept: KeptOutput) -> TaskOutput:

@@ -226,7 +226,7 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
     )
 
 
-REUSES = ("off", "session")
+REUSES = ("off", "session", "cluster")
 
 
 def check_reuse(reuse: str) -> None:

@@ -158,7 +158,7 @@ class Engine:
         self._placing = placing
         self.programs = Programs(cluster, self.tables, placing)
         self.limits = limits or Limits()
-        self.reuse = kept_outputs(cluster, reuse)
+        self.reuse = kept_outputs(cluster, reuse, self.tables.contents)
         self.open_queries = OpenQueries()
         self.running: dict[int, QueryObserver] = {}
         self.events = EventStream()
@@ -212,6 +212,8 @@ class Engine:
                 steps.callback(self._replicator.join)
             steps.callback(self.merger.join, _MERGER_END_S)
             steps.callback(self.cluster.close)
+            if self.reuse is not None:
+                steps.callback(self.reuse.close)
             if self._replicator is not None:
                 steps.callback(self._replicator.stop)
             steps.callback(self.programs.stop)
@@ -548,7 +550,9 @@ class Engine:
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
         # Nodes of a running cluster may have started again, without the folder of outputs.
-        kept = (self.reuse.folder,) if self.reuse is not None and self.cluster.address else ()
+        reuse, kept = self.reuse, tuple[str, ...]()
+        if reuse is not None and reuse.shared is None and self.cluster.address:
+            kept = (reuse.folder,)
         return site_of(self.cluster, self._placed, folder, *kept)
 
     def label(self, query: int) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 from minishark.cluster.backend import Cluster
+from minishark.cluster.outputs import FOLDER as SHARED_FOLDER
 from minishark.errors import MinisharkError
 from minishark.query.reuse import Reuse
 from minishark.worker.protocol import FileSlice
@@ -14,11 +15,26 @@ FOLDER = "outputs"
 _SHARE = 8
 """The outputs of a session take at most an eighth of the nodes' memory."""
 
+_KNOWN_BYTES = 1 << 40
+"""Of outputs of nodes, sessions know what they please: they keep none but small ones."""
 
-def kept_outputs(cluster: Cluster, reuse: str) -> Reuse | None:
-    """The outputs that queries may take, by the option `reuse`; None for none."""
+
+def kept_outputs(cluster: Cluster, reuse: str, contents: MutableMapping[str, str]) -> Reuse | None:
+    """The outputs that queries may take, by the option `reuse`; None for none.
+
+    `contents` says what files of tables were made from.
+    """
     if reuse == "off":
         return None
+    shared = cluster.shared_outputs() if reuse == "cluster" else None
+    if shared is not None:  # the nodes remove them
+        return Reuse(
+            folder=SHARED_FOLDER,
+            quota_bytes=_KNOWN_BYTES,
+            remove=lambda _: None,
+            shared=shared,
+            contents=contents,
+        )
 
     def remove(files: Sequence[tuple[str, str]]) -> None:
         # What stays behind is removed with the folder.
@@ -33,4 +49,5 @@ def kept_outputs(cluster: Cluster, reuse: str) -> Reuse | None:
         folder=folder,
         quota_bytes=cluster.memory_limit_bytes // _SHARE,
         remove=remove,
+        contents=contents,
     )

@@ -128,7 +128,6 @@ def test_functions_count_where_they_are_called() -> None:
 @pytest.mark.parametrize(
     ("task", "why"),
     [
-        (structs.replace(TASK, output=OutputKind.PARTITION), "writes partition"),
         (structs.replace(TASK, output=OutputKind.FILES), "writes files"),
         (structs.replace(TASK, types=()), "whole statement"),
         (
