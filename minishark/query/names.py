@@ -32,7 +32,6 @@ from msgspec import structs
 from minishark.catalog import Partition, Table
 from minishark.cluster.wire import own_versions
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
-from minishark.compiler.stages.varying import volatile_call
 from minishark.query.digests import NoDigestError, digest, pickled_digest
 from minishark.query.inputs import read_partitions
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoredFile, local_version
@@ -313,9 +312,8 @@ class OutputNames:
         return found
 
     def _fragment(self, stage: Stage) -> str:
-        volatile = volatile_call(stage.plan)
-        if volatile is not None:
-            raise NoNameError(f"{volatile}() may have another value each time")
+        if stage.volatile_call is not None:
+            raise NoNameError(f"{stage.volatile_call}() may have another value each time")
         task = self.described(stage)
         if takes_task(task):
             self._by_task.add(stage.index)
