@@ -12,12 +12,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
 from minishark.errors import DataError
-from minishark.events.kinds import FORMAT, AnyEvent, SessionStarted
+from minishark.events.kinds import FORMAT, AnyEvent, SessionStarted, TaskEnded
 
 SUFFIX = ".events.jsonl"
 FILE_BYTES = 16 << 20
@@ -177,4 +177,13 @@ def _decoded(line: bytes) -> AnyEvent | None:
     try:
         return _decode(line)
     except msgspec.DecodeError:
+        return _translated(line)
+
+
+def _translated(line: bytes) -> AnyEvent | None:
+    """An event of format 1, which had a task's figures beside its numbers."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+        return msgspec.convert(fields | {"figures": fields}, TaskEnded)
+    except (msgspec.DecodeError, msgspec.ValidationError):
         return None

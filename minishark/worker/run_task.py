@@ -17,6 +17,7 @@ from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
 from minishark.errors import DataError
+from minishark.events.figures import TaskFigures
 from minishark.expressions import quote
 from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
@@ -115,7 +116,8 @@ class TaskRunner:
                 outcome = self._run_guarded(stage, task)
             received = self._store.take_received()
             if received or self._profiles:
-                return structs.replace(outcome, received=received, profiles=self._profiles)
+                figures = structs.replace(outcome.figures, received=received)
+                return structs.replace(outcome, figures=figures, profiles=self._profiles)
             return outcome
 
     def _run_guarded(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -414,7 +416,7 @@ class TaskRunner:
             schema, batches = patched(rows, patch, columns)
         except ChangedTwiceError:
             # No failure: what other tasks of the stage store has to be known, to be removed.
-            return TaskOutcome(rows=0, nbytes=0)
+            return TaskOutcome(figures=TaskFigures())
         partition = self._outputs.partition(stage, task, schema, batches)
         if not columns:
             count = stream(pa.table({"rows": [partition[1].rows]}))
@@ -503,7 +505,8 @@ class TaskRunner:
                 raise TaskError(TaskProblem.RESOURCE, message) from error
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
-        return TaskOutcome(rows=count, nbytes=_size_bytes(Path(path)), file=entry)
+        figures = TaskFigures(rows=count, bytes=_size_bytes(Path(path)))
+        return TaskOutcome(figures=figures, file=entry)
 
     def _uploaded(self, outcome: TaskOutcome, folder: Path, target: CopyTarget) -> TaskOutcome:
         """Files that a task has written to a folder here, stored where they belong."""

@@ -10,6 +10,7 @@ import pytest
 from page_events import BEGAN, query_events, task
 
 from minishark.events import kinds
+from minishark.events.figures import OperatorFigures
 from minishark.page import board as board_module
 from minishark.page import views
 from minishark.page.board import STAGE_TASKS_MAX, Board
@@ -304,7 +305,7 @@ def test_known_rows_pass_operators_that_keep_them() -> None:
     )
     assert [7, 7, 30, 30, 50, 50, None] == known_rows(plan, {0: 30, 1: 7})
     assert [None, None, None, None, 50, 50, None] == known_rows(plan, {})
-    figures = [kinds.OperatorFigures(rows) for rows in (None, 8, None, 40, None, 49, 60)]
+    figures = [OperatorFigures(rows) for rows in (None, 8, None, 40, None, 49, 60)]
     assert [7, 8, 30, 40, 49, 49, 60] == known_rows(plan, {0: 30, 1: 7}, figures)
 
 
