@@ -56,8 +56,8 @@ from minishark.dataframe.show import PlanText
 from minishark.dataframe.subqueries import subquery
 from minishark.dataframe.writer import DataFrameWriter, TableWriter
 from minishark.errors import ColumnError, OptionError
-from minishark.events.record import QueryRecord
 from minishark.expressions import Schema
+from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
 from minishark.query.sources import HeldSource
 from minishark.sources.optional import library
@@ -847,7 +847,7 @@ class DataFrame(CamelCase):
         self._query.metrics = profile.metrics
         return profile
 
-    def metrics(self) -> QueryRecord:
+    def metrics(self) -> QueryMetrics:
         """What the last run took.
 
         Raises:

@@ -15,7 +15,7 @@ from minishark.dataframe.generated_functions import bind
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
-from minishark.events.record import QueryRecord
+from minishark.query.metrics import QueryMetrics
 from minishark.tables.cached import CachedRows
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LazyQuery:
     repartitioned: bool = False  # whether `repartition` made its partitions, or those it reads
     verified: bool = False  # whether every answer is compared with plain DuckDB's
     persisted: Persisted | None = None  # set while `persist` is in effect
-    metrics: QueryRecord | None = None  # of the last run that ended
+    metrics: QueryMetrics | None = None  # of the last run that ended
 
     @property
     def is_distributed(self) -> bool:

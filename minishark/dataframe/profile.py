@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minishark.errors import OptionError
-from minishark.events.record import QueryRecord
+from minishark.query.metrics import QueryMetrics
 from minishark.query.report import aligned, metrics_text, task_rows
 
 _FRAME_STYLE = "width: 100%; height: 40rem; border: 0; resize: vertical"
@@ -33,7 +33,7 @@ class Profile:
     """
 
     sql: str
-    metrics: QueryRecord
+    metrics: QueryMetrics
     page: Callable[[], str]
 
     def __str__(self) -> str:

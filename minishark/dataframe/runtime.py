@@ -13,9 +13,8 @@ import pyarrow as pa
 from minishark.catalog import Partition
 from minishark.dataframe.profile import Profile
 from minishark.errors import QueryCancelledError
-from minishark.events.record import QueryRecord
 from minishark.expressions import Schema
-from minishark.query.metrics import Answer
+from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
 from minishark.query.sources import HeldSource
@@ -91,7 +90,7 @@ class Runtime(Protocol):
     def profile(self, sql: str) -> Profile:
         """Run a query to its end; what it did, and why each task ran where it did."""
 
-    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryRecord]:
+    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         """Run a query; its rows are freed as they are read."""
 
     def to_ray_dataset(self, sql: str) -> Any:

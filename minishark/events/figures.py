@@ -99,18 +99,13 @@ class Figure:
     metric: str = ""
     attribute: str = ""
 
-    @property
-    def is_summed(self) -> bool:
-        """Whether `totals` has it."""
-        return self.sums in (Sums.TOTAL, Sums.BY_KEY)
-
     def of(self, figures: TaskFigures) -> Any:
         """Its value as one number; None if a task has none."""
         value = getattr(figures, self.name)
         return sum(value.values()) if isinstance(value, Mapping) else value
 
 
-FIGURES: Mapping[str, Figure] = {
+FIGURES: dict[str, Figure] = {
     each.name: each
     for each in (
         Figure(
@@ -186,11 +181,16 @@ def totals(tasks: Iterable[TaskFigures]) -> TaskFigures:
     """The sums over tasks of those figures that have one."""
     all_tasks = tuple(tasks)
     sums: dict[str, Any] = {}
-    for name, figure in FIGURES.items():
-        if figure.is_summed:
-            values = [getattr(each, name) for each in all_tasks]
-            sums[name] = _summed(values) if figure.sums is Sums.BY_KEY else sum(values)
+    for name in names_of(Sums.TOTAL):
+        sums[name] = sum([getattr(each, name) for each in all_tasks])
+    for name in names_of(Sums.BY_KEY):
+        sums[name] = _summed([getattr(each, name) for each in all_tasks])
     return TaskFigures(**sums)
+
+
+def names_of(*kinds: Sums) -> list[str]:
+    """The figures of which this is said for many tasks."""
+    return [name for name, figure in FIGURES.items() if figure.sums in kinds]
 
 
 def _summed(mappings: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -210,7 +210,7 @@ def skew(rows: Sequence[int]) -> float | None:
     return max(rows) / middle if middle else None
 
 
-class OperatorFigures(msgspec.Struct, frozen=True, array_like=True):
+class OperatorFigures(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """An operator in all tasks of its stage together, as DuckDB's profiler measured it.
 
     Attributes:

@@ -20,6 +20,7 @@ from minishark.events.figures import (
     OperatorFigures,
     Sums,
     TaskFigures,
+    names_of,
     skew,
     totals,
 )
@@ -77,7 +78,7 @@ class StageRecord:
     failed: list[TaskFailed] = field(default_factory=list)
     placed: list[StagePlaced] = field(default_factory=list)
     operators: tuple[OperatorFigures, ...] = ()
-    _beyond: TaskFigures = field(default_factory=TaskFigures)  # sums over those tasks
+    _beyond: tuple[TaskFigures, ...] = ()  # the sums over those tasks
     _totals: TaskFigures | None = None  # None if a task has ended since
 
     def add(self, event: TaskEnded, most: int) -> None:
@@ -88,7 +89,7 @@ class StageRecord:
             self.ended[event.task] = event
         else:
             self.beyond += 1
-            self._beyond = totals((self._beyond, event.figures))
+            self._beyond = (totals((*self._beyond, event.figures)),)
 
     @property
     def by_task(self) -> tuple[TaskFigures, ...]:
@@ -99,7 +100,7 @@ class StageRecord:
     def totals(self) -> TaskFigures:
         """The sums over its completed tasks."""
         if self._totals is None:
-            self._totals = totals((self._beyond, *(each.figures for each in self.ended.values())))
+            self._totals = totals((*self._beyond, *(each.figures for each in self.ended.values())))
         return self._totals
 
     @property
@@ -183,17 +184,18 @@ class StageRecord:
         """All figures as dictionaries, lists and numbers."""
         own = ("index", "tasks", "elapsed_s", "after", "remade_tasks", "skew", "constrained_tasks")
         others = ("local_tasks", "skipped_tasks", "retries")
-        spread = (each.name for each in FIGURES.values() if each.sums is Sums.SPREAD)
-        sums = (each.name for each in FIGURES.values() if each.is_summed)
         return {
             **{name: getattr(self, name) for name in (*own, *others)},
-            **{name: getattr(self.totals, name) for name in sums},
-            **{name: self.values(name) for name in spread},
+            **{name: getattr(self.totals, name) for name in names_of(Sums.TOTAL, Sums.BY_KEY)},
+            **{name: self.values(name) for name in names_of(Sums.SPREAD)},
             "by_task": [
                 {**msgspec.structs.asdict(self.ended[number].figures), "why": [*self.why(number)]}
                 for number in sorted(self.ended)
             ],
-            "operators": [msgspec.structs.asdict(each) for each in self.operators],
+            "operators": [
+                {**msgspec.structs.asdict(each), "misestimate": each.misestimate}
+                for each in self.operators
+            ],
         }
 
     @property

@@ -370,7 +370,7 @@ class Board:
     def _stage_placed(self, event: StagePlaced, session: str) -> None:
         query = self._query(session, event.query)
         query.apply(event)
-        found = binding(event.steps)
+        found = binding(event)
         if found is not None:
             query.binding[event.stage] = found
             self.placed.append((event.at, query.key, event.stage, found))

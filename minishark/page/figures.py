@@ -9,8 +9,7 @@ from statistics import median
 from typing import Any
 
 from minishark.events.figures import OperatorFigures
-from minishark.events.kinds import PlanNode, TaskEnded
-from sparrow_core import PlacementStep
+from minishark.events.kinds import PlanNode, StagePlaced, TaskEnded
 
 MARKS_MAX = 3_000
 """Of so many tasks, a timeline shows each."""
@@ -121,7 +120,7 @@ def known_rows(
     return rows
 
 
-def binding(steps: Sequence[PlacementStep]) -> dict[str, Any] | None:
+def binding(placed: StagePlaced) -> dict[str, Any] | None:
     """How long tasks of a job waited for a slot, and how long without late binding.
 
     With late binding, a job's tasks go to the nodes that ask first. Without it, each reservation
@@ -136,7 +135,7 @@ def binding(steps: Sequence[PlacementStep]) -> dict[str, Any] | None:
     asked: list[tuple[float, str, int]] = []
     reserved: dict[str, int] = {}
     probed: dict[str, int] = {}
-    for step in steps:
+    for step in placed.steps:
         if step.what == "reserved":
             reserved[step.node] = reserved.get(step.node, 0) + step.count
         elif step.what == "probed":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
 
-from minishark.events.figures import FIGURES, Sums, TaskFigures
+from minishark.events.figures import FIGURES, Figure, Sums, TaskFigures
 from minishark.events.kinds import (
     AnyEvent,
     CallEnded,
@@ -33,7 +33,8 @@ _QUERY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 _TASK_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 
 
-_FIGURES = tuple(figure for figure in FIGURES.values() if figure.metric)
+def _figures() -> list[Figure]:
+    return [figure for figure in FIGURES.values() if figure.metric]
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Totals:
         self.task_sums: Counter[str] = Counter()  # by figure
         self.task_spreads = {
             figure.name: Histogram(_TASK_BOUNDS)
-            for figure in _FIGURES
+            for figure in _figures()
             if figure.sums is Sums.SPREAD
         }
         self.failed_tasks = 0
@@ -102,7 +103,7 @@ class Totals:
     def _count(self, task: TaskFigures) -> None:
         local = "any" if task.local is None else "yes" if task.local else "no"
         self.tasks[task.node, local] += 1
-        for figure in _FIGURES:
+        for figure in _figures():
             value = figure.of(task)
             if figure.sums is Sums.SPREAD:
                 self.task_spreads[figure.name].add(value)
@@ -137,7 +138,7 @@ def _counters(totals: Totals) -> Iterator[str]:
             for (node, local), count in sorted(totals.tasks.items())
         ],
     )
-    for figure in _FIGURES:
+    for figure in _figures():
         if figure.sums is Sums.SPREAD:
             spread = totals.task_spreads[figure.name]
             yield from _histogram(figure.metric, figure.says, spread)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from minishark.events.figures import FIGURES, OperatorFigures, Sums, TaskFigures, totals
+from minishark.events.figures import FIGURES, OperatorFigures, Sums, TaskFigures, names_of, totals
 from minishark.events.kinds import (
     NodeReport,
     PlanNode,
@@ -188,7 +188,7 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
             }
             for stage in stages
         ],
-        "figures": _DESCRIPTIONS,
+        "figures": _descriptions(),
         "timeline": timeline(tasks, min(began, query.began_s)),
         "running_tasks": _running_tasks(board, key),
         "longest": [_task(task) for task in longest],
@@ -350,17 +350,19 @@ def _progress(board: Board, query: Query) -> dict[str, Any]:
     }
 
 
-_DESCRIPTIONS = [
-    {
-        "name": figure.name,
-        "label": figure.label,
-        "unit": figure.unit,
-        "says": figure.says,
-        "part_of": figure.part_of,
-        "is_rare": figure.is_rare,
-    }
-    for figure in FIGURES.values()
-]
+def _descriptions() -> list[dict[str, Any]]:
+    """How the browser is to show figures."""
+    return [
+        {
+            "name": figure.name,
+            "label": figure.label,
+            "unit": figure.unit,
+            "says": figure.says,
+            "part_of": figure.part_of,
+            "is_rare": figure.is_rare,
+        }
+        for figure in FIGURES.values()
+    ]
 
 
 def _stage(stage: StageRecord) -> dict[str, Any]:
@@ -375,8 +377,8 @@ def _stage(stage: StageRecord) -> dict[str, Any]:
         "began_s": stage.began_s,
         "skew": stage.skew,
         **_totals(stage.totals),
-        **{name: spread(stage.values(name)) for name in _SPREADS},
-        "by_key": {name: getattr(stage.totals, name) for name in _BY_KEY},
+        **{name: spread(stage.values(name)) for name in names_of(Sums.SPREAD)},
+        "by_key": {name: getattr(stage.totals, name) for name in names_of(Sums.BY_KEY)},
         "task_rows": spread(rows),
         "rows_by_task": _bars(rows),
         "constrained": stage.constrained_tasks,
@@ -393,12 +395,8 @@ def _stage(stage: StageRecord) -> dict[str, Any]:
     }
 
 
-_SPREADS = tuple(figure.name for figure in FIGURES.values() if figure.sums is Sums.SPREAD)
-_BY_KEY = tuple(figure.name for figure in FIGURES.values() if figure.sums is Sums.BY_KEY)
-
-
 def _totals(sums: TaskFigures) -> dict[str, Any]:
-    return {figure.name: figure.of(sums) for figure in FIGURES.values() if figure.is_summed}
+    return {name: FIGURES[name].of(sums) for name in names_of(Sums.TOTAL, Sums.BY_KEY)}
 
 
 def _bars(rows: Sequence[int], most: int = 200) -> list[int]:

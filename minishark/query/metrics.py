@@ -1,12 +1,16 @@
-"""An answer, with the record of its query."""
+"""An answer, with the metrics of its query: its record, as users see it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from minishark.events.record import QueryRecord
+
+QueryMetrics: TypeAlias = QueryRecord
+"""What a query did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,4 +18,4 @@ class Answer:
     """The rows of a query, and its metrics."""
 
     table: pa.Table
-    metrics: QueryRecord
+    metrics: QueryMetrics

@@ -162,7 +162,9 @@ def _total(node: PhysicalPlan, tasks: Sequence[OperatorFigures]) -> OperatorFigu
         elif len(set(rows)) == 1:
             total = rows[0]
     run_s = sum(times) if tasks and len(times) == len(tasks) else None
-    return OperatorFigures(total, run_s, any(each.ended_early for each in tasks))
+    return OperatorFigures(
+        rows=total, run_s=run_s, ended_early=any(each.ended_early for each in tasks)
+    )
 
 
 def _kept(
@@ -324,7 +326,7 @@ class _Overlay:
             plan = plan.children[-1]
         chain = self._loose(root)
         if chain.end.kind == "EMPTY_RESULT":
-            return {id(node): OperatorFigures(0, None) for node in (*above, plan)[:1]}
+            return {id(node): OperatorFigures(rows=0) for node in (*above, plan)[:1]}
         below = self._firm(plan, chain.end)
         if below is None:
             return None
@@ -346,11 +348,12 @@ class _Overlay:
         rows: int | None = chain.top_rows
         cut = below[id(plan)].ended_early
         for node in above:
-            found[id(node)] = OperatorFigures(rows, None, cut)
+            found[id(node)] = OperatorFigures(rows=rows, ended_early=cut)
             if any(node is each for each in filters):
                 rows = chain.end.rows if node is filters[-1] and chain.filters else None
         if chain.top_rows == chain.end.rows and chain.filters:
-            found |= {id(node): OperatorFigures(chain.top_rows, None, cut) for node in above}
+            kept = OperatorFigures(rows=chain.top_rows, ended_early=cut)
+            found |= {id(node): kept for node in above}
         # What DuckDB adds counts for the operator that needs it.
         loose = {True: chain.filters_s, False: chain.others_s}
         for is_filter, run_s in loose.items():
@@ -387,7 +390,7 @@ class _Overlay:
                 return None
         if below is None:
             return None
-        own = below.get(id(plan), OperatorFigures(None, root.run_s))
+        own = below.get(id(plan), OperatorFigures(run_s=root.run_s))
         return below | {
             id(plan): structs.replace(own, rows=rows, ended_early=_is_cut(plan, rows, below))
         }
@@ -452,7 +455,7 @@ class _Overlay:
         if node.kind not in _WINDOWS:
             return None
         below = self._node(plan.children[0], node.inputs[0])
-        return None if below is None else {id(plan): OperatorFigures(None, run_s), **below}
+        return None if below is None else {id(plan): OperatorFigures(run_s=run_s), **below}
 
     def _stable(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         """Row numbers decide between equal keys."""
@@ -470,7 +473,7 @@ class _Overlay:
             run_s += node.run_s
             node = node.inputs[0]
         below = self._node(plan.children[0], node)
-        return None if below is None else {id(plan): OperatorFigures(None, run_s), **below}
+        return None if below is None else {id(plan): OperatorFigures(run_s=run_s), **below}
 
     def _leaf(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         if root.inputs or not _may_be(plan, root):
@@ -484,7 +487,7 @@ class _Overlay:
             rows = None
             self._filter_is_moved |= self._finds_out
         cut = root.read_rows is not None and root.rows < root.read_rows
-        return {id(plan): OperatorFigures(rows, root.run_s, cut)}
+        return {id(plan): OperatorFigures(rows=rows, run_s=root.run_s, ended_early=cut)}
 
 
 def _rows(root: Profiled) -> int:
@@ -564,7 +567,7 @@ def _agreed(fits: Sequence[Fit]) -> Fit:
 def _common(one: OperatorFigures, other: OperatorFigures) -> OperatorFigures:
     """What both say."""
     return OperatorFigures(
-        one.rows if one.rows == other.rows else None,
-        one.run_s if one.run_s == other.run_s else None,
-        one.ended_early or other.ended_early,
+        rows=one.rows if one.rows == other.rows else None,
+        run_s=one.run_s if one.run_s == other.run_s else None,
+        ended_early=one.ended_early or other.ended_early,
     )

@@ -95,7 +95,7 @@ def stage_rows(metrics: QueryRecord) -> list[tuple[str, ...]]:
         "stage": lambda stage: str(stage.index),
         "tasks": _tasks,
     }
-    for figure in shown_figures([stage.totals for stage in stages]):
+    for figure in shown_figures([task for stage in stages for task in stage.by_task]):
         columns[_heading(figure)] = partial(_of_stage, figure)
         if figure.name in _BESIDE:
             title, cell = _BESIDE[figure.name]
@@ -130,7 +130,8 @@ def rare_figures(totals: TaskFigures) -> Iterator[str]:
     """What is not usual, and so worth a word while a stage runs: `12 KB on disk`."""
     for figure in FIGURES.values():
         if (figure.is_rare or figure.part_of) and (value := figure.of(totals)):
-            yield f"{_scaled(figure, value)} {_SCALES[figure.unit][1]} {figure.label}"
+            unit = _SCALES[figure.unit][1]
+            yield " ".join(filter(None, (_scaled(figure, value), unit, figure.label)))
 
 
 _SCALES = {Unit.COUNT: (1.0, ""), Unit.BYTES: (1 / 1024, "KB"), Unit.SECONDS: (1e3, "ms")}

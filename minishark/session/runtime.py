@@ -32,11 +32,10 @@ from minishark.dataframe.profile import Profile
 from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
-from minishark.events.record import QueryRecord
 from minishark.expressions import Schema, quote_text
 from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
-from minishark.query.metrics import Answer
+from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
 from minishark.query.sinks import ApplyFunction, CollectRows, Layout, Sink, StreamRows
@@ -192,7 +191,7 @@ class Runtime:
 
     # Queries
 
-    def _run(self, sql: str, sink: Sink[Result], **options: Any) -> tuple[Result, QueryRecord]:
+    def _run(self, sql: str, sink: Sink[Result], **options: Any) -> tuple[Result, QueryMetrics]:
         return self.engine.run(sql, sink, self.scope, **options)
 
     @contextlib.contextmanager
@@ -223,7 +222,7 @@ class Runtime:
             _, metrics = self._run(sql, CollectRows(), explained=True, keep=events.append)
         return Profile(sql, metrics, QueryPage(tuple(events), own_versions()["minishark"]))
 
-    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryRecord]:
+    def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         # No process holds all rows in its own memory: they are in shared memory or on disk, and
         # each task's are freed when they have been read.
         with self._asked(), self._shown():

@@ -204,7 +204,9 @@ def test_outcomes_cross_the_wire() -> None:
     for sent in (
         *OUTCOMES,
         TaskOutcome(
-            rows=1, nbytes=2, file=None, inline=b"inline", statistics=b"statistics", on_disk=True
+            figures=TaskFigures(rows=1, bytes=2, disk_bytes=2, received={"n": 3}),
+            inline=b"inline",
+            statistics=b"statistics",
         ),
     ):
         assert sent == decode_outcome(encode(sent))
