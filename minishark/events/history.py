@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import structs
 
 from minishark.errors import DataError
 from minishark.events.kinds import FORMAT, AnyEvent, SessionStarted, TaskEnded
@@ -38,7 +39,7 @@ class HistoryWriter:
             DataError: the folder can't be written.
         """
         self._folder = Path(folder)
-        self._began = began
+        self._began = structs.replace(began, format=FORMAT)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.at))
         self._stem = f"{stamp}-{began.session}"
         self._number = 0

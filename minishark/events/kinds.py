@@ -54,7 +54,7 @@ class SessionStarted(Event, frozen=True, kw_only=True):
     version: str = ""
     cluster: str = ""
     slots: int = 0
-    format: int = FORMAT
+    format: int = 1  # of files; those of the first format do not say it
 
 
 class SessionEnded(Event, frozen=True):

@@ -15,7 +15,7 @@ from random import Random
 
 import minishark
 from minishark.errors import ExecutionError, OptionError
-from minishark.events.record import QueryRecord
+from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
 from minishark.tpch.queries import load_queries
 from minishark.tpch.tables import find_tables, load_tables
@@ -94,13 +94,13 @@ def _calibrate(session: Session, queries: dict[int, str]) -> float:
     return min(works) / len(queries)
 
 
-def _metrics_of(session: Session, text: str) -> QueryRecord:
+def _metrics_of(session: Session, text: str) -> QueryMetrics:
     frame = session.sql(text)
     frame.to_arrow()
     return frame.metrics()
 
 
-def ideal_s(metrics: QueryRecord) -> float:
+def ideal_s(metrics: QueryMetrics) -> float:
     """Response time if each task ran as soon as its stage's predecessors have finished."""
     ends: dict[int, float] = {}
     for stage in metrics.by_stage:
