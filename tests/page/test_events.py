@@ -19,7 +19,7 @@ from minishark.events.stream import EventStream
 from minishark.page.board import Board
 from sparrow_core import PlacementStep
 
-BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc")
+BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc", format=kinds.FORMAT)
 
 
 def _died(number: int) -> kinds.NodeDied:
