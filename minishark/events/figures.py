@@ -31,6 +31,8 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         disk_bytes: the part of it that went to disk for lack of shared memory.
         received: the bytes that came over the network for it, compressed if they were, by the node
             or session that sent them.
+        spilled_bytes: what DuckDB had on disk at a time for lack of memory, at most; it is looked at
+            four times a second, and at the end.
         run_s: run time.
         queue_s: time between submission and start, messages included.
         local: whether its node stores the table partitions that it reads; None if it reads none.
@@ -43,6 +45,7 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     bytes: int = 0
     disk_bytes: int = 0
     received: Mapping[str, int] = {}
+    spilled_bytes: int = 0
     run_s: float = 0.0
     queue_s: float = 0.0
     local: bool | None = None
@@ -171,6 +174,14 @@ FIGURES: dict[str, Figure] = {
             says="Bytes that came over the network for tasks.",
             metric="task_received_bytes_total",
             attribute="received_bytes",
+        ),
+        Figure(
+            name="spilled_bytes",
+            unit=Unit.BYTES,
+            is_rare=True,
+            label="spilled",
+            says="Bytes that DuckDB had on disk for lack of memory, the most of each task.",
+            metric="task_spilled_bytes_total",
         ),
     )
 }
