@@ -31,8 +31,8 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         disk_bytes: the part of it that went to disk for lack of shared memory.
         received: the bytes that came over the network for it, compressed if they were, by the node
             or session that sent them.
-        spilled_bytes: what DuckDB had on disk at a time for lack of memory, at most; it is looked at
-            four times a second, and at the end.
+        spilled_bytes: what DuckDB had on disk at a time for lack of memory, at most; looked at four
+            times a second, and at the end.
         run_s: run time.
         queue_s: time between submission and start, messages included.
         local: whether its node stores the table partitions that it reads; None if it reads none.
