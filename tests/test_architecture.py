@@ -66,7 +66,7 @@ CANARY_LAYERS = (
     "runtime",
 )
 # machine_kit's layers, low to high.
-KIT_LAYERS = ("addresses", "machine", "network", "world", "local_driver")
+KIT_LAYERS = ("addresses", "machine", "peers", "ticks", "network", "world", "local_driver")
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch_data",

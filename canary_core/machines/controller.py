@@ -63,6 +63,8 @@ from canary_core.protocol.messages import (
 from canary_core.values import Frames
 from machine_kit.addresses import Address, address, endpoint_of
 from machine_kit.machine import Envelope, Machine, Tick
+from machine_kit.peers import Peers
+from machine_kit.ticks import Ticks
 
 TICK_S = 0.05
 BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance
@@ -106,7 +108,6 @@ class _Member(Struct, kw_only=True):
     """A worker of the current epoch."""
 
     host: str
-    heard_at: float
     end: int = 0
     digest: int = 0
     signals: int = 0
@@ -136,8 +137,9 @@ class Controller(Machine[ControllerIn]):
         self._balance = BALANCERS[settings.balancer]
         self._members: dict[Address, _Member] = {}
         self._waiting: dict[Address, Ready] = {}  # workers that came before the start
-        # Workers that leave and forward what still comes, with when they were heard of last.
-        self._released: dict[Address, float] = {}
+        self._released: dict[Address, None] = {}  # that leave, and forward what still comes
+        self._heard = Peers[Address]()  # members and those that leave
+        self._ticks = Ticks(address_, TICK_S)
         self._running = False
         self._outcome: Outcome | None = None
         self._is_kept = False  # the host has it
@@ -193,6 +195,7 @@ class Controller(Machine[ControllerIn]):
             sizes = {size for size, _ in self._rows}
             assert len(self._rows) == sum(sizes)
             assert self._positions.keys() == self._rows.keys()
+            assert {*self._heard} == self._members.keys() | self._released.keys()
 
     def gauges(self) -> dict[str, float]:
         """Sizes of internal tables."""
@@ -207,11 +210,8 @@ class Controller(Machine[ControllerIn]):
         for each in restarted:
             self._waiting.pop(each, None)
             self._lose(each)
-        member = self._members.get(packet.sender)
-        if member is not None:
-            member.heard_at = self._now
-        elif packet.sender in self._released:
-            self._released[packet.sender] = self._now
+        if packet.sender in self._heard:
+            self._heard.heard(packet.sender, self._now)
         for each_packet in ready:
             for body, frames in with_frames(each_packet):
                 self._on_body(each_packet, body, frames)
@@ -254,15 +254,19 @@ class Controller(Machine[ControllerIn]):
             case Leaving():
                 self._drain(sender)
             case Left():
-                self._released.pop(sender, None)
+                if sender in self._released:
+                    del self._released[sender]
+                    self._heard.forget(sender)
             case _:
                 raise AssertionError(f"{type(body).__name__} is not for the controller")
 
     def _on_tick(self, tick: Tick) -> None:
         now, settings = self._now, self._settings
+        if not self._ticks.is_due(tick.generation, now):
+            return
         if tick.generation == 0:
             self._gathering_since = self._told_at = self._cut_at = now
-        self._out.append(Envelope(self.address, Tick(tick.generation + 1), TICK_S))
+        self._out.append(self._ticks.next())
         self._out += self._links.tick(now)
         if self._outcome is not None:
             return
@@ -273,12 +277,9 @@ class Controller(Machine[ControllerIn]):
             elif waited_s >= settings.patience_s:
                 self._fail("WorkersLost", f"no worker has come within {settings.patience_s:g} s")
             return
-        for worker, member in list(self._members.items()):
-            if now - member.heard_at > settings.silence_s:
-                self._lose(worker)
-        for worker, heard_at in list(self._released.items()):
-            if now - heard_at > settings.silence_s:
-                self._lose(worker)
+        self._heard.forgive(self._ticks.stall_s, now)
+        for worker in self._heard.silent(now, settings.silence_s):
+            self._lose(worker)
         self._close_inquiry()
         if self._members and now - self._told_at >= settings.report_s:
             self._told_at = now
@@ -303,16 +304,17 @@ class Controller(Machine[ControllerIn]):
     def _start(self) -> None:
         waiting, self._waiting = self._waiting, {}
         self._running = True
-        self._members = {
-            each: _Member(host=ready.host, heard_at=self._now) for each, ready in waiting.items()
-        }
+        for worker, ready in waiting.items():
+            self._members[worker] = _Member(host=ready.host)
+            self._heard.heard(worker, self._now)
         self._begin_epoch()
 
     def _join(self, ready: Ready) -> None:
         """A worker comes while the program runs: it gets partitions when the balance says so."""
         if ready.epoch > self._epoch:
             return  # it knows a controller that has taken our place
-        self._members[ready.worker] = _Member(host=ready.host, heard_at=self._now)
+        self._members[ready.worker] = _Member(host=ready.host)
+        self._heard.heard(ready.worker, self._now)
         self._released.pop(ready.worker, None)
         self._links.post(ready.worker, self._begin(0, self._floor, self._cuts, joining=True))
         self._announce_members([each for each in self._members if each != ready.worker])
@@ -334,6 +336,7 @@ class Controller(Machine[ControllerIn]):
         counted = worker in self._members or worker in self._released
         self._members.pop(worker, None)
         self._released.pop(worker, None)
+        self._heard.forget(worker)
         if not counted or self._outcome is not None:
             return
         if self._members:
@@ -380,6 +383,7 @@ class Controller(Machine[ControllerIn]):
         self._replicate()
         for worker in self._released:  # all that they had to forward is of an earlier epoch
             self._links.post(worker, End(None))
+            self._heard.forget(worker)
         self._released = {}
 
     def _replicate(self) -> None:
@@ -559,7 +563,8 @@ class Controller(Machine[ControllerIn]):
                 everyone = list(self._members)
                 del self._members[worker]
                 self._custody.lose(worker)
-                self._released[worker] = self._now
+                self._released[worker] = None
+                self._heard.heard(worker, self._now)
                 self._announce_members(everyone)
                 self._replicate()
 
