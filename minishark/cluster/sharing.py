@@ -15,8 +15,9 @@ from pathlib import Path
 from msgspec import structs
 
 from minishark.cluster import wire
-from minishark.cluster.connections import NoAnswerError, load_keys
+from minishark.cluster.connections import NoAnswerError
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import load_keys
 from minishark.cluster.node import service_address, store_of
 from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
 from minishark.events import kinds

@@ -11,12 +11,12 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from minishark.cluster.keys import Keys
 from minishark.deploy.deployment import Deployment
 from minishark.deploy.ray_errors import sentence
 from minishark.deploy.ray_nodes import ON_HEAD, connect_ray
 from minishark.deploy.targets import RAY, Shape, deploy
 from minishark.errors import ClusterError
-from sparrow_core.runtime.transport.keys import Keys
 
 _NAMESPACE = "minishark"
 _START_S = 120.0

@@ -12,9 +12,9 @@ from minishark.errors import OptionError
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
+    from minishark.cluster.keys import Keys
     from minishark.deploy.deployment import Deployment
     from minishark.query.sinks import HandOver
-    from sparrow_core.runtime.transport.keys import Keys
 
 RAY = "ray"
 _CLIENT = "ray://"

@@ -16,8 +16,8 @@ import pytest
 
 import minishark
 from minishark.cluster.attached import AttachedCluster
+from minishark.cluster.keys import fresh_keys
 from minishark.cluster.launch import make_keys
-from minishark.deploy.deployment import fresh_keys
 from minishark.deploy.host import NodeHost, NodeSpec
 from minishark.deploy.rendezvous import head_in, met
 from minishark.errors import ClusterError
