@@ -15,14 +15,12 @@ from minishark.dataframe.generated_functions import bind
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
+from minishark.expressions import DUCKDB_TYPE, WIDE_INTEGERS
 from minishark.query.metrics import QueryMetrics
 from minishark.tables.cached import CachedRows
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
-
-DUCKDB_TYPE = b"duckdb_type"  # in the metadata of fields for which Arrow has no type
-WIDE_INTEGERS = ("HUGEINT", "UHUGEINT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from minishark.errors import (
 )
 from minishark.query.answers import differences
 from minishark.session.session import Session
-from minishark.session.warehouse_writes import WarehouseWrites
+from minishark.tables.warehouse.changed_table import WarehouseTable
 
 _EVERY_TYPE = """
     SELECT i::INTEGER AS i, i::BIGINT AS l, i % 2 = 0 AS o, i::FLOAT / 3 AS f, i::DOUBLE / 7 AS d,
@@ -389,16 +389,16 @@ def test_writers_at_the_same_time(
     """Appends follow one another; of two changes of the same rows, one is a conflict."""
     session.sql("CREATE TABLE s.t AS SELECT i AS a FROM range(10) t(i)")
     with minishark.connect(in_process=True, nodes=1, warehouse=folder) as other:
-        written = WarehouseWrites._written
+        written = WarehouseTable._written
         now: list[str] = []
 
-        def between(self: WarehouseWrites, *arguments: Any, **options: Any) -> Any:
+        def between(self: WarehouseTable, *arguments: Any, **options: Any) -> Any:
             answer = written(self, *arguments, **options)
             if now:
                 other.sql(now.pop())
             return answer
 
-        monkeypatch.setattr(WarehouseWrites, "_written", between)
+        monkeypatch.setattr(WarehouseTable, "_written", between)
         now.append("INSERT INTO s.t VALUES (100)")
         assert _count(session, "INSERT INTO s.t VALUES (200)") == 1
         assert _count(session, "SELECT sum(a)::BIGINT FROM s.t") == 345

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
-from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.expressions import Column, quote_text
+from minishark.catalog import ROW_NUMBER, ColumnStatistics, TableStatistics
+from minishark.expressions import Column
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.iceberg import IcebergFile, IcebergSnapshot, IcebergSource
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
-from minishark.tables.warehouse.dml import FILE, ROW
+
+FILE_SHIFT = 32  # bits of a row's number for its place in a file; those above tell the file
 
 _numbers = itertools.count()
 
@@ -56,72 +57,81 @@ class WarehouseSource(Source):
 
 
 class LocatedRows(Snapshot):
-    """The rows of a snapshot, or of some of its files, with the columns `FILE` and `ROW`.
+    """The rows of a snapshot, or of some of its files, with their numbers (`ROW_NUMBER`).
 
-    `ROW` is a row's number in its file, among all that were ever written there.
+    A number tells the file, and the row's place among all that were ever written there.
     """
 
-    def __init__(self, snapshot: IcebergSnapshot, files: frozenset[str] | None = None) -> None:
-        self._snapshot, self._files = snapshot, files
+    def __init__(
+        self,
+        snapshot: IcebergSnapshot,
+        places: Mapping[str, int],
+        files: frozenset[str] | None = None,
+    ) -> None:
+        """The rows of some files, or all.
+
+        Args:
+            snapshot: has the rows.
+            places: the numbers of all files, by their paths.
+            files: the paths of some.
+        """
+        self._snapshot, self._places, self._files = snapshot, places, files
         self.version = f"{snapshot.version} located {next(_numbers)}"
-        self.schema = (*snapshot.schema, Column(FILE, "VARCHAR"), Column(ROW, "BIGINT"))
+        self.schema = (*snapshot.schema, Column(ROW_NUMBER, "BIGINT"))
         known = snapshot.statistics
         if known is not None:
-            places = (ColumnStatistics(), ColumnStatistics())
-            self.statistics = TableStatistics(known.rows, known.bytes, (*known.columns, *places))
+            number = ColumnStatistics(distinct=known.rows)
+            self.statistics = TableStatistics(known.rows, known.bytes, (*known.columns, number))
 
     def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
-        own = tuple(each for each in pushed.predicates if each.column not in (FILE, ROW))
+        own = tuple(each for each in pushed.predicates if each.column != ROW_NUMBER)
         found = self._snapshot.splits(Pushed(predicates=own), tasks)
         return [split for split in map(self._located, found) if split is not None]
 
     def _located(self, split: Split) -> Split | None:
         if isinstance(split, MappedParquet):
             parts = [
-                replace(part, columns=(*part.columns, *_places(part.named_in_deletes)))
+                replace(part, columns=(*part.columns, self._number(part.named_in_deletes)))
                 for part in split.file_parts
                 if self._has(part.named_in_deletes)
             ]
             return MappedParquet(split.name, parts, split.access) if parts else None
         assert isinstance(split, IcebergFile), "Iceberg has no other splits"
-        return LocatedFile(split) if self._has(split.path) else None
+        return LocatedFile(split, self._first(split.path)) if self._has(split.path) else None
 
     def _has(self, path: str) -> bool:
         return self._files is None or path in self._files
 
+    def _first(self, path: str) -> int:
+        return self._places[path] << FILE_SHIFT
 
-def _places(path: str) -> tuple[MappedColumn, MappedColumn]:
-    return (
-        MappedColumn(name=FILE, type="VARCHAR", constant=quote_text(path), named=()),
-        MappedColumn(name=ROW, type="BIGINT", is_row_number=True),
-    )
+    def _number(self, path: str) -> MappedColumn:
+        return MappedColumn(name=ROW_NUMBER, type="BIGINT", first_row=self._first(path))
 
 
 class LocatedFile(Split):
-    """A file that pyiceberg reads, with the columns `FILE` and `ROW`.
+    """A file that pyiceberg reads, with the column `ROW_NUMBER`.
 
     Rows are counted as they are read, which is always in the same order.
     """
 
-    def __init__(self, split: IcebergFile) -> None:
-        self._split = split
+    def __init__(self, split: IcebergFile, first: int) -> None:
+        self._split, self._first = split, first
         self.rows, self.bytes = split.rows, split.bytes
 
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         reader = self._split.read(Pushed())
-        schema = reader.schema.append(pa.field(FILE, pa.string()))
-        schema = schema.append(pa.field(ROW, pa.int64()))
+        schema = reader.schema.append(pa.field(ROW_NUMBER, pa.int64()))
         names = schema.names if pushed.columns is None else list(pushed.columns)
         batches = (batch.select(names) for batch in self._batches(reader, schema))
         return pa.RecordBatchReader.from_batches(pa.schema(map(schema.field, names)), batches)
 
     def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        first = 0
+        first = self._first
         for batch in reader:
             last = first + batch.num_rows
-            paths = pa.repeat(pa.scalar(self._split.path, pa.string()), batch.num_rows)
             numbers = pa.array(range(first, last), pa.int64())
-            yield pa.RecordBatch.from_arrays([*batch.columns, paths, numbers], schema=schema)
+            yield pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=schema)
             first = last
 
 

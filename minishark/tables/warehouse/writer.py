@@ -21,11 +21,8 @@ import pyarrow.parquet as pq
 
 from minishark.errors import ConstraintError, DataError, DataValueError, ResourceError
 
-CHANGED = "_minishark_changed"
-"""A BOOLEAN column after the table's own: which rows a statement counts. It is not stored."""
-
-WRITTEN = (("file", "BLOB"), ("changed", "BIGINT"))
-"""What `WriteRows` returns: a row for each file, and one without a file for rows to be counted."""
+WRITTEN = (("file", "BLOB"),)
+"""What `WriteRows` returns: a row for each file."""
 
 
 class DataFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +87,6 @@ class WriteRows:
     write_id: str  # what the names of the files begin with
     properties: dict[str, str]  # the table's properties
     io: dict[str, str]  # how its files are reached
-    counts: bool = False  # whether rows have the column CHANGED
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """Write all rows; a table with the columns `WRITTEN`."""
@@ -100,9 +96,7 @@ class WriteRows:
                 writing.write(chunk)
             files = writing.finished()
         described = [msgspec.msgpack.encode(file) for file in files]
-        columns = {"file": [*described, None], "changed": [*[0] * len(files), writing.changed]}
-        types = pa.schema([("file", pa.binary()), ("changed", pa.int64())])
-        return (pa.table(columns, types),)
+        return (pa.table({"file": pa.array(described, pa.binary())}),)
 
 
 def _chunks(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -133,16 +127,12 @@ class _Writing:
         self.schema = Schema.model_validate_json(target.schema)
         self.spec = PartitionSpec.model_validate_json(target.spec)
         self.arrow = schema_to_pyarrow(self.schema)
-        self.changed = 0
         self._open: dict[tuple[Any, ...], _File] = {}
         self._files: list[DataFile] = []
         size = target.properties.get("write.target-file-size-bytes")
         self._most_bytes = int(size) if size else _FILE_BYTES
 
     def write(self, rows: pa.Table) -> None:
-        if self.target.counts:
-            self.changed += rows.column(CHANGED).to_pylist().count(True)
-            rows = rows.drop_columns([CHANGED])
         rows = _stored(rows, self.arrow, self.target.table)
         if self.spec.is_unpartitioned():
             self._write((), rows)
