@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from minishark.cluster import placements
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
@@ -27,8 +28,6 @@ from minishark.session.options import OPTIONS, Where, check_options, documented
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
-from sparrow_core import PLACEMENTS, InvalidJob, make_placement
-from sparrow_core import check_placement as check_policy
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
@@ -116,7 +115,7 @@ def connect(
         ...     session.sql("SELECT 42 AS answer").collect()
         [Row(answer=42)]
     """
-    check_placement(placement, probe_ratio)
+    placements.check_name(placement)
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(disabled_optimizations)
@@ -162,7 +161,7 @@ def connect(
         return begin(_deployed(cluster, shape, scaling, recovery_timeout_s))
     if where is Where.RUNNING:
         return begin(_attached(cluster, keys, recovery_timeout_s))
-    _check_import(placement)
+    placements.check_import(placement)
     cores = usable_cores()
     few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
     scaling = _scaling(min_nodes, max_nodes, idle_s)
@@ -227,24 +226,6 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
         find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
-
-
-def check_placement(placement: str, probe_ratio: object) -> None:
-    OPTIONS["probe_ratio"].check("probe_ratio", probe_ratio)
-    try:
-        check_policy(placement)
-    except InvalidJob as error:
-        known = ", ".join(PLACEMENTS)
-        text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
-        raise OptionError(text) from error
-
-
-def _check_import(placement: str) -> None:
-    """Refuse a plug-in that the schedulers of a new cluster, which have our path, can't import."""
-    try:
-        make_placement(placement)
-    except InvalidJob as error:
-        raise OptionError(f"{error}.") from error
 
 
 def check_optimizations(disabled: Collection[str]) -> None:

@@ -27,7 +27,15 @@ from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import DataError, MinisharkError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
-from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.contract import (
+    Comparison,
+    PlacedSplit,
+    Predicate,
+    Pushed,
+    Snapshot,
+    Source,
+    Split,
+)
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 from minishark.sources.mapped_parquet import (
     MappedColumn,
@@ -258,7 +266,7 @@ class IcebergSnapshot(Snapshot):
         return tuple(columns)
 
 
-class IcebergFile(Split):
+class IcebergFile(PlacedSplit):
     """A file that pyiceberg reads, with its deletes."""
 
     def __init__(self, name: str, task: FileScanTask, metadata: TableMetadata, io: FileIO) -> None:

@@ -1,13 +1,14 @@
-"""A table of the warehouse as statements change it: files with rows that change are written anew.
+"""A table of the warehouse as statements change it: places with rows that change are written anew.
 
-A row's number tells its file, by its place among the table's files, and its place in that.
+A row's number tells its place, such as a file, by that's number among the table's, and which of the
+rows there it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,62 +30,43 @@ from minishark.tables.stores import (
     Result,
     StoreContext,
 )
-from minishark.tables.warehouse.catalog import TableName
-from minishark.tables.warehouse.commits import append, replace
+from minishark.tables.warehouse.contract import TableChange, TableName
 from minishark.tables.warehouse.names import Resolve, change_in_scratch, references, renamed
 from minishark.tables.warehouse.sink import WriteTable
-from minishark.tables.warehouse.source import (
-    FILE_SHIFT,
-    FixedSource,
-    LocatedRows,
-    WarehouseSource,
-    as_it_is,
-    remove_files,
-)
-from minishark.tables.warehouse.types import duckdb_schema
+from minishark.tables.warehouse.source import PLACE_SHIFT, FixedSource, LocatedRows
 from minishark.tables.warehouse.writer import WriteRows
 
 
 @dataclass(slots=True)
 class Files:
-    """Data files in the place of others, as pyiceberg describes them."""
+    """Files in the place of others."""
 
-    added: list[Any] = field(default_factory=list)
-    removed: list[Any] = field(default_factory=list)
+    added: list[Any] = field(default_factory=list)  # as `TableChange` takes them
+    removed: list[str] = field(default_factory=list)  # places
 
 
 class WarehouseTable(ChangedTable[Files]):
-    """A table as it is in one of pyiceberg's transactions; its parts are files."""
+    """A table as it is after what a change has done so far; its parts are places."""
 
-    part = f"{ROW_NUMBER} >> {FILE_SHIFT}"
+    part = f"{ROW_NUMBER} >> {PLACE_SHIFT}"
 
     def __init__(
-        self,
-        name: TableName,
-        table: Any,
-        transaction: Any,
-        context: StoreContext,
-        *,
-        resolve: Resolve,
-        on_written: Callable[[Sequence[str]], None],
+        self, name: TableName, change: TableChange, context: StoreContext, resolve: Resolve
     ) -> None:
         """A table.
 
         Args:
             name: its name.
-            table: pyiceberg's, as it is now.
-            transaction: pyiceberg's, in which changes are published.
+            change: takes what is published.
             context: the session's.
             resolve: gives the planning database's names of tables of the warehouse.
-            on_written: told the paths of files that are written.
         """
-        self._name, self._table, self._transaction = name, as_it_is(table), transaction
-        self._context, self._resolve, self._on_written = context, resolve, on_written
-        schema = transaction.table_metadata.schema()
-        self.called, self.schema = name.table, duckdb_schema(schema)
+        self._name, self._change, self._context = name, change, context
+        self._resolve, self._version = resolve, change.version
+        self.called, self.schema = name.table, self._version.columns
         columns = ", ".join(
-            f"{quote(c.name)} {c.type}{' NOT NULL' * f.required}"
-            for c, f in zip(self.schema, schema.fields, strict=True)
+            f"{quote(c.name)} {c.type}{' NOT NULL' * (c.name in self._version.required)}"
+            for c in self.schema
         )
         self.shell = Shell(
             name=str(name),
@@ -94,9 +76,6 @@ class WarehouseTable(ChangedTable[Files]):
             types=tuple(column.type for column in self.schema),
             bucket="0 AS bucket",
         )
-        tasks = list(self._table.scan().plan_files())
-        self._has_deletes = any(task.delete_files for task in tasks)
-        self._files = {task.file.file_path: task.file for task in tasks}
 
     def run(
         self,
@@ -128,13 +107,12 @@ class WarehouseTable(ChangedTable[Files]):
             yield NumberedRows(relation)
 
     @contextlib.contextmanager
-    def _numbered(self, files: frozenset[str] | None) -> Iterator[str]:
-        """A relation of the rows, of all files or some, with their numbers."""
-        snapshot = WarehouseSource(name=str(self._name), current=lambda: self._table).resolve()
-        places = {path: place for place, path in enumerate(self._files)}
+    def _numbered(self, places: frozenset[str] | None) -> Iterator[str]:
+        """A relation of the rows, of all places or some, with their numbers."""
+        numbers = {place: number for number, place in enumerate(self._version.places())}
+        rows = LocatedRows(self._version.snapshot(str(self._name)), numbers, places)
         sources = self._context.sources
-        source = FixedSource(str(self._name), LocatedRows(snapshot, places, files))
-        registered = sources.add_unnamed(source).name
+        registered = sources.add_unnamed(FixedSource(str(self._name), rows)).name
         try:
             yield quote(registered)
         finally:
@@ -143,12 +121,9 @@ class WarehouseTable(ChangedTable[Files]):
     # What becomes of them
 
     def emptied(self) -> Patched[Files]:
-        rows = sum(file.record_count for file in self._files.values())
-        if self._has_deletes:
-            with self.numbered(is_alone=True) as numbered:
-                count = self.run(f"SELECT count(*) AS n FROM {numbered.relation}", CollectRows())
-            rows = count.column(0)[0].as_py()
-        return Patched(Files(removed=[*self._files.values()]), rows)
+        with self.numbered(is_alone=True) as numbered:
+            count = self.run(f"SELECT count(*) AS n FROM {numbered.relation}", CollectRows())
+        return Patched(Files(removed=[*self._version.places()]), count.column(0)[0].as_py())
 
     def without(self, numbers: NDArray[Any]) -> Patched[Files]:
         patch = pa.table({"number": numbers})
@@ -182,21 +157,21 @@ class WarehouseTable(ChangedTable[Files]):
     def _patched(self, patch: str, columns: tuple[int, ...]) -> Patched[Files]:
         """The files that have rows of a patch, written anew."""
         counts = self.run(
-            f"SELECT number >> {FILE_SHIFT} AS part, count(*) AS n, "
+            f"SELECT number >> {PLACE_SHIFT} AS part, count(*) AS n, "
             f"count(*) FILTER (kind = {PATCH_DELETES}) AS gone, "
             f"count(*) - count(DISTINCT number) AS more FROM {patch} GROUP BY ALL ORDER BY 1",
             CollectRows(),
         )
-        rows, paths = 0, [*self._files]
-        made, left = Files(), list[str]()
+        places = [*self._version.places().items()]
+        rows, made, left = 0, Files(), list[str]()
         for part, count, gone, more in zip(*(c.to_pylist() for c in counts.columns), strict=True):
             if more:
                 raise DataValueError(queries.CHANGED_TWICE)
-            file = self._files[paths[part]]
-            made.removed.append(file)
+            place, stored = places[part]
+            made.removed.append(place)
             rows += count
-            if gone < file.record_count:
-                left.append(file.file_path)
+            if gone < stored:
+                left.append(place)
         if left:
             names = ("number", "kind", *(f"v{i}" for i in columns))
             target = queries.Target(self.called, self.schema)
@@ -210,28 +185,27 @@ class WarehouseTable(ChangedTable[Files]):
         files = self._written(query, told)
         return Added(Files(files), sum(file.record_count for file in files))
 
+    def filled(self, query: str) -> int:
+        """Add the rows of a query, whatever their types; how many there are."""
+        names = [f"v{i}" for i in range(len(self.schema))]
+        columns = queries.Target(self.called, self.schema).typed(dict(enumerate(names)))
+        added = self.added(f"SELECT {columns} FROM ({query}) AS v({', '.join(names)})", told=query)
+        self.publish(None, added)
+        return added.rows
+
     def _written(self, rows: str | pa.Table, told: str = "") -> list[Any]:
         """The rows of a query, or others, as data files; removed again if that fails."""
-        metadata = self._transaction.table_metadata
-        io = self._transaction._table.io  # noqa: SLF001 - a new table has it nowhere else
-        write = WriteRows(
-            table=str(self._name),
-            location=metadata.properties.get("write.data.path", f"{metadata.location}/data"),
-            schema=metadata.schema().model_dump_json(),
-            spec=metadata.spec().model_dump_json(),
-            write_id=secrets.token_hex(8),
-            properties=dict(metadata.properties),
-            io={key: str(value) for key, value in io.properties.items()},
-        )
+        layout = self._change.layout
+        write = WriteRows(table=str(self._name), layout=layout, write_id=secrets.token_hex(8))
         try:
             if isinstance(rows, str):
                 files = self.run(rows, WriteTable(write), told=told)
             else:
                 files = WriteTable(write).accept(rows)
         except BaseException:
-            remove_files(io, write.location, write.write_id)
+            layout.remove_written(write.write_id)
             raise
-        self._on_written([file.file_path for file in files])
+        self._change.files.extend(file.file_path for file in files)
         return files
 
     # Versions
@@ -245,14 +219,9 @@ class WarehouseTable(ChangedTable[Files]):
         elif added is not None:
             new += self._written(added.remove_column(added.num_columns - 1))
         if patched is not None and patched.made.removed:
-            replace(self._transaction, patched.made.removed, new, secrets.token_hex(8))
+            self._change.replace(patched.made.removed, new)
         elif new:
-            append(self._transaction, new, secrets.token_hex(8))
+            self._change.append(new)
 
     def discard(self, *made: Patched[Files] | Added[Files] | pa.Table | None) -> None:
-        io = self._table.io
-        for each in made:
-            if isinstance(each, Patched | Added):
-                for file in each.made.added:
-                    with contextlib.suppress(Exception):
-                        io.delete(file.file_path)
+        pass  # what was written is removed when the change is undone

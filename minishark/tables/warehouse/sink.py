@@ -6,21 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
-import msgspec
 import pyarrow as pa
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.query.sinks import CompleteRun, Output, Sink
-from minishark.tables.warehouse.writer import WRITTEN, DataFile, WriteRows
+from minishark.tables.warehouse.writer import WRITTEN, WriteRows
 from minishark.worker.protocol import OutputKind, TaskFunction
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTable(Sink[list[Any]]):
-    """The rows of a query as data files that no table has yet, as pyiceberg describes them."""
+    """The rows of a query as data files that no table has yet, as the table's changes take them."""
 
     write: WriteRows
     distributes_files = True
@@ -41,9 +38,4 @@ class WriteTable(Sink[list[Any]]):
         return self._written(pa.concat_tables(self.write(rows.to_reader())))
 
     def _written(self, answer: pa.Table) -> list[Any]:
-        schema = Schema.model_validate_json(self.write.schema)
-        spec = PartitionSpec.model_validate_json(self.write.spec)
-        return [
-            msgspec.msgpack.decode(file, type=DataFile).described(schema, spec)
-            for file in answer.column("file").to_pylist()
-        ]
+        return [self.write.layout.file(file) for file in answer.column("file").to_pylist()]

@@ -7,28 +7,27 @@ the table. In a transaction, the commit waits for COMMIT.
 from __future__ import annotations
 
 import contextlib
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
-from pyiceberg.table import Table as IcebergTable
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.change_queries import Target, at_moment
+from minishark.compiler.sql.change_queries import at_moment
 from minishark.compiler.sql.changes import NewTable, parse_change
 from minishark.errors import AlreadyExistsError, UnsupportedError
 from minishark.tables.changes import Changes, NotHereError
 from minishark.tables.store import table_schema
 from minishark.tables.stores import StoreContext, counted
 from minishark.tables.warehouse import ddl
-from minishark.tables.warehouse.catalog import TableName, WarehouseCatalog
 from minishark.tables.warehouse.changed_table import WarehouseTable
-from minishark.tables.warehouse.commits import RETRIES, committing, replace, replace_schema
-from minishark.tables.warehouse.tables import WarehouseTables, WarehouseTransaction
-from minishark.tables.warehouse.types import iceberg_schema
+from minishark.tables.warehouse.contract import Catalog, Described, TableChange, TableName
+from minishark.tables.warehouse.tables import (
+    WarehouseTables,
+    WarehouseTransaction,
+    committed_or_undone,
+)
 
 SEVERAL = (
     "A transaction changes one table of the warehouse: {} can't be part of this one, which has "
@@ -47,7 +46,7 @@ class WarehouseWrites:
         return self.tables.context
 
     @property
-    def catalog(self) -> WarehouseCatalog:
+    def catalog(self) -> Catalog:
         return self.tables.catalog
 
     def write_to(self, statement: kinds.Write, name: TableName) -> pa.Table:
@@ -70,9 +69,9 @@ class WarehouseWrites:
     def _alter(self, sql: str, name: TableName) -> None:
         with (
             contextlib.closing(self.context.planning.connection()) as con,
-            self.changed(name) as transaction,
+            self.changed(name) as change,
         ):
-            renamed_to = ddl.alter(transaction, sql, con)
+            renamed_to = ddl.alter(change, sql, con)
         if renamed_to is not None:
             self.refuse_in_transaction(f"ALTER TABLE {name} RENAME")
             self.tables.forget(name)
@@ -92,118 +91,74 @@ class WarehouseWrites:
         query = self.tables.renamed(statement.query) if statement.query else ""
         if query:
             with context.up_to_date():
-                found = ddl.Described(table_schema(context.planning.bind(query).schema), ())
+                columns = Described(table_schema(context.planning.bind(query).schema))
         else:
             with contextlib.closing(context.planning.connection()) as con:
-                found = ddl.described(con, statement.columns)
-        schema = iceberg_schema(found.schema, found.required)
-        spec = ddl.partition_spec(statement.partitions, schema)
+                columns = ddl.described(con, statement.columns)
+        partitions = ddl.parsed_partitions(statement.partitions, columns.schema)
         if old is not None:
-            return self._replaced(old, schema, spec, query)
-        transaction = catalog.new_table(name, schema, spec, statement.properties)
-        location = transaction.table_metadata.location
-        try:
-            rows = self._filled(name, transaction, query) if query else 0
-            with committing(name):
-                transaction.commit_transaction()
-        except BaseException:
-            catalog.abandon(name, location)
-            raise
+            with self.changed(name) as change:
+                change.redefine(columns, partitions)
+                rows = self._filled(name, change, query)
+            self.tables.forget(name)  # only now: the query may read the table that it replaces
+            return counted(rows)
+        with self._committed(
+            catalog.create(name, columns, partitions, statement.properties)
+        ) as new:
+            rows = self._filled(name, new, query)
         return counted(rows)
 
-    def _replaced(self, name: TableName, schema: Any, spec: Any, query: str) -> pa.Table:
-        """CREATE OR REPLACE: a new version of a table, with other columns and rows."""
-        with self.changed(name) as transaction:
-            # The old files first: how they are partitioned says something about old columns.
-            old = self._table(name, transaction).emptied().made.removed
-            replace(transaction, old, (), secrets.token_hex(8))
-            replace_schema(transaction, schema, spec)
-            rows = self._filled(name, transaction, query) if query else 0
-        self.tables.forget(name)  # only now: the query may read the table that it replaces
-        return counted(rows)
-
-    def _filled(self, name: TableName, transaction: Any, query: str) -> int:
-        """Add the rows of a query to a table without rows; how many there are."""
-        new = transaction._table  # noqa: SLF001 - it is nowhere else
-        table = self._table(name, transaction, new)
-        names = [f"v{i}" for i in range(len(table.schema))]
-        selected = Target(table.called, table.schema).typed(dict(enumerate(names)))
-        added = table.added(
-            f"SELECT {selected} FROM ({query}) AS v({', '.join(names)})", told=query
-        )
-        table.publish(None, added)
-        return added.rows
-
-    # Changes of rows
+    def _filled(self, name: TableName, change: TableChange, query: str) -> int:
+        """Give a new table the rows of a query; how many."""
+        return self._table(name, change).filled(query) if query else 0
 
     def change(self, sql: str, name: TableName) -> pa.Table:
         """Run an INSERT, DELETE, UPDATE or MERGE on a table."""
-        change, context = parse_change(sql), self.context
-        assert change is not None, "it is one of these"
-        with self.changed(name) as transaction, context.up_to_date():
-            table = self._table(name, transaction)
+        parsed, context = parse_change(sql), self.context
+        assert parsed is not None, "it is one of these"
+        with self.changed(name) as change, context.up_to_date():
+            table = self._table(name, change)
             changes = Changes(
                 planning=context.planning, scratch=context.scratch, run=table.run, bind=table.bind
             )
             try:
-                return changes.apply(sql, change, table)
+                return changes.apply(sql, parsed, table)
             except NotHereError as error:
                 raise error.error from error
 
-    def _table(self, name: TableName, transaction: Any, table: Any = None) -> WarehouseTable:
-        return WarehouseTable(
-            name,
-            table or self.tables.current(name),
-            transaction,
-            self.context,
-            resolve=self.tables.registered,
-            on_written=self._note,
-        )
-
-    def _note(self, files: Sequence[str]) -> None:
-        """Keep in mind that a transaction has written files."""
-        if self.tables.transaction is not None:
-            self.tables.transaction.files += files
+    def _table(self, name: TableName, change: TableChange) -> WarehouseTable:
+        return WarehouseTable(name, change, self.context, self.tables.registered)
 
     @contextlib.contextmanager
-    def changed(self, name: TableName) -> Iterator[Any]:
-        """Pyiceberg's transaction for a change of a table, committed after the block."""
+    def changed(self, name: TableName) -> Iterator[TableChange]:
+        """A change of a table, committed after the block; in a transaction, that waits."""
         open_ = self.tables.transaction
-        if open_ is not None:
-            if open_.name is None:
-                open_.name, open_.iceberg = name, self._begun(name)
-            elif open_.name != name:
-                raise UnsupportedError(SEVERAL.format(name, open_.name))
-            yield open_.iceberg
+        if open_ is None:
+            with self._committed(self.catalog.change(name)) as change:
+                yield change
             return
-        transaction = self._begun(name)
-        try:
-            with committing(name):
-                yield transaction
-                transaction.commit_transaction()
-        finally:
-            self.catalog.forget(name)
+        if open_.change is None:
+            open_.name, open_.change = name, self.catalog.change(name)
+        elif open_.name != name:
+            raise UnsupportedError(SEVERAL.format(name, open_.name))
+        yield open_.change
 
-    def _begun(self, name: TableName) -> Any:
-        table = self.catalog.load(name)
-        properties = {**RETRIES, **table.metadata.properties}
-        copy = IcebergTable(
-            (name.schema, name.table),
-            table.metadata.model_copy(update={"properties": properties}),
-            table.metadata_location,
-            table.io,
-            table.catalog,
-        )
-        return copy.transaction()
+    @contextlib.contextmanager
+    def _committed(self, change: TableChange) -> Iterator[TableChange]:
+        """A block whose change is committed after it, or undone if it fails."""
+        try:
+            yield change
+        except BaseException:
+            change.roll_back()
+            raise
+        committed_or_undone(change)
 
     # Transactions
 
     def begin(self, *, is_lazy: bool = False) -> None:
         """Begin a transaction over a table of the warehouse."""
         self.context.transaction.begin(
-            lambda: WarehouseTransaction(
-                catalog=self.catalog, sources=self.context.sources, is_lazy=is_lazy
-            )
+            lambda: WarehouseTransaction(sources=self.context.sources, is_lazy=is_lazy)
         )
 
     def refuse_in_transaction(self, what: str) -> None:
