@@ -10,9 +10,9 @@ from functools import partial
 from typing import Protocol
 
 from minishark.cluster.keys import Keys, fresh_keys
-from minishark.deploy.host import START_S, NodeSpec
-from minishark.deploy.supervisor import Command, End, Ended, Event, Launch, Start, Supervisor
 from minishark.errors import ClusterError
+from minishark_platforms.host import START_S, NodeSpec
+from minishark_platforms.supervisor import Command, End, Ended, Event, Launch, Start, Supervisor
 
 _STEP_S = 0.25
 _PLACE_S = 30.0  # until the first node has a machine
