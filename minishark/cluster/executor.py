@@ -89,6 +89,7 @@ class ExecutorRunner:
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
                 self._runner.tell_progress()
+                self._runner.look_for_spilled()
                 PRINTS.write(self._name)
             if self._is_doomed() and self._calls.idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
