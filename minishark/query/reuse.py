@@ -229,4 +229,4 @@ class Reuse:
 
 def _size(output: KeptOutput) -> int:
     outcome = output.outcome
-    return _ENTRY_BYTES + (outcome.nbytes if outcome.inline is None else len(outcome.inline))
+    return _ENTRY_BYTES + (outcome.figures.bytes if outcome.inline is None else len(outcome.inline))

@@ -8,13 +8,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from minishark.catalog import Table
 from minishark.compiler.stages.stage import Stage
+from minishark.events.figures import TaskFigures
+from minishark.events.kinds import StageReused
 from minishark.query.job_builder import Environment, JobBuilder
-from minishark.query.metrics import ReusedMetrics
 from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames
 from minishark.query.planner import QueryPlan
 from minishark.query.reuse import Reuse
@@ -33,6 +35,15 @@ from sparrow_core import TaskCompleted
 _decode_names: Callable[[bytes], tuple[str, ...]] = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
+_MADE_BY_MAX = 16
+
+
+class OnTaken(Protocol):
+    """Hears of outputs of a stage that were taken, perhaps as the whole answer."""
+
+    def __call__(self, stage: int, outputs: Sequence[KeptOutput], *, is_answer: bool) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class ReusedOutputs:
     """The outputs with names of one run of a query; `Sharing` for its jobs."""
@@ -44,8 +55,7 @@ class ReusedOutputs:
     # Called with the number of a stage whose outputs have become complete without a job.
     on_complete: Callable[[int], None]
     lost_nodes: Callable[[Collection[str]], Collection[str]]  # of some nodes, those that are dead
-    # Called with a stage, and outputs that were taken.
-    on_taken: Callable[[int, Sequence[KeptOutput]], None]
+    on_taken: OnTaken
     names: OutputNames = field(init=False)
     adopted: dict[tuple[int, int], KeptOutput] = field(default_factory=dict)
     _identities: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -103,7 +113,7 @@ class ReusedOutputs:
         found = self._alive(self.reuse.take(wanted))
         if len(found) < len(frozenset(wanted)):
             return None
-        self.on_taken(stages[-1].index, [found[name] for name in wanted])
+        self.on_taken(stages[-1].index, [found[name] for name in wanted], is_answer=True)
         return [_output(found[name]) for name in wanted]
 
     def _alive(self, found: Mapping[str, KeptOutput]) -> dict[str, KeptOutput]:
@@ -139,7 +149,7 @@ class ReusedOutputs:
             self.graph.adopt(*place, _output(found[name]))
             stages.setdefault(place[0], []).append(found[name])
         for stage, outputs in stages.items():
-            self.on_taken(stage, outputs)
+            self.on_taken(stage, outputs, is_answer=False)
         self._tell_complete(stages)
         return bool(found)
 
@@ -203,7 +213,7 @@ class ReusedOutputs:
             if kept is not None:
                 self._taken.append(name)
                 self._put(stage, event.task, name, kept)
-                self.on_taken(stage, [kept])
+                self.on_taken(stage, [kept], is_answer=False)
         if self.graph.done(stage):
             self._told.add(stage)
             self.on_complete(stage)
@@ -224,9 +234,7 @@ class ReusedOutputs:
         if name is not None and identity is not None:
             self._claimed.pop(name, None)
             kept = KeptOutput(
-                outcome=msgspec.structs.replace(
-                    output.outcome, printed="", profiles={}, received={}
-                ),
+                outcome=msgspec.structs.replace(output.outcome, printed="", profiles={}),
                 node=output.node,
                 identity=identity,
                 made_s=time.time(),
@@ -251,7 +259,7 @@ class ReusedOutputs:
         if None in names:
             return
         data = encode(tuple(names))
-        outcome = TaskOutcome(rows=0, nbytes=len(data), inline=data)
+        outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
         kept = KeptOutput(
             outcome=outcome,
             node="",
@@ -291,14 +299,20 @@ def _tell(tell: OnShared, task: int, kept: KeptOutput | None) -> None:
     tell(SharedTask(task, None if kept is None else _output(kept)))
 
 
-def reused_metrics(stage: int, outputs: Sequence[KeptOutput], now_s: float) -> ReusedMetrics:
-    """The figures of outputs of a stage that were taken."""
-    return ReusedMetrics(
+def reused_event(
+    query: int, stage: int, outputs: Sequence[KeptOutput], *, is_answer: bool
+) -> StageReused:
+    """What is told of outputs of a stage that were taken."""
+    now_s = time.time()
+    return StageReused(
+        at=now_s,
+        query=query,
         stage=stage,
         tasks=len(outputs),
         age_s=max((now_s - each.made_s for each in outputs), default=0.0),
         saved_s=sum(each.run_s for each in outputs),
-        made_by=tuple(dict.fromkeys(each.made_by for each in outputs)),
+        made_by=tuple(dict.fromkeys(each.made_by for each in outputs))[:_MADE_BY_MAX],
+        is_answer=is_answer,
     )
 
 

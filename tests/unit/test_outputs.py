@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, home_of
+from minishark.events.figures import TaskFigures
 from minishark.query.reuse import Reuse
 from minishark.worker.protocol import KeptOutput, TaskOutcome
 from minishark.worker.writing import checksum
@@ -18,7 +19,7 @@ NODES = tuple(f"node-{i}" for i in range(5))
 
 def output(file: str | None = None, inline: bytes | None = None, size: int = 10) -> KeptOutput:
     """An output in a file or a message."""
-    outcome = TaskOutcome(rows=1, nbytes=size, file=file, inline=inline)
+    outcome = TaskOutcome(figures=TaskFigures(rows=1, bytes=size), file=file, inline=inline)
     return KeptOutput(outcome=outcome, node="n", identity="i", made_s=0.0)
 
 
