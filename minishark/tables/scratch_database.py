@@ -188,6 +188,7 @@ class ScratchDatabase:
         self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
+        self.is_apart = is_apart
         self._ours = _SHARED if is_apart else _OURS
         self._waiting = [*settings]  # own settings and definitions that were not made yet
         self._views: dict[str, str] = {}  # the last definition of each own one

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from minishark.catalog import Catalog
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.statements import Comment, Write
 from minishark.errors import PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.sinks import Sink
@@ -68,6 +69,7 @@ class StoreContext:
     writing: AbstractContextManager[Any]  # held while a statement changes tables, before `loading`
     loading: AbstractContextManager[Any]  # held while tables of the scratch database are loaded
     run: RunQuery
+    bind: Callable[[str], Schema]  # the columns of a query
     up_to_date: Callable[[], AbstractContextManager[None]]  # what every statement relies on
     check_open: Callable[[], None]
     compute: Callable[[Sequence[str]], None]  # promised tables
@@ -83,6 +85,28 @@ class StoreContext:
         store = self.transaction.store
         view = None if store is None else store.view
         return self.tables.catalog if view is None else view
+
+
+class TableStore(ABC):
+    """Tables of one kind. A statement goes to the first store of a session that owns its table."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def owns(self, statement: Write | Comment) -> bool:
+        """Whether a statement is about one of its tables, or creates one there."""
+
+    @abstractmethod
+    def write(self, statement: Write | Comment) -> pa.Table:
+        """Run such a statement; its answer.
+
+        Raises:
+            UnsupportedError: it does what can't be done to these tables.
+        """
+
+    def handed_on(self, statement: Write | Comment) -> Write | Comment:
+        """A statement about a table of other stores, as they know this one's tables."""
+        return statement
 
 
 @dataclass(frozen=True, slots=True)

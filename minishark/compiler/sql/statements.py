@@ -97,6 +97,11 @@ class Comment(FrontEndCommand, frozen=True):
         """The table that it is about; empty if it is about something else."""
         return {"TABLE": self.path, "COLUMN": self.path[:-1]}.get(self.noun, ())
 
+    @property
+    def target(self) -> Target | None:
+        """The same, as statements that write name theirs."""
+        return _target_of(self.table)
+
 
 class Definition(_Statement, frozen=True):
     """Defines something for later statements: views, macros, types."""
