@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from minishark.catalog import CatalogView, Table
+from minishark.cluster.backend import TRANSACTIONS_FOLDER
 from minishark.errors import ConflictError
 from minishark.tables.changed_statistics import changed_statistics
 from minishark.tables.deltas import changed_files
@@ -100,6 +101,10 @@ class MemoryTransaction:
         if new.folder in self._loads:
             self._written.update(changed_files(old, new))
             self.context.planning.update_uncommitted(new)
+        elif self.context.tables.is_current(old):
+            # Everybody plans with it, which costs nobody an answer, also if it is undone: it must
+            # not lack the first NULLs of the transaction's own rows.
+            self.context.planning.update_table(new)
 
     def put(self, table: Table) -> None:
         """A statement has created a table, perhaps in the place of one of that name."""
@@ -230,7 +235,7 @@ def in_memory(transaction: SessionTransaction) -> MemoryTransaction | None:
 def begin(context: StoreContext) -> MemoryTransaction:
     """A transaction of a session, whose queries read what there is now."""
     tables = context.tables
-    folder = tables.cluster.folder(f"transactions/{next(_numbers)}")
+    folder = tables.cluster.folder(f"{TRANSACTIONS_FOLDER}/{next(_numbers)}")
     with context.up_to_date():
         tables.cluster.make_folder(folder)
         now = [table for table in tables.catalog.at_once() if table.name not in context.cached]
