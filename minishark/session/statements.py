@@ -82,7 +82,12 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if in_memory(runtime.scope.transaction) is not None and isinstance(statement, _DEFINES):
+        is_write = isinstance(statement, kinds.Comment)
+        if (
+            in_memory(runtime.scope.transaction)
+            and isinstance(statement, _DEFINES)
+            and not is_write
+        ):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):

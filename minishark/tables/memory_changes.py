@@ -16,7 +16,7 @@ from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import ColumnRef, quote, quote_text
 from minishark.query.sinks import CollectRows
 from minishark.tables.changed_statistics import joined_statistics
-from minishark.tables.deltas import SCATTERED_ROWS, changed_files, without_rows
+from minishark.tables.deltas import SCATTERED_ROWS, changed_files, versions, without_rows
 from minishark.tables.memory_transaction import AddedRows, MemoryTransaction, measured, with_rows
 from minishark.tables.patches import ApplyPatch
 from minishark.tables.scratch_database import Constraints, NewKeys, Shell
@@ -172,6 +172,11 @@ class MemoryTable(ChangedTable[Table]):
         except BaseException:
             self._context.tables.retire(changed_files(new, self._table))
             raise
+
+    def comment(self, sql: str) -> None:
+        """Make the next version, after a COMMENT."""
+        definition = self._context.scratch.commented(sql, self.shell)
+        self._next(replace(self._table, definition=definition, version=next(versions)), None)
 
     def discard(self, *made: Patched[Table] | Added[Table] | pa.Table | None) -> None:
         for each in made:

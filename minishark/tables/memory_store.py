@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,7 @@ class MemoryStore(TableStore):
         context.check_open()
         match statement:
             case Comment(sql=sql):
-                return ScratchTables(context).execute(sql, comments=True)
+                return self._comment(sql, target)
             case CreateTable(is_temporary=True) if self._open is not None:
                 raise UnsupportedError(NOT_IN_TRANSACTION)
         if self._open is not None and self._is_here(statement.sql):
@@ -284,13 +285,6 @@ class MemoryStore(TableStore):
         if change is None:
             return None
 
-        def find() -> Table | None:
-            if context.scratch.must_keep(target.name):
-                return None  # its rows are not in the cluster alone
-            with context.up_to_date():
-                table = context.catalog.find(target.name)
-            return table if table is not None and table.is_computed else None
-
         def changed(table: Table) -> pa.Table:
             changes = Changes(
                 planning=context.planning,
@@ -301,9 +295,28 @@ class MemoryStore(TableStore):
             return changes.apply(statement.sql, change, MemoryTable(table, context, self._open))
 
         try:
+            find = partial(self._stored, target.name)
             return attempted(find, changed, context.restore, is_alone=self._open is None)
         except NotHereError:
             return None
+
+    def _stored(self, name: str) -> Table | None:
+        """A table whose rows are in the cluster alone."""
+        context = self.context
+        if context.scratch.must_keep(name):
+            return None
+        with context.up_to_date():
+            table = context.catalog.find(name)
+        return table if table is not None and table.is_computed else None
+
+    def _comment(self, sql: str, target: Target | None) -> pa.Table:
+        context = self.context
+        with context.writing:
+            table = None if target is None or self._is_here(sql) else self._stored(target.name)
+            if table is not None:
+                MemoryTable(table, context, self._open).comment(sql)
+                return counted(0)
+        return ScratchTables(context).execute(sql, comments=True)
 
     def _write_in(self, open_: MemoryTransaction, statement: Write, target: Target) -> pa.Table:
         """Run a statement in the scratch database, for a transaction."""
