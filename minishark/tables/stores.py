@@ -118,16 +118,8 @@ class NumberedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Patched(Generic[Made]):
-    """What a patch has made of a table, and how many rows it has changed."""
-
-    made: Made
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Added(Generic[Made]):
-    """Rows that tasks have stored to be added, and how many they are."""
+class Stored(Generic[Made]):
+    """What tasks have stored of a change, and how many rows it has changed or adds."""
 
     made: Made
     rows: int
@@ -172,17 +164,17 @@ class ChangedTable(ABC, Generic[Made]):
         return None
 
     @abstractmethod
-    def emptied(self) -> Patched[Made]:
+    def emptied(self) -> Stored[Made]:
         """It without rows."""
 
     @abstractmethod
-    def without(self, numbers: NDArray[Any]) -> Patched[Made]:
+    def without(self, numbers: NDArray[Any]) -> Stored[Made]:
         """It without the rows of these numbers."""
 
     @abstractmethod
     def patched(
         self, query: str, columns: tuple[int, ...], rows: NumberedRows, *, many: int, told: str
-    ) -> pa.Table | Patched[Made]:
+    ) -> pa.Table | Stored[Made]:
         """It after a patch, unless that is small: then the patch.
 
         Args:
@@ -196,10 +188,10 @@ class ChangedTable(ABC, Generic[Made]):
     @abstractmethod
     def added(
         self, query: str, rows: NumberedRows | None = None, *, told: str
-    ) -> pa.Table | Added[Made]:
+    ) -> pa.Table | Stored[Made]:
         """The rows of a query to be added: in the front end, unless tasks have stored them."""
 
-    def wrong_rows(self, added: Added[Made]) -> pa.Table | None:
+    def wrong_rows(self, added: Stored[Made]) -> pa.Table | None:
         """Some of the rows to be added that break a constraint, if any do."""
         return None
 
@@ -208,7 +200,7 @@ class ChangedTable(ABC, Generic[Made]):
         raise NotImplementedError
 
     @abstractmethod
-    def publish(self, patched: Patched[Made] | None, added: Added[Made] | pa.Table | None) -> None:
+    def publish(self, patched: Stored[Made] | None, added: Stored[Made] | pa.Table | None) -> None:
         """Make the next version: after a patch, with more rows, or both.
 
         Args:
@@ -216,9 +208,8 @@ class ChangedTable(ABC, Generic[Made]):
             added: what `added` gave, or rows whose last column has their places by the shell.
         """
 
-    @abstractmethod
-    def discard(self, *made: Patched[Made] | Added[Made] | pa.Table | None) -> None:
-        """Forget what was made and is not published."""
+    def discard(self, *made: Stored[Made] | pa.Table | None) -> None:
+        """Forget what was made and is not published, if not done when a change is undone."""
 
 
 def counted(rows: int) -> pa.Table:

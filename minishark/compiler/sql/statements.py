@@ -153,16 +153,9 @@ class Write(_Statement, frozen=True):
 
 
 class ChangeRows(Write, frozen=True):
-    """INSERT, DELETE, UPDATE, MERGE."""
+    """INSERT, DELETE, UPDATE, MERGE; `change` is None if it has a form that is not read."""
 
     change: Change | None
-    refused: str = ""  # why its change is not read
-
-    def read(self) -> Change:
-        """Its change (UnsupportedError if it has a form that is not read)."""
-        if self.change is None:
-            raise UnsupportedError(self.refused)
-        return self.change
 
 
 class CopyFrom(Write, frozen=True):
@@ -467,8 +460,8 @@ def _change(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
 def _changed(sql: str, cursor: Cursor, target: Target | None) -> ParsedStatement:
     try:
         change = read_change(cursor.again())
-    except (QueryError, UnsupportedError) as error:
-        return ChangeRows(sql, target, None, str(error))
+    except (QueryError, UnsupportedError):
+        return ChangeRows(sql, target, None)
     if target is None and change is not None:  # after WITH
         target = _target_of(change.target)
     return ChangeRows(sql, target, change)
