@@ -55,7 +55,7 @@ class ApplyPatch(Sink[pa.Table | Stored[Table]]):
 
     def _applied(self, run: CompleteRun) -> pa.Table | Stored[Table]:
         outcomes, nodes = zip(*run.outcomes(), strict=True)
-        rows = sum(outcome.rows for outcome in outcomes)
+        rows = sum(outcome.figures.rows for outcome in outcomes)
         if rows < self.many:
             return run.store.read(stage_slices(outcomes, nodes, None))
         patches = {}
