@@ -338,7 +338,7 @@ class WarehouseWrites:
 
 
 def _target(name: TableName, change: TableChange) -> dml.Target:
-    return dml.Target(str(name), change.version.columns)
+    return dml.Target(str(name), change.version.columns, change.version.defaults)
 
 
 def _typed(query: str, change: TableChange) -> str:

@@ -8,7 +8,7 @@ from now on. Both read the table with two more columns, `FILE` and `ROW`: where 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from minishark.catalog import PATCH_DELETES, PATCH_SETS, ROW_NUMBER
@@ -64,6 +64,7 @@ class Target:
 
     name: str  # what messages call it
     schema: Schema
+    defaults: Mapping[int, str] = field(default_factory=dict)  # SQL of values that are not given
 
     def position(self, column: str) -> int:
         for i, own in enumerate(self.schema):
@@ -73,9 +74,10 @@ class Target:
         raise QueryError(f"Table {self.name} has no column {column!r}; it has: {known}.")
 
     def typed(self, values: dict[int, str]) -> str:
-        """A list for SELECT: the table's columns, NULL where `values` has none."""
+        """A list for SELECT: the table's columns, defaults or NULL where `values` has none."""
         return ", ".join(
-            f"CAST({values.get(i, 'NULL')} AS {column.type}) AS {quote(column.name)}"
+            f"CAST({values.get(i, self.defaults.get(i, 'NULL'))} AS {column.type}) "
+            f"AS {quote(column.name)}"
             for i, column in enumerate(self.schema)
         )
 
@@ -449,7 +451,7 @@ def merged_inserts(change: Merge, target: Target, located: str) -> str | None:
     for i, column in enumerate(target.schema):
         cases = []
         for number, clause in inserts:
-            value = _value(clause, change, target, i)
+            value = _value(clause, change, target, i) or target.defaults.get(i)
             if value is not None:
                 cases.append(f"WHEN {number} THEN CAST(({value}) AS {column.type})")
         if cases:
