@@ -176,7 +176,6 @@ class LakeFile:
     path: str
     rows: int  # with deleted ones
     bytes: int
-    footer_bytes: int = 0
     id: int | None = None  # None before it is committed
     begin: int = -1
     partition: tuple[str | None, ...] = ()
@@ -659,8 +658,8 @@ class LakeSnapshot(Snapshot):
         nulls = sum(each.nulls or 0 for each in known)
         rows = nulls + sum(each.values or 0 for each in known)
         filled = [each for each in known if each.values]
-        lows = [(_value(each.minimum, column), each.minimum) for each in filled]
-        highs = [(_value(each.maximum, column), each.maximum) for each in filled]
+        lows = [(bound_value(each.minimum, column), each.minimum) for each in filled]
+        highs = [(bound_value(each.maximum, column), each.maximum) for each in filled]
         is_bounded = bool(filled) and not any(value is None for value, _ in (*lows, *highs))
         return ColumnStatistics(
             null_fraction=nulls / rows if rows else 0.0,
@@ -694,8 +693,8 @@ class LakeSnapshot(Snapshot):
             # 0.1 may be that of a FLOAT, which is larger.
             return Bounds(nulls=known.nulls, rows=rows)
         return Bounds(
-            minimum=_value(known.minimum, column),
-            maximum=_value(known.maximum, column),
+            minimum=bound_value(known.minimum, column),
+            maximum=bound_value(known.maximum, column),
             nulls=known.nulls,
             rows=rows,
         )
@@ -758,7 +757,7 @@ def _local(path: str) -> str:
     return path if is_remote(path) else str(Path(path.removeprefix("file://")).absolute())
 
 
-def _value(text: str | None, column: LakeColumn) -> Any:
+def bound_value(text: str | None, column: LakeColumn) -> Any:
     """A bound as Python's value; None if there is none, or it is not known what it means."""
     if text is None:
         return None
@@ -768,7 +767,7 @@ def _value(text: str | None, column: LakeColumn) -> Any:
         if column.type.startswith("decimal"):
             return Decimal(text)
         match column.type:
-            case "varchar":
+            case "varchar" | "json" | "uuid":
                 return text
             case "float64":
                 return float(text)

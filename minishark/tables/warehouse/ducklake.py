@@ -730,44 +730,14 @@ def _column_totals(
         }
     else:
         before = dict(totals.columns)
-    found: dict[int, commits.ColumnTotals] = {}
-    with duckdb.connect(config={"threads": "1"}) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        for number, old in before.items():
-            leaf = leaves.get(number)
-            if leaf is None:  # a column that was dropped
-                found[number] = old
-                continue
-            known = [file.statistics.get(number) for file in added]
-            lows = [old[2], *(each.minimum for each in known if each is not None)]
-            highs = [old[3], *(each.maximum for each in known if each is not None)]
-            bounds = _extremes(connection, leaf.duckdb_type, lows, highs)
-            new = commits.merged(old, known, bounds)
-            if new is not None:
-                found[number] = new
-    return found
-
-
-def _extremes(
-    connection: duckdb.DuckDBPyConnection,
-    type_: str,
-    lows: Sequence[str | None],
-    highs: Sequence[str | None],
-) -> tuple[str | None, str | None]:
-    """The least and the greatest of bounds in DuckDB's text."""
-    if type_ == "BLOB":
-        return None, None
-    answers: list[str | None] = []
-    for function, texts in (("min", lows), ("max", highs)):
-        values = ", ".join(f"({quote_text(text)})" for text in texts if text is not None)
-        if not values:
-            answers.append(None)
-            continue
-        ((text,),) = connection.execute(
-            f"SELECT arg_{function}(v, CAST(v AS {type_})) FROM (VALUES {values}) AS t(v)"
-        ).fetchall()
-        answers.append(text)
-    return answers[0], answers[1]
+    columns: dict[int, commits.ColumnTotals] = {}
+    for number, old in before.items():
+        known = [file.statistics.get(number) for file in added]
+        leaf = leaves.get(number)
+        new = old if leaf is None else commits.merged(old, known, leaf)  # None: it was dropped
+        if new is not None:
+            columns[number] = new
+    return columns
 
 
 # Opening

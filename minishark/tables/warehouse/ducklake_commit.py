@@ -12,7 +12,14 @@ from typing import TypeAlias
 
 from minishark.errors import CatalogError, ConflictError
 from minishark.expressions import quote_text
-from minishark.sources.ducklake import FileStatistics, LakeColumn, LakeEntry, LakeFile, LakeTable
+from minishark.sources.ducklake import (
+    FileStatistics,
+    LakeColumn,
+    LakeEntry,
+    LakeFile,
+    LakeTable,
+    bound_value,
+)
 
 ColumnTotals: TypeAlias = tuple[bool | None, bool | None, str | None, str | None]
 """What is known of all values of a column: whether there are NULLs, and NaN, and bounds."""
@@ -312,7 +319,7 @@ def add_files(
         rows.append(
             (str(number), str(id_), str(commit.snapshot), "NULL", "NULL", quote_text(path),
              flag(is_relative), "'parquet'", str(file.rows), str(file.bytes),
-             str(file.footer_bytes), str(first_row),
+             "NULL", str(first_row),
              _number(partition_id if file.partition else None), "NULL", "NULL", "NULL")
         )  # fmt: skip
         first_row += file.rows
@@ -352,26 +359,26 @@ def remove_rows(
 
 
 def merged(
-    old: ColumnTotals,
-    files: Sequence[FileStatistics | None],
-    bounds: tuple[str | None, str | None],
+    old: ColumnTotals, files: Sequence[FileStatistics | None], column: LakeColumn
 ) -> ColumnTotals | None:
-    """What is known of a column after files were added.
+    """What is known of a column after files were added; None for files: nothing is known of it.
 
     None if bounds are not known any more: then it must have no row in the catalog, as bounds of
     later files would be taken for those of all rows.
-
-    Args:
-        old: what was known before.
-        files: what is known of the new files; None for nothing.
-        bounds: the least and the greatest of all bounds.
     """
-    nulls, nan, _, _ = old
+    nulls, nan, low, high = old
+    lows, highs = [low] if low is not None else [], [high] if high is not None else []
     for file in files:
         if file is None or file.nulls is None or file.values is None:
             return None
         nulls = None if nulls is None else nulls or file.nulls > 0
         nan = None if nan is None or file.has_nan is None else nan or file.has_nan
-        if file.values and file.minimum is None and not file.has_nan:
+        if file.minimum is not None and file.maximum is not None:
+            lows.append(file.minimum)
+            highs.append(file.maximum)
+        elif file.values and not file.has_nan:
             return None
-    return nulls, nan, *bounds
+    bounds = [(bound_value(text, column), text) for text in (*lows, *highs)]
+    if any(value is None for value, _ in bounds):
+        return None
+    return nulls, nan, min(bounds)[1] if bounds else None, max(bounds)[1] if bounds else None

@@ -205,7 +205,6 @@ class LakeLayout:
             path=path,
             rows=footer.num_rows,
             bytes=size,
-            footer_bytes=footer.serialized_size,
             partition=partition,
             statistics=statistics,
         )
@@ -284,18 +283,27 @@ def _bound(value: pa.Scalar | None, type_: str) -> str | None:
     if type_ == "uuid":
         return str(uuid.UUID(bytes=value.as_py()))
     (text,) = _texts(pa.array([value.as_py()], value.type))
+    # Not every catalog can store NUL.
     return None if text is None or "\0" in text else text
 
 
 def _texts(values: pa.Array) -> list[str | None]:
-    """Values as DuckDB's text."""
-    import duckdb  # noqa: PLC0415 - a session starts before it is imported
+    """Values as the text that DuckDB has for them."""
+    if isinstance(values.type, pa.UuidType):
+        return [None if value is None else str(value) for value in values.to_pylist()]
+    if pa.types.is_binary(values.type):
+        return [None if v is None else v.hex().upper() for v in values.to_pylist()]
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    if not (pa.types.is_timestamp(values.type) or pa.types.is_time(values.type)):
+        return texts
+    return [None if text is None else _without_zeros(text) for text in texts]
 
-    with duckdb.connect(config={"threads": "1"}) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register("given", pa.table({"c": values}))
-        rows = connection.execute("SELECT CAST(c AS VARCHAR) FROM given").fetchall()
-    return [text for (text,) in rows]
+
+def _without_zeros(text: str) -> str:
+    """A time as DuckDB writes it: 10:11:12.5 for 10:11:12.500000."""
+    zone = "+00" if text.endswith("Z") else ""
+    text = text.removesuffix("Z")
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{zone}"
 
 
 # Buckets
