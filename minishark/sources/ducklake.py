@@ -504,11 +504,14 @@ class LakeReader:
             "SELECT table_name, schema_version FROM ducklake_inlined_data_tables "
             f"WHERE table_id = {id_} ORDER BY schema_version"
         ):
-            stored = _columns_at(history, begins.get(int(version), self.snapshot))
-            names = ", ".join(quote(column.name) for column in stored)
+            # DuckDB adds such tables between changes of columns, too.
+            earlier = [number for number in begins if number <= int(version)]
+            stored = _columns_at(history, begins[max(earlier)] if earlier else self.snapshot)
+            names = ", ".join(f"i.{quote(column.name)}" for column in stored)
             raw = self._connection.texts(
-                f"SELECT {names} FROM {quote(table)} WHERE begin_snapshot <= {self.snapshot} AND "
-                f"(end_snapshot IS NULL OR end_snapshot > {self.snapshot}) ORDER BY row_id"
+                f"SELECT {names} FROM {quote(table)} AS i WHERE i.begin_snapshot <= "
+                f"{self.snapshot} AND (i.end_snapshot IS NULL OR i.end_snapshot > "
+                f"{self.snapshot}) ORDER BY i.row_id"
             )
             if raw.num_rows:
                 yield InlinedRows(table=table, rows=_typed(raw, stored, columns))

@@ -229,10 +229,10 @@ class DuckDBLake(LakeDatabase):
         self._lock = self._LOCKS.setdefault(os.path.realpath(path), threading.RLock())
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[LakeConnection]:
+    def _transaction(self, mode: str) -> Iterator[LakeConnection]:
         import duckdb  # noqa: PLC0415 - a session starts before it is imported
 
-        with self._lock, _reached(self.where, duckdb.Error), self._opened() as connection:
+        with self._lock, _reached(self.where, duckdb.Error), self._opened(mode) as connection:
             connection.execute("BEGIN")
             try:
                 yield _DuckDB(connection)
@@ -243,22 +243,23 @@ class DuckDBLake(LakeDatabase):
             connection.execute("COMMIT")
 
     def reading(self) -> contextlib.AbstractContextManager[LakeConnection]:
-        return self.writing()  # a process has one kind of connection to a file
+        return self._transaction("READ_ONLY")
+
+    def writing(self) -> contextlib.AbstractContextManager[LakeConnection]:
+        # A new file can be opened by the oldest versions that have DuckLake's extension.
+        is_new = not Path(self.where).exists()
+        return self._transaction("STORAGE_VERSION 'v1.0.0'" if is_new else "READ_WRITE")
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The file as a database; others can open it only after the block."""
+    def _opened(self, mode: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The file as a database; other processes can write to it only after the block."""
         import duckdb  # noqa: PLC0415
 
         until_s = time.monotonic() + _WAIT_S
         while True:
-            # Closed at once, so that it keeps no lock and nothing is left in a log.
             connection = duckdb.connect(config={"threads": "1"})
             try:
-                # Files that the oldest versions of DuckLake's extension can open.
-                connection.execute(
-                    f"ATTACH {quote_text(self.where)} AS lake (STORAGE_VERSION 'v1.0.0')"
-                )
+                connection.execute(f"ATTACH {quote_text(self.where)} AS lake ({mode})")
                 connection.execute("USE lake")
                 connection.execute("SET TimeZone = 'UTC'")
                 break
