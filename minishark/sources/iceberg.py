@@ -590,6 +590,7 @@ def _column_statistics(
         distinct=_distinct(rows - nulls, (min(lows), max(highs)) if known else None, size),
         minimum=None if None in lows else text_of(min(lows), arrow),
         maximum=None if None in highs else text_of(max(highs), arrow),
+        without_nulls=None not in counts and not nulls,
     )
 
 
