@@ -157,7 +157,7 @@ def rebuilt(value: str, old: LakeColumn, new: LakeColumn, depth: int = 0) -> str
     return f"map_from_entries({entries})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileStatistics:
     """What is known of one column of a file; bounds are DuckDB's text."""
 
@@ -407,7 +407,9 @@ class LakeReader:
             f"contains_nan FROM ducklake_file_column_stats WHERE {own}"
         ):
             has_nan = None if nan is None else bool(nan)
-            statistics[int(file)][int(column)] = FileStatistics(values, nulls, low, high, has_nan)
+            statistics[int(file)][int(column)] = FileStatistics(
+                values=values, nulls=nulls, minimum=low, maximum=high, has_nan=has_nan
+            )
         deletes = {
             int(row[0]): row[1:]
             for row in self.rows(

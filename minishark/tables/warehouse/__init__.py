@@ -8,6 +8,11 @@ The modules:
     iceberg          its versions, changes and commits
     iceberg_layout   how its files are written: partitions, counts, bounds
     iceberg_types    DuckDB's types as Iceberg's
+    ducklake         a DuckLake's schemas and tables, versions and changes
+    ducklake_commit  what a change of a DuckLake writes into its catalog
+    ducklake_layout  how its files are written
+    ducklake_schema  the tables of its catalog
+    partitions       rows by what they are divided by
     writer           what tasks do: rows as Parquet files
     dml              INSERT, DELETE, UPDATE and MERGE as queries for the rows to be written
     ddl              CREATE, ALTER and COMMENT, parsed

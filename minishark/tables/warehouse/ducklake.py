@@ -482,7 +482,12 @@ class LakeCatalog:
                 "SELECT snapshot_id, schema_version, next_catalog_id, next_file_id "
                 "FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1"
             )
-            commit = Commit(int(last) + 1, int(schema), int(catalog_id), int(file_id))
+            commit = Commit(
+                snapshot=int(last) + 1,
+                schema_version=int(schema),
+                next_catalog_id=int(catalog_id),
+                next_file_id=int(file_id),
+            )
             yield connection, LakeReader(connection, int(last)), commit
             if commit.changes:
                 for statement in commit.finish(self._lake.database.now()):
@@ -786,7 +791,7 @@ def _initialize(connection: LakeConnection, data_path: str, database: LakeDataba
             "INSERT INTO ducklake_metadata (key, value) VALUES "
             f"({quote_text(key)}, {quote_text(value)})"
         )
-    commit = Commit(0, 0, 1, 0)
+    commit = Commit(snapshot=0, schema_version=0, next_catalog_id=1, next_file_id=0)
     commit.changes.append(f'created_schema:"{MAIN}"')
     commit.insert(
         "ducklake_schema",

@@ -106,7 +106,7 @@ class Difference:
             )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Commit:
     """The SQL of one commit, while it is put together."""
 
