@@ -20,7 +20,9 @@ import sparrow_core
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("minishark", "sparrow_core", "canary_core", "machine_kit")
-PACKAGES = (*PRODUCT, "minishark_lab")
+OPTIONAL = ("minishark_platforms", "minishark_lab")
+"""What the product does not import: entry points lead there, and it may be left out."""
+PACKAGES = (*PRODUCT, *OPTIONAL)
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
@@ -40,7 +42,6 @@ LAYERS = (
     "types",
     "tasks",
     "page",
-    "deploy",
     "session",
     "tpch",
     "adapters",
@@ -66,7 +67,19 @@ CANARY_LAYERS = (
     "runtime",
 )
 # machine_kit's layers, low to high.
-KIT_LAYERS = ("addresses", "machine", "network", "world", "local_driver")
+KIT_LAYERS = (
+    "errors",
+    "addresses",
+    "machine",
+    "peers",
+    "ticks",
+    "keys",
+    "refusal",
+    "endpoint",
+    "network",
+    "world",
+    "local_driver",
+)
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch_data",
@@ -101,10 +114,16 @@ DRIVERS = (
 BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}
 )
-# What those need who hand keys to a node's process and tell how it ended.
-TRANSPORT = frozenset(
-    f"sparrow_core.runtime.transport.{name}"
-    for name in ("keys.Keys", "keys.generate", "keys.write_key_file", "deaths.describe_exit")
+# What those need who tell how a node's process ended.
+TRANSPORT = frozenset({"sparrow_core.runtime.transport.deaths.describe_exit"})
+# Which have options, errors and types of ZeroMQ: users of `machine_kit.endpoint`.
+ZEROMQ = (
+    "machine_kit.endpoint",
+    "machine_kit.keys",
+    "sparrow_core.runtime.transport.zmq_driver",
+    "canary_core.runtime.mailbox",
+    "minishark.cluster.connections",
+    "minishark.cluster.service",
 )
 SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
 """Public paths of modules of rooms, which only import names."""
@@ -347,14 +366,14 @@ def test_only_the_top_layers_use_the_front_door() -> None:
     assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
 
 
-def test_the_product_does_not_import_the_laboratory() -> None:
-    """`minishark bench` reaches it by an entry point: it may be left out, and so may its needs."""
+def test_the_product_does_not_import_what_is_optional() -> None:
+    """Entry points reach platforms and experiments: both may be left out."""
     assert [] == [
         f"{module} names {name}"
         for package in PRODUCT
         for module in _modules(package)
         for name in (*_imports(module), *_texts(module))
-        if _is_in(name, "minishark_lab")
+        if any(_is_in(name, optional) for optional in OPTIONAL)
     ]
 
 
@@ -442,25 +461,33 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.tables": vocabulary.__contains__,
         "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
-        "minishark.deploy": TRANSPORT.__contains__,
+        "minishark_platforms": TRANSPORT.__contains__,
     }
-    for module in _modules("minishark"):
-        room = ".".join(module.split(".")[:2])
+    for module in (*_modules("minishark"), *_modules("minishark_platforms")):
+        package, *inside = module.split(".")
+        room = f"{package}.{inside[0]}" if package == "minishark" else package
         for name in _imports(module):
             if _is_in(name, "sparrow_core"):
                 assert may.get(room, lambda _: False)(name), f"{module} imports {name}"
 
 
-def test_only_the_transport_knows_zeromq() -> None:
-    """In sparrow_core, zmq is imported in transport alone."""
-    users = [
+def test_sockets_are_made_in_one_place() -> None:
+    """What listens, authenticates and polls is an `Endpoint`; others send and receive."""
+    found = {
         module
-        for module in _modules("sparrow_core")
-        if any(_is_in(name, "zmq") for name in _imports(module))
-    ]
-    assert [] == [
-        module for module in users if not _is_in(module, "sparrow_core.runtime.transport")
-    ]
+        for module in _all_modules()
+        for node in _nodes(module)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            (ast.unparse(node.func.value) == "zmq" and node.func.attr in {"Context", "Poller"})
+            or (node.func.attr == "socket" and "zmq." in ast.unparse(node))
+        )
+    }
+    # A request to several services waits for all of their answers.
+    assert {"machine_kit.endpoint", "minishark.cluster.connections"} == found
+    users = [m for m in _all_modules() if any(_is_in(name, "zmq") for name in _imports(m))]
+    assert sorted(ZEROMQ) == sorted(users)
 
 
 def _machine_modules() -> list[str]:

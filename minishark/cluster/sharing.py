@@ -15,8 +15,9 @@ from pathlib import Path
 from msgspec import structs
 
 from minishark.cluster import wire
-from minishark.cluster.connections import NoAnswerError, load_keys
+from minishark.cluster.connections import NoAnswerError
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import Keys, load_keys
 from minishark.cluster.node import service_address, store_of
 from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
 from minishark.events import kinds
@@ -72,7 +73,7 @@ class _Heard:
 class ClusterEvents:
     """The events of all sessions of a running cluster, and of its nodes."""
 
-    def __init__(self, address: str, keys_folder: str | None) -> None:
+    def __init__(self, address: str, keys_folder: str | Keys | None) -> None:
         """Connect to the cluster of the node at `address`.
 
         Raises:
