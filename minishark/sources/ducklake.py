@@ -318,7 +318,7 @@ class LakeReader:
 
     def all_files(self) -> set[str]:
         """The paths of all files that any snapshot has, or that wait for their removal."""
-        root = self.metadata()["data_path"]
+        root = _local(self.metadata()["data_path"])
         folders = {
             int(id_): joined(root, path, is_relative)
             for id_, path, is_relative in self._connection.rows(
@@ -341,13 +341,13 @@ class LakeReader:
             for id_, path, is_relative in self._connection.rows(
                 f"SELECT table_id, path, path_is_relative FROM {table}"
             ):
-                paths.add(joined(of_tables.get(int(id_), root), path, is_relative))
+                paths.add(_local(joined(of_tables.get(int(id_), root), path, is_relative)))
         return paths
 
     def schemas(self) -> dict[str, tuple[int, str]]:
         """Ids and folders by name."""
         rows = self.rows("schema_name, schema_id, path, path_is_relative", "ducklake_schema")
-        root = self.metadata()["data_path"]
+        root = _local(self.metadata()["data_path"])
         return {name: (int(id_), joined(root, path, rel)) for name, id_, path, rel in rows}
 
     def tables(self) -> list[tuple[int, str, int]]:
@@ -444,7 +444,7 @@ class LakeReader:
             gone = deletes.get(int(file))
             found.append(
                 LakeFile(
-                    path=joined(folder, path, relative),
+                    path=_local(joined(folder, path, relative)),
                     rows=int(rows),
                     bytes=int(size),
                     id=int(file),
@@ -713,7 +713,7 @@ class LakeSnapshot(Snapshot):
         deletes = file.deletes
         is_partial = file.deleted or file.deletes or file.rows_until is not None
         return MappedFile(
-            path=_local(file.path),
+            path=file.path,
             bytes=file.bytes,
             columns=self._columns(file),
             rows=None if is_partial else file.rows,

@@ -14,7 +14,9 @@ The modules:
     ducklake_schema  the tables of its catalog
     partitions       rows by what they are divided by
     writer           what tasks do: rows as Parquet files
-    dml              INSERT, DELETE, UPDATE and MERGE as queries for the rows to be written
+    changed_table    what changes of rows do: places with rows that change are written anew
+    store, writes    statements that write, and those about tables
+    tables           tables as queries know them
     ddl              CREATE, ALTER and COMMENT, parsed
     names            where statements name its tables
 """
