@@ -36,7 +36,7 @@ from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
     """The definitions and settings of a session."""
 

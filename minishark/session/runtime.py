@@ -92,7 +92,9 @@ class Runtime:
         self.context = _context(engine, scope)
         self.named = MemoryStore(self.context)
         self.elsewhere = ScratchTables(self.context)
-        self.definitions = Definitions(engine, scope, self.named, self.elsewhere)
+        self.definitions = Definitions(
+            engine=engine, scope=scope, named=self.named, elsewhere=self.elsewhere
+        )
         self.files = FileWriter(engine, scope)
         self.create_view = self.definitions.create_view
         self.has_files = self.files.has_files
