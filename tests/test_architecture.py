@@ -86,6 +86,7 @@ MACHINES = (
     "sparrow_core.observe.metrics",
     "canary_core.machines.worker",
     "canary_core.machines.controller",
+    "minishark.cluster.jobs.machine",
 )
 DRIVERS = (
     "sparrow_core.runtime.transport",

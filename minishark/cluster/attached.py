@@ -25,6 +25,7 @@ from msgspec import structs
 
 from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster import wire
+from minishark.cluster.attributes import IDLE, store_of
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.endpoints import own_endpoint
@@ -33,7 +34,7 @@ from minishark.cluster.joining import RefusedError, greet, open_schedulers
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on, silent
-from minishark.cluster.node import IDLE, service_address, store_of, this_host
+from minishark.cluster.node import service_address, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service

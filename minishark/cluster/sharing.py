@@ -15,9 +15,10 @@ from pathlib import Path
 from msgspec import structs
 
 from minishark.cluster import wire
+from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import NoAnswerError, load_keys
 from minishark.cluster.joining import peer_session
-from minishark.cluster.node import service_address, store_of
+from minishark.cluster.node import service_address
 from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
 from minishark.events import kinds
 from minishark.events.stream import EventStream

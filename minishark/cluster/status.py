@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import memory_of
-from minishark.cluster.node import service_address, store_of, this_host
+from minishark.cluster.node import service_address, this_host
 from minishark.cluster.running import running_task
 from minishark.cluster.wire import (
     Done,

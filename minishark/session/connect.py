@@ -10,12 +10,14 @@ import contextlib
 import functools
 import inspect
 import numbers
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from minishark.cluster.jobs.records import CLUSTER_VARIABLE
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
@@ -54,11 +56,21 @@ def _by_options(function: Callable[_P, _T]) -> Callable[_P, _T]:
             near = nearest(name, OPTIONS) or f" Its options are {', '.join(OPTIONS)}."
             raise OptionError(f"{function.__name__}() has no option {name!r}.{near}")
         given = signature.bind(*args, **kwargs).arguments
+        bound: Callable[..., _T] = function
+        if given.get("cluster") is None and _fits(given, Where.RUNNING):
+            given["cluster"] = os.environ.get(CLUSTER_VARIABLE)  # of a job, that of its node
         check_options(given, _where(given.get("cluster")))
-        return function(*args, **kwargs)
+        return bound(**given)
 
     called.__doc__ = documented(function)
     return called
+
+
+def _fits(given: Mapping[str, Any], where: Where) -> bool:
+    """Whether such a cluster takes all that is given."""
+    return all(
+        where in OPTIONS[name].on or value == OPTIONS[name].default for name, value in given.items()
+    )
 
 
 def _where(cluster: Any) -> Where:
