@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from machine_kit.addresses import Address, endpoint_of
 from minishark.cluster.attributes import store_of
 from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError, load_keys
@@ -20,7 +21,6 @@ from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_ver
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
-from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.runtime.transport.folders import socket_folder
 from sparrow_core.runtime.transport.keys import Keys
 

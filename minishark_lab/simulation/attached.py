@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
+from machine_kit.addresses import address
 from minishark.cluster.backend import Backend, JobEvent, Placement
 from minishark.cluster.joining import client_config
 from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on
@@ -19,7 +20,7 @@ from minishark_lab.simulation.fibers import SimulatedClock
 from minishark_lab.simulation.hosts import Hosts, Service, home_of
 from sparrow_core import JobId, JobSpec, TaskId
 from sparrow_core.machines.client import Client
-from sparrow_core.protocol.ids import NodeName, address
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import CancelJob, WithdrawTasks
 from sparrow_core.protocol.types import NodeInfo
 from sparrow_core.runtime.client_actor import ClientActor

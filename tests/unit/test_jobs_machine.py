@@ -124,7 +124,7 @@ class World:
                         there.hold(state, self.now)
                 there.hear(jobs.me.home, states, self.now, is_leaving=jobs.is_leaving)
                 uids = [state.terms.uid for state in states]
-                held = [state for uid in uids if (state := there.state(uid)) is not None]
+                held = [known for uid in uids if (known := there.state(uid)) is not None]
                 jobs.hear(holder.home, held, self.now, asked=uids, is_leaving=there.is_leaving)
         if jobs.lacking(self.now):
             reached = [other for i, other in enumerate(self.holders) if self.connected(number, i)]

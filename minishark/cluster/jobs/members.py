@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from machine_kit.addresses import Address
 from minishark.cluster.attributes import IDLE, store_of
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.jobs.records import Holder
@@ -12,7 +13,6 @@ from minishark.cluster.wire import own_release
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
-from sparrow_core.protocol.ids import Address
 from sparrow_core.runtime.transport.folders import socket_folder
 from sparrow_core.runtime.transport.keys import Keys
 
