@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from minishark.cli.options import debug_option, keys_option
+from minishark.cli.options import debug_option, keys_option, output_options
+from minishark.cli.sql_command import results_to
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ Examples:
   minishark jobs                           list them
   minishark jobs show nightly
   minishark jobs log nightly --follow
+  minishark jobs result nightly --output nightly.parquet
   minishark jobs cancel nightly
 """
 
@@ -46,7 +48,7 @@ def _cluster_option(command: _Command) -> _Command:
 
 
 def _jobs(which: str, keys: str | None) -> AbstractContextManager[JobsClient]:
-    from minishark.cluster.jobs.client import jobs_of
+    from minishark.cluster.jobs.visit import jobs_of
     from minishark.deploy.targets import resolve
 
     return jobs_of(*resolve(which, keys))
@@ -240,6 +242,39 @@ def cancel(*, name: str, which: str, keys: str | None) -> None:
         state = found.find(name)
         found.cancel(state)
         click.echo(f"{name} is {found.wait(name, state.terms.uid, 30.0).status}.")
+
+
+@jobs.command()
+@click.argument("name")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most so long."
+)
+@output_options
+@_cluster_option
+def result(
+    *,
+    name: str,
+    timeout: float | None,
+    form: str | None,
+    output: Path | None,
+    rows_max: int,
+    which: str,
+    keys: str | None,
+    **_: Any,
+) -> int:
+    """Print or write the rows that a job has left, when it is over."""
+    import minishark
+
+    with (
+        results_to(form, output, rows_max) as answers,
+        minishark.connect(which, keys=keys) as session,
+    ):
+        table = session.job(name).result(timeout)
+        if table is None:
+            click.echo(f"{name} is done, and has left no rows.", err=True)
+            return 1
+        answers.write_all(table)
+        return 0
 
 
 def _print_log(found: JobsClient, state: JobState, since: int) -> int:

@@ -31,6 +31,8 @@ from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.folders import make_folders
+from minishark.cluster.jobs.client import JobsClient
+from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import RefusedError, greet, open_schedulers
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
@@ -70,6 +72,7 @@ class AttachedCluster:
 
     loses_files = True
     elastic = True
+    has_jobs = True
 
     def __init__(
         self,
@@ -235,6 +238,9 @@ class AttachedCluster:
     def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
         """Answer requests for the session's events, on the service's thread."""
         self._service.shared = answer
+
+    def jobs(self) -> JobsClient:
+        return JobsClient(self._connections, lambda: may_hold(self._sparrow.nodes()))
 
     def usage(self, nodes: Sequence[NodeStatus]) -> dict[str, wire.Usage]:
         return node_usages(self._connections, nodes, _USAGE_S)

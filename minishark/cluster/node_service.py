@@ -33,9 +33,7 @@ from msgspec import structs
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
-from minishark.cluster.jobs.keeper import FOLDER as JOBS_FOLDER
 from minishark.cluster.jobs.keeper import JobKeeper
-from minishark.cluster.jobs.records import Holder
 from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
@@ -133,8 +131,7 @@ class NodeService(Service):
         for root in self._roots:
             root.mkdir(exist_ok=True)
         self._jobs = JobKeeper(
-            me=Holder(node.name, node.memory, self.endpoint),
-            folder=self._roots[-1] / JOBS_FOLDER,
+            location=self.node,
             schedulers=lambda: self._welcome.schedulers,
             keys=keys,
             keys_folder=keys_folder,

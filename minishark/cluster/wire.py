@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from minishark.cluster.jobs.records import Holder, JobProgram, JobState, JobTerms
+from minishark.cluster.jobs.records import Holder, JobProgram, JobProgress, JobState, JobTerms
 from minishark.events.kinds import AnyEvent, SessionStarted
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
@@ -206,7 +206,7 @@ class CancelJob(Message, frozen=True):
 
 
 class GetJobLog(Message, frozen=True):
-    """Ask for a part of a job's log, from that position on."""
+    """Ask for a part of a job's log, from that position on, or so many bytes before its end."""
 
     uid: str
     since: int = 0
@@ -341,11 +341,12 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 class JobStates(Message, frozen=True, kw_only=True):
-    """The reply to TellJobs, GetJobs and SubmitJob."""
+    """The reply to TellJobs, GetJobs and SubmitJob; to GetJobs with the progress, by uid."""
 
     home: str
     states: tuple[JobState, ...]
     is_leaving: bool = False
+    progress: dict[str, JobProgress] = {}
 
 
 class JobLog(Message, frozen=True):

@@ -137,6 +137,7 @@ def connect(
         imported("minishark.session.session")
         from minishark.session.engine import Engine  # noqa: PLC0415 - slow to import
         from minishark.session.group import SessionGroup  # noqa: PLC0415
+        from minishark.session.jobs import reports_progress  # noqa: PLC0415
         from minishark.session.scope import Scope  # noqa: PLC0415
         from minishark.session.session import Session  # noqa: PLC0415
 
@@ -150,7 +151,10 @@ def connect(
         placing = partial(on.placement, placement, probe_ratio)
         engine = Engine(on, planner, placing, storage, limits=limits, prints=prints)
         group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
-        return Session(group, Scope(engine), progress=progress, owns=True)
+        session = Session(group, Scope(engine), progress=progress, owns=True)
+        if (noting := reports_progress()) is not None:
+            session.register_progress_handler(noting)
+        return session
 
     disk = None if query_disk_limit is None else parse_size(query_disk_limit)
     limits = Limits(

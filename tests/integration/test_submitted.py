@@ -8,20 +8,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 from processes import until
 
+import minishark
 from minishark.cli.app import run as run_command
-from minishark.cluster.jobs.client import JobsClient, jobs_of, new_terms, program_files
+from minishark.cluster.jobs.client import JobsClient, new_terms, program_files
 from minishark.cluster.jobs.keeper import LOG_BYTES
 from minishark.cluster.jobs.records import JobProgram, JobState, Restart, Status
+from minishark.cluster.jobs.visit import jobs_of
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
-from minishark.errors import AlreadyExistsError, JobError, OptionError
+from minishark.cluster.sharing import ClusterEvents
+from minishark.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    JobError,
+    OptionError,
+    UnsupportedError,
+)
+from minishark.events.kinds import AnyEvent, JobReport
+from minishark.session.session import Session
 
 _LONG = "import time\nprint('began', flush=True)\ntime.sleep(600)\n"
 
@@ -238,12 +251,15 @@ def test_a_time_limit_ends_a_program(jobs: JobsClient, submitted: Submit) -> Non
     assert "more than 1 s" in state.history[-1]
 
 
-def test_a_job_is_forgotten_after_its_time(jobs: JobsClient, submitted: Submit) -> None:
+def test_a_job_is_forgotten_after_its_time(
+    jobs: JobsClient, running: ClusterRecord, submitted: Submit
+) -> None:
     """With its files, on all nodes."""
     state = _over(jobs, submitted(jobs, "brief", "print(1)", keep_s=1.0))
     until(lambda: "brief" not in jobs.states(), "it to be forgotten")
-    folders = [Path(holder.home).parent for holder in state.holders]
-    assert folders
+    folder = f"*/jobs/{state.terms.uid}"
+    homes = [Path(home) for node in running.nodes for home in node.folders]
+    until(lambda: not any([*home.glob(folder)] for home in homes), "its files to be removed")
 
 
 def test_files_of_a_folder_travel_along(
@@ -386,3 +402,172 @@ def test_a_stopped_cluster_leaves_no_program_behind(state: Path, submitted: Subm
     assert [] == _processes_of("remains")
     assert not guard.is_running()
     assert not any(Path(folder).exists() for node in record.nodes for folder in node.folders)
+
+
+@pytest.fixture
+def session(running: ClusterRecord) -> Iterator[Session]:
+    """A session on the cluster."""
+    with minishark.connect(running.name) as found:
+        yield found
+
+
+def _numbers(folder: Path) -> str:
+    """A file that all nodes see, as SQL reads it."""
+    pq.write_table(
+        pa.table({"k": [i % 3 for i in range(1000)], "x": range(1000)}), folder / "n.parquet"
+    )
+    return f"read_parquet('{folder}/n.parquet')"
+
+
+def test_a_query_is_submitted_and_its_rows_fetched_by_another_session(
+    session: Session, running: ClusterRecord, tmp_path: Path
+) -> None:
+    """With the session's settings, variables, views and macros; the session may end meanwhile."""
+    session.conf.set("default_null_order", "nulls_first")
+    session.sql("SET VARIABLE least = 10")
+    session.sql(f"CREATE VIEW numbers AS FROM {_numbers(tmp_path)}")
+    session.sql("CREATE MACRO twice(x) AS 2 * x")
+    with minishark.connect(running.name) as other:
+        text = """
+            SELECT nullif(k, 1) AS k, twice(sum(x))::BIGINT AS total FROM numbers
+            WHERE x >= getvariable('least') GROUP BY ALL ORDER BY k
+        """
+        frame = session.sql(text)
+        job = frame.submit("query", priority=1)
+        session.stop()
+        found = other.job("query")
+        expected = [
+            {
+                "k": k,
+                "total": 2 * sum(x for x in range(10, 1000) if x % 3 == (1 if k is None else k)),
+            }
+            for k in (None, 0, 2)
+        ]
+        table = found.result(60)
+        assert table is not None
+        assert expected == table.to_pylist()
+        assert ("done", 1, job.name) == (found.status, found.starts, found.name)
+        assert "query" in [each.name for each in other.jobs()]
+        assert "It has ended by itself." in found.why()
+
+
+def test_a_result_outlives_the_node_that_computed_it(three: ClusterRecord, tmp_path: Path) -> None:
+    """The other holders have copied it."""
+    with minishark.connect(three.nodes[-1].service) as session:
+        job = session.sql(f"SELECT sum(x)::BIGINT AS s FROM {_numbers(tmp_path)}").submit("kept")
+        assert "done" == job.wait(60)
+        name = f"jobs/{job._uid}/result.arrow"
+        roots = [Path(folder, node.name) for node in three.nodes for folder in node.folders]
+        until(lambda: 3 == len([root for root in roots if (root / name).exists()]), "three copies")
+        owner = job.node
+        _node(three, owner).kill()
+        until(lambda: owner not in [node.name for node in session.nodes()], "its node to be gone")
+        table = job.result(30)
+        assert table is not None
+        assert [{"s": 499500}] == table.to_pylist()
+
+
+def test_a_query_that_needs_this_program_is_refused(session: Session, tmp_path: Path) -> None:
+    """The error says what is in the way, and what to do."""
+    session.create_table("own", pa.table({"a": [1]}))
+    session.udf.register("plus", lambda x: x + 1, "BIGINT")
+    held = session.create_dataframe([(1,)], ["a"])
+    for frame, words in (
+        (session.table("own"), "tables of this session: own"),
+        (session.sql("SELECT (SELECT max(a) FROM own) AS m"), "tables of this session: own"),
+        (held, "rows that this program"),
+        (session.range(5).map_partitions(lambda rows: rows, "id BIGINT"), "rows that this program"),
+        (session.sql("SELECT plus(range) AS p FROM range(3)"), "Python functions: plus"),
+        (session.sql("EXPLAIN SELECT 1"), "rows that this program has already"),
+    ):
+        with pytest.raises(UnsupportedError, match=words):
+            frame.submit("refused")
+    with pytest.raises(JobError, match="no job called 'refused'"):
+        session.job("refused")
+    with minishark.connect(in_process=True) as own:
+        with pytest.raises(ClusterError, match="minishark cluster start"):
+            own.range(3).submit("refused")
+        with pytest.raises(ClusterError, match="minishark cluster start"):
+            own.jobs()
+
+
+def test_a_failed_query_says_why(session: Session) -> None:
+    """Its log ends with the error; a job that was cancelled has no result either."""
+    job = session.sql("SELECT error('so it is') AS e FROM range(3)").submit("wrong")
+    with pytest.raises(JobError, match=r"(?s)'wrong' is failed.*so it is"):
+        job.result(60)
+    slow = session.sql("SELECT count(*) AS n FROM range(1000000000000)").submit("endless")
+    with pytest.raises(TimeoutError):
+        slow.result(0.1)
+    slow.cancel()
+    with pytest.raises(JobError, match="'endless' is cancelled"):
+        slow.result(60)
+
+
+def test_a_session_submits_a_program_that_leaves_rows(
+    session: Session, running: ClusterRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the file that MINISHARK_JOB_RESULT names; it tells how far it is, too."""
+    script = tmp_path / "leaves.py"
+    script.write_text("""
+import os, sys, time
+import minishark, pyarrow as pa
+with minishark.connect(single_task_rows=0) as session:
+    session.create_table("t", session.range(1000), partition_by="id")
+    rows = session.sql("SELECT count(*) AS n FROM t").to_arrow()
+with pa.ipc.new_file(os.environ["MINISHARK_JOB_RESULT"], rows.schema) as file:
+    file.write_table(rows)
+print(sys.argv[1:], flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+""")
+    end = tmp_path / "end"
+    job = session.submit_program(script, str(end), environment={"X": "1"}, keep_s=60.0)
+    until(lambda: str(end) in job.log(), "the program's last line")
+    progress = job.progress()
+    assert progress is not None
+    assert 0 < progress.tasks
+    end.touch()
+    table = job.result(60)
+    assert table is not None
+    assert [{"n": 1000}] == table.to_pylist()
+    assert job.progress() is None
+    written = tmp_path / "rows.csv"
+    on = ("--cluster", running.name)
+    assert 0 == run_command(["jobs", "result", "leaves", *on, "--output", str(written)])
+    assert "n\n1000\n" == written.read_text()
+    capsys.readouterr()
+    for wrong in ({"attempts": 0}, {"restart": "often"}, {"priority": "high"}, {"name": "a b"}):
+        with pytest.raises(OptionError):
+            session.submit_program(script, **wrong)  # type: ignore[arg-type] - on purpose
+
+
+def test_jobs_are_events_for_pages(
+    session: Session, running: ClusterRecord, submitted: Submit
+) -> None:
+    """Of the cluster's page and of a session's; only changes are told."""
+    with jobs_of(running.address, None) as jobs:
+        job = submitted(jobs, "seen", _LONG)
+        _says(jobs, job, "began")
+        shared = ClusterEvents(running.address, None)
+        try:
+            told = _told(shared.poll(is_read=True))
+            assert ("running", "began\n") == (told["seen"].status, told["seen"].log)
+            assert told["seen"].user
+            jobs.cancel(job)
+            _over(jobs, job)
+            until(lambda: "cancelled" == _status(shared, "seen"), "the news")
+        finally:
+            shared.close()
+        watcher = session._group.watcher
+        until(lambda: "seen" in _told(("", event) for event in watcher._changes()), "it")
+        assert {} == _told(("", event) for event in watcher._changes())
+
+
+def _told(events: Iterable[tuple[str, AnyEvent]]) -> dict[str, JobReport]:
+    return {event.name: event for _, event in events if isinstance(event, JobReport)}
+
+
+def _status(shared: ClusterEvents, name: str) -> str:
+    told = _told(shared.poll(is_read=True)).get(name)
+    return "" if told is None else told.status

@@ -99,11 +99,11 @@ class World:
             state = wanted.get(uid)
             if state is None or state.incarnation != incarnation:
                 del self.began[node, uid]
-                jobs.ended(uid, None, "", self.now, self.now)
+                jobs.ended(uid, None, "", now=self.now, at=self.now)
             elif self.now >= since + _WORK_S:
                 del self.began[node, uid]
                 status = self.exits.pop(0) if self.exits else 0
-                jobs.ended(uid, status, f"status {status}", self.now, self.now)
+                jobs.ended(uid, status, f"status {status}", now=self.now, at=self.now)
         for uid, state in wanted.items():
             if (number, uid) not in self.began and jobs.state(uid) == state:
                 incarnation = jobs.started(uid, self.now).incarnation
@@ -292,7 +292,7 @@ def test_a_restart_waits_longer_each_time() -> None:
             now += 0.125
         waits.append(now - began)
         jobs.started("1", now)
-        jobs.ended("1", -11, "killed", now, now)
+        jobs.ended("1", -11, "killed", now=now, at=now)
     assert [0.0, 0.5, 1.0, 2.0] == waits
 
 
@@ -359,7 +359,7 @@ def test_a_name_is_free_again_when_its_job_is_over() -> None:
     first = jobs.own(_state(_terms(), (jobs.me,)), 0.0)
     assert first == jobs.hold(_state(_terms(uid="2"), (jobs.me,)), 0.0)
     jobs.started("1", 0.0)
-    jobs.ended("1", 0, "", 0.0, 0.0)
+    jobs.ended("1", 0, "", now=0.0, at=0.0)
     assert jobs.hold(_state(_terms(uid="2"), (jobs.me,)), 0.0) is None
     assert ["2"] == [state.terms.uid for state in jobs]
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from minishark.cluster import wire
-from minishark.cluster.connections import Connections, load_keys
-from minishark.cluster.jobs.members import may_hold
+from minishark.cluster.connections import Connections
 from minishark.cluster.jobs.records import (
     FILES_BYTES_MAX,
     FILES_MAX,
@@ -21,16 +19,14 @@ from minishark.cluster.jobs.records import (
     Holder,
     JobFile,
     JobProgram,
+    JobProgress,
     JobState,
     JobTerms,
     homes_of,
     latest_by_name,
     problem_with,
 )
-from minishark.cluster.joining import peer_session
-from minishark.cluster.node import service_address
 from minishark.errors import AlreadyExistsError, ClusterError, JobError, OptionError
-from sparrow_core.runtime.transport.keys import Keys
 
 _CALL_S = 5.0
 _SUBMIT_S = 15.0
@@ -89,12 +85,24 @@ class JobsClient:
         Raises:
             ClusterError: none answers.
         """
+        return latest_by_name(state for reply in self._told() for state in reply.states)
+
+    def progress(self, uid: str) -> JobProgress | None:
+        """How far a job is; None if that is not known, or it does not run.
+
+        Raises:
+            ClusterError: no node answers.
+        """
+        found = (reply.progress.get(uid) for reply in self._told())
+        return next((progress for progress in found if progress is not None), None)
+
+    def _told(self) -> list[wire.JobStates]:
         services = [node.service for node in self.nodes()]
         replies = self.connections.call_all(services, wire.GetJobs(), _CALL_S)
         told = [reply for reply in replies.values() if isinstance(reply, wire.JobStates)]
         if not told:
             raise ClusterError("No node of the cluster answers.")
-        return latest_by_name(state for reply in told for state in reply.states)
+        return told
 
     def find(self, name: str, uid: str | None = None) -> JobState:
         """What is known of a job.
@@ -159,6 +167,8 @@ class JobsClient:
     def log(self, state: JobState, since: int = 0) -> tuple[int, bytes]:
         """What a job has printed, from that byte on as far as it is kept, with its position.
 
+        A negative number counts from the end.
+
         Its owner has the most; after the death of a node others have the end.
 
         Raises:
@@ -183,18 +193,6 @@ class JobsClient:
     def _call(self, holder: Holder, request: wire.Request, timeout_s: float) -> wire.Reply | None:
         replies = self.connections.call_all([holder.service], request, timeout_s)
         return replies.get(holder.service)
-
-
-@contextlib.contextmanager
-def jobs_of(address: str, keys_folder: str | Keys | None) -> Iterator[JobsClient]:
-    """The jobs of a cluster, for as long as the block runs.
-
-    Raises:
-        ClusterError: it does not answer.
-    """
-    keys = load_keys(keys_folder)
-    with peer_session(service_address(address, keys), keys, bool) as (_, connections, sparrow):
-        yield JobsClient(connections, lambda: may_hold(sparrow.nodes()))
 
 
 def new_terms(name: str, what: str) -> JobTerms:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,20 +31,29 @@ from minishark.cluster.jobs.members import live_nodes
 from minishark.cluster.jobs.records import (
     CLUSTER_VARIABLE,
     NAME_VARIABLE,
+    PROGRESS_VARIABLE,
+    RESULT,
+    RESULT_BYTES_MAX,
+    RESULT_VARIABLE,
     TAIL_BYTES,
     Holder,
     JobProgram,
+    JobProgress,
     JobState,
     Status,
     problem_with,
+    result_file,
 )
 from minishark.errors import ClusterError, MinisharkError
 from minishark.worker.cores import usable_cores
+from minishark.worker.paths import StorePaths
+from minishark.worker.protocol import StoreLocation
 from sparrow_core.runtime.transport.deaths import describe_exit
 from sparrow_core.runtime.transport.keys import Keys
 from sparrow_core.runtime.transport.refusal import refuses
 
-FOLDER = "jobs"
+_FOLDER = "jobs"
+_PROGRAM, _PROGRESS, _DRAFT = "program", "progress", "result.part"
 LOG_BYTES = 4 << 20
 _KEYS_VARIABLE = "MINISHARK_KEYS"
 _STEP_S = 0.25
@@ -55,6 +63,7 @@ _CALL_S = 1.0
 _HAND_OVER_S = 2.0
 _REFUSAL_S = 0.2
 _LOOK_EVERY_S = 10.0
+_COPY_S = 120.0
 _END_S = 2.0
 _READ_BYTES = 1 << 16
 _LOG_READ_BYTES = 1 << 20
@@ -87,18 +96,18 @@ class JobKeeper:
     """The jobs of one node.
 
     Attributes:
-        me: this node, as other nodes reach it.
-        folder: the node's folder for jobs.
+        location: of this node's files, and its service.
         schedulers: gives the cluster's schedulers.
         keys: the cluster's keys, for tcp.
         keys_folder: where programs find them.
     """
 
-    me: Holder
-    folder: Path
+    location: StoreLocation
     schedulers: Callable[[], Sequence[str]]
     keys: Keys | None = None
     keys_folder: str | None = None
+    me: Holder = field(init=False)
+    _paths: StorePaths = field(init=False)
     _jobs: Jobs = field(init=False)
     _connections: Connections = field(init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -110,10 +119,14 @@ class JobKeeper:
     _looking: Future[Sequence[Holder]] | None = None
     _thread: threading.Thread | None = None
     _is_stopping: bool = False
+    _spread: dict[str, None] = field(default_factory=dict)  # results that others were told of
     _looker: ThreadPoolExecutor = field(init=False)
     _wake: tuple[int, int] = field(default_factory=os.pipe)
 
     def __post_init__(self) -> None:
+        node = self.location
+        self.me = Holder(node.name, node.memory, node.service)
+        self._paths = StorePaths(Path(node.memory), Path(node.disk))
         self._jobs = Jobs(me=self.me, places=max(4, _PLACES_PER_CORE * usable_cores()))
         self._connections = Connections(self.keys)
         self._looker = ThreadPoolExecutor(1, thread_name_prefix="minishark-members")
@@ -127,7 +140,8 @@ class JobKeeper:
         match request:
             case wire.GetJobs():
                 with self._lock:
-                    return self._states(tuple(self._jobs))
+                    states = self._states(tuple(self._jobs))
+                    return structs.replace(states, progress=self._progress())
             case wire.TellJobs():
                 return self._listen(request)
             case wire.HoldJob():
@@ -239,6 +253,8 @@ class JobKeeper:
 
     def _log(self, uid: str, since: int) -> wire.Reply:
         files = guard.log_files(self._folder(uid))
+        if since < 0 and files:  # counted from the end
+            since = max(0, files[-1][0] + files[-1][1].stat().st_size + since)
         for start, path in files:
             with contextlib.suppress(OSError):
                 size = path.stat().st_size
@@ -317,6 +333,7 @@ class JobKeeper:
                     told_s, told = now, version
                     self._tell(now)
                     self._replenish(now)
+                    self._spread_results()
             except (OSError, MinisharkError) as error:  # the next round tries again
                 sys.stderr.write(f"jobs: {error}\n")
             selector.select(_STEP_S)
@@ -351,20 +368,21 @@ class JobKeeper:
             try:
                 process = self._start(state)
             except OSError as error:  # the disk is full, or there is no memory to fork
-                self._jobs.ended(uid, 1, f"it can't be started: {error}", now, time.time())
+                how = f"it can't be started: {error}"
+                self._jobs.ended(uid, 1, how, now=now, at=time.time())
                 continue
             self._guarded[uid] = _Guarded(state=state, process=process)
             assert process.stdout is not None
             selector.register(process.stdout, selectors.EVENT_READ)
-        if self.folder.is_dir():
-            for path in self.folder.iterdir():
-                if self._jobs.state(path.name) is None and path.name not in self._guarded:
-                    shutil.rmtree(path, ignore_errors=True)
+        for path in self._folder().iterdir():
+            if self._jobs.state(path.name) is None and path.name not in self._guarded:
+                self._paths.remove(f"{_FOLDER}/{path.name}", (self.me.name,))
+                self._spread.pop(path.name, None)
 
     def _start(self, state: JobState) -> subprocess.Popen[bytes]:
         uid = state.terms.uid
         folder = self._folder(uid)
-        program = msgspec.msgpack.decode((folder / "program").read_bytes(), type=JobProgram)
+        program = msgspec.msgpack.decode((folder / _PROGRAM).read_bytes(), type=JobProgram)
         work = folder / "work"
         work.mkdir(exist_ok=True)
         for file in program.files:
@@ -372,6 +390,8 @@ class JobKeeper:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
             path.chmod(0o700 if file.executable else 0o600)
+        for name in (_DRAFT, _PROGRESS):
+            (folder / name).unlink(missing_ok=True)
         what = ["-m", program.module] if program.module else [program.script]
         process = subprocess.Popen(
             [sys.executable, "-S", "-E", guard.__file__],
@@ -405,6 +425,8 @@ class JobKeeper:
             **keys,
             CLUSTER_VARIABLE: self.me.service,
             NAME_VARIABLE: state.terms.name,
+            RESULT_VARIABLE: str(self._folder(state.terms.uid) / _DRAFT),
+            PROGRESS_VARIABLE: str(self._folder(state.terms.uid) / _PROGRESS),
         }
 
     def _listen_to_guards(self) -> None:
@@ -435,7 +457,30 @@ class JobKeeper:
             status = 1
         elif guarded.is_ending or self._is_stopping:
             status = None
-        self._jobs.ended(uid, status, how, now, time.time())
+        size = self._take_result(uid) if status == 0 else None
+        if size is not None and size > RESULT_BYTES_MAX:
+            status, how = 1, f"its result has more than {RESULT_BYTES_MAX >> 30} GiB"
+        self._jobs.ended(uid, status, how, now=now, at=time.time(), result_bytes=size)
+
+    def _take_result(self, uid: str) -> int | None:
+        """Keep the result that a program has written; its size, None if there is none."""
+        folder = self._folder(uid)
+        try:
+            size = (folder / _DRAFT).stat().st_size
+            if size <= RESULT_BYTES_MAX:
+                (folder / _DRAFT).rename(folder / RESULT)
+        except FileNotFoundError:
+            return None
+        return size
+
+    def _progress(self) -> dict[str, JobProgress]:
+        """How far the programs are that run here."""
+        found = {}
+        for uid in self._guarded:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                text = (self._folder(uid) / _PROGRESS).read_bytes()
+                found[uid] = msgspec.json.decode(text, type=JobProgress)
+        return found
 
     # Other holders
 
@@ -512,22 +557,35 @@ class JobKeeper:
                     live_nodes, self.schedulers(), self.me.service, self.keys
                 )
 
+    def _spread_results(self) -> None:
+        """Let other holders copy results, which they then have when this node is gone."""
+        with self._lock:
+            new = [state for state in self._jobs.results() if state.terms.uid not in self._spread]
+        for state in new:
+            uid = state.terms.uid
+            self._spread[uid] = None
+            request = wire.Replicate(result_file(uid), self.location)
+            others = [each.service for each in state.holders if each.home != self.me.home]
+            self._looker.submit(self._connections.call_all, others, request, _COPY_S)
+
     # Files
 
-    def _folder(self, uid: str) -> Path:
-        if not uid.isalnum():
+    def _folder(self, uid: str = "") -> Path:
+        """A job's folder on disk, or that of all jobs."""
+        if uid and not uid.isalnum():
             raise ClusterError(f"Invalid id of a job: {uid[:50]!r}.")
-        return self.folder / uid
+        return self._paths.disk / self.me.name / _FOLDER / uid
 
     def _save(self, uid: str, program: JobProgram) -> None:
         folder = self._folder(uid)
+        self._paths.make(f"{_FOLDER}/{uid}", (self.me.name,))  # for copies of its result
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / "program").write_bytes(msgspec.msgpack.encode(program))
+        (folder / _PROGRAM).write_bytes(msgspec.msgpack.encode(program))
 
     def _program(self, uid: str) -> JobProgram | None:
         with contextlib.suppress(OSError):
             return msgspec.msgpack.decode(
-                (self._folder(uid) / "program").read_bytes(), type=JobProgram
+                (self._folder(uid) / _PROGRAM).read_bytes(), type=JobProgram
             )
         return None
 

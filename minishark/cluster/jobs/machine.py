@@ -26,6 +26,7 @@ from msgspec import structs
 from minishark.cluster.jobs.records import (
     HOLDERS,
     JOBS_MAX,
+    RESULTS_BYTES_MAX,
     Holder,
     JobState,
     Restart,
@@ -170,7 +171,16 @@ class Jobs:
             history=state.noted(f"Started on {self.me.name}{which}."),
         )
 
-    def ended(self, uid: str, exit_status: int | None, how: str, now: float, at: float) -> None:
+    def ended(
+        self,
+        uid: str,
+        exit_status: int | None,
+        how: str,
+        *,
+        now: float,
+        at: float,
+        result_bytes: int | None = None,
+    ) -> None:
         """Its process here has ended, by itself or as it was no longer wanted (None)."""
         incarnation = self._running.pop(uid, None)
         state = self._states.get(uid)
@@ -183,7 +193,8 @@ class Jobs:
         if state.is_unwanted:
             self._end(state, Status.CANCELLED, "Cancelled.", at)
         elif exit_status == 0:
-            self._end(state, Status.DONE, "It has ended by itself.", at, exit_status=0)
+            told = {"exit_status": 0, "result_bytes": result_bytes}
+            self._end(state, Status.DONE, "It has ended by itself.", at, **told)
         elif not _may_restart(state.terms.restart, exit_status):
             self._end(state, Status.FAILED, f"It failed: {how}.", at, exit_status=exit_status)
         elif state.starts >= state.terms.attempts:
@@ -241,6 +252,10 @@ class Jobs:
     def fence_s(self, state: JobState) -> float:
         """How long its program may run here without a sign of life of this node."""
         return FENCE_S if len(state.holders) >= HOLDERS else FENCE_ALONE_S
+
+    def results(self) -> list[JobState]:
+        """The jobs that have ended here with a result, which their other holders are to have."""
+        return [state for state in self if state.result_bytes is not None and self._is_mine(state)]
 
     @property
     def version(self) -> tuple[Any, ...]:
@@ -357,8 +372,11 @@ class Jobs:
         return self._is_silent(home, now, DEAD_S)
 
     def _make_room(self) -> None:
-        over = sorted((job for job in self if job.is_over), key=lambda job: job.ended_s)
-        for job in over[: max(0, len(self._states) - JOBS_MAX)]:
+        size = sum(job.result_bytes or 0 for job in self)
+        for job in sorted((job for job in self if job.is_over), key=lambda job: job.ended_s):
+            if len(self._states) <= JOBS_MAX and size <= RESULTS_BYTES_MAX:
+                return
+            size -= job.result_bytes or 0
             self.forget(job.terms.uid)
 
     @property

@@ -17,7 +17,13 @@ import msgspec
 from msgspec import structs
 
 CLUSTER_VARIABLE, NAME_VARIABLE = "MINISHARK_JOB_CLUSTER", "MINISHARK_JOB"
-"""What a program finds in its environment: the address of its cluster, and the name of its job."""
+RESULT_VARIABLE, PROGRESS_VARIABLE = "MINISHARK_JOB_RESULT", "MINISHARK_JOB_PROGRESS"
+"""What a program finds in its environment: the address of its cluster, the name of its job, and the
+paths of the files for its result (Arrow IPC) and its progress."""
+RESULT = "result.arrow"
+RESULT_BYTES_MAX = 1 << 30
+RESULTS_BYTES_MAX = 8 << 30
+"""Of all results that a node holds; of more, the jobs are forgotten that ended first."""
 HOLDERS = 3
 """The nodes that hold a job, if there are as many: the death of all but one loses nothing."""
 JOBS_MAX = 1000
@@ -102,6 +108,20 @@ class JobProgram(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[JobFile, ...] = ()
 
 
+class JobProgress(msgspec.Struct, frozen=True):
+    """How far the statement is that a job's session runs now.
+
+    Attributes:
+        query: its number in the session.
+        done: its tasks that have ended.
+        tasks: all its tasks.
+    """
+
+    query: int
+    done: int
+    tasks: int
+
+
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """A version of what is known of a job.
 
@@ -112,6 +132,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         node: the name of the owner's node.
         starts: how often its program was started.
         exit_status: of its last process; negative for a signal.
+        result_bytes: the size of its result; None if there is none.
         is_unwanted: somebody has asked for its end.
         began_s: when its program was started first, in seconds since 1970; 0 before.
         ended_s: when the job ended; 0 before.
@@ -127,6 +148,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     status: Status = Status.WAITING
     starts: int = 0
     exit_status: int | None = None
+    result_bytes: int | None = None
     is_unwanted: bool = False
     began_s: float = 0.0
     ended_s: float = 0.0
@@ -135,6 +157,11 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         return self.status not in (Status.WAITING, Status.RUNNING)
+
+    @property
+    def why(self) -> str:
+        """What has happened to it, in sentences."""
+        return "\n".join(self.history) or "It waits for a place on its node."
 
     @property
     def order(self) -> tuple[int, str, int]:
@@ -168,6 +195,11 @@ def latest_by_name(states: Iterable[JobState]) -> dict[str, JobState]:
     for state in sorted(by_uid.values(), key=lambda job: (job.terms.submitted_s, job.terms.uid)):
         found[state.terms.name] = state
     return found
+
+
+def result_file(uid: str) -> str:
+    """A job's result, as a file of its holders' stores."""
+    return f"jobs/{uid}/{RESULT}"
 
 
 def homes_of(name: str, nodes: Sequence[Holder]) -> list[Holder]:
