@@ -76,7 +76,7 @@ def _start_s(jobs: JobsClient, number: int, script: Path) -> float:
 
 
 def _taken_over_s(number: int, script: Path) -> float:
-    with _cluster(f"over-{number}") as (record, jobs):
+    with _cluster(f"over{number}") as (record, jobs):
         name = _name_for(record, number)
         state = _submitted(jobs, name, script)
         _awaited_start(jobs, name, 0.0)

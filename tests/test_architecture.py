@@ -435,8 +435,6 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     homes = ("protocol.events", "protocol.types", "protocol.ids")
     names = {"JobSpec", "explain", *(name for home in homes for name in sparrow_core._HOMES[home])}
     vocabulary = frozenset(f"sparrow_core.{name}" for name in names)
-    names = ("PLACEMENTS", "check_placement", "make_placement", "InvalidJob")
-    placements = {f"sparrow_core.{name}" for name in names}
     may = {
         "minishark.cluster": lambda _: True,
         "minishark.events": vocabulary.__contains__,
@@ -446,7 +444,6 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
         "minishark.deploy": TRANSPORT.__contains__,
-        "minishark.session": placements.__contains__,
     }
     for module in _modules("minishark"):
         room = ".".join(module.split(".")[:2])

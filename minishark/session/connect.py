@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from minishark.cluster import placements
 from minishark.cluster.jobs.records import CLUSTER_VARIABLE
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.scaling import ScalingOptions
@@ -25,12 +26,10 @@ from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.query.limits import Limits
 from minishark.session.lazy import imported
-from minishark.session.options import OPTIONS, PLACEMENT_NAMES, Where, check_options, documented
+from minishark.session.options import OPTIONS, Where, check_options, documented
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
-from sparrow_core import InvalidJob, make_placement
-from sparrow_core import check_placement as check_policy
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
@@ -128,7 +127,7 @@ def connect(
         ...     session.sql("SELECT 42 AS answer").collect()
         [Row(answer=42)]
     """
-    check_placement(placement, probe_ratio)
+    placements.check_name(placement)
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(disabled_optimizations)
@@ -178,7 +177,7 @@ def connect(
         return begin(_deployed(cluster, shape, scaling, recovery_timeout_s))
     if where is Where.RUNNING:
         return begin(_attached(cluster, keys, recovery_timeout_s))
-    _check_import(placement)
+    placements.check_import(placement)
     cores = usable_cores()
     few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
     scaling = _scaling(min_nodes, max_nodes, idle_s)
@@ -243,24 +242,6 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
         find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
-
-
-def check_placement(placement: str, probe_ratio: object) -> None:
-    OPTIONS["probe_ratio"].check("probe_ratio", probe_ratio)
-    try:
-        check_policy(placement)
-    except InvalidJob as error:
-        known = ", ".join(PLACEMENT_NAMES)
-        text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
-        raise OptionError(text) from error
-
-
-def _check_import(placement: str) -> None:
-    """Refuse a plug-in that the schedulers of a new cluster, which have our path, can't import."""
-    try:
-        make_placement(placement)
-    except InvalidJob as error:
-        raise OptionError(f"{error}.") from error
 
 
 def check_optimizations(disabled: Collection[str]) -> None:
