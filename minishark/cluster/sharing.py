@@ -27,6 +27,7 @@ from minishark.errors import ClusterError
 from minishark.events import kinds
 from minishark.events.stream import EventStream
 from minishark.worker.paths import StorePaths
+from sparrow_core.runtime.transport.keys import Keys
 
 EVENTS_MAX = 4_000  # in one reply
 _SEEN_HERE = (kinds.NodeReport, kinds.NodeDied, kinds.NodeLeft, kinds.JobReport)
@@ -78,7 +79,7 @@ class _Heard:
 class ClusterEvents:
     """The events of all sessions of a running cluster, and of its nodes."""
 
-    def __init__(self, address: str, keys_folder: str | None) -> None:
+    def __init__(self, address: str, keys_folder: str | Keys | None) -> None:
         """Connect to the cluster of the node at `address`.
 
         Raises:

@@ -692,7 +692,7 @@ class DataFrame(Frame, CamelCase):
             OptionError: Ray is not installed, or this program is not connected to a Ray cluster.
             ExecutionError: Ray has no free core, of which its datasets need one.
         """
-        return actions.to_ray_dataset(self._query)
+        return actions.to_dataset(self._query, "ray")
 
     def submit(
         self,

@@ -93,8 +93,8 @@ class Runtime(Protocol):
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         """Run a query; its rows are freed as they are read."""
 
-    def to_ray_dataset(self, sql: str) -> Any:
-        """Run a query; its rows as a dataset of Ray."""
+    def to_dataset(self, rows: str | pa.Table, library: str) -> Any:
+        """Rows, or those of a query, as a dataset of a library (see `cluster.platforms`)."""
 
     def submit_query(self, sql: str, name: str, terms: Mapping[str, Any]) -> Any:
         """Have a query run as a job of the cluster, which outlives this program; the job."""

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from minishark.cluster import placements
 from minishark.cluster.jobs.records import CLUSTER_VARIABLE
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
+from minishark.cluster.platforms import Shape, platform_of
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
-from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.query.limits import Limits
 from minishark.session.lazy import imported
@@ -80,7 +80,8 @@ def _where(cluster: Any) -> Where:
         )
     if cluster is None:
         return Where.HERE
-    return Where.PLATFORM if is_platform(cluster) else Where.RUNNING
+    platform = platform_of(cluster)
+    return Where.RUNNING if platform is None or not platform.launches(cluster) else Where.PLATFORM
 
 
 @_by_options
@@ -174,7 +175,16 @@ def connect(
             memory_limit_bytes=limit,
             most_nodes=max_nodes,
         )
-        return begin(_deployed(cluster, shape, scaling, recovery_timeout_s))
+        platform = platform_of(cluster)
+        assert platform is not None, "the place says so"
+        on = platform.launch(
+            cluster,
+            shape,
+            scaling=scaling,
+            recovery_timeout_s=recovery_timeout_s,
+            meanwhile=partial(imported, "minishark.session.session"),
+        )
+        return begin(on)
     if where is Where.RUNNING:
         return begin(_attached(cluster, keys, recovery_timeout_s))
     placements.check_import(placement)
@@ -215,24 +225,10 @@ def _scaling(min_nodes: int | None, max_nodes: int | None, idle_s: float) -> Sca
     )
 
 
-def _deployed(
-    cluster: Any, shape: Shape, scaling: ScalingOptions | None, recovery_timeout_s: float
-) -> Cluster:
-    deployment = deploy(cluster, shape)
-    with contextlib.ExitStack() as undo:
-        undo.callback(deployment.close)
-        imported("minishark.session.session")
-        from minishark.deploy.cluster import DeployedCluster  # noqa: PLC0415 - slow to import
-
-        deployment.await_start()
-        found = DeployedCluster(deployment, scaling, recovery_timeout_s)
-        undo.pop_all()
-    return found
-
-
 def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) -> Cluster:
     imported("minishark.session.session")
     from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
+    from minishark.cluster.launch import resolve  # noqa: PLC0415
 
     folder = None if keys is None else str(keys)
     address, found = resolve(cluster, folder)

@@ -34,7 +34,6 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
-from minishark.deploy.targets import from_platform
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -279,7 +278,6 @@ class Session(Operations, CamelCase):
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
-        data = from_platform(data, self._runtime.cluster)
         self._runtime.create_table(
             name, data, layout=layout, replace=replace, on_progress=on_progress
         )

@@ -26,6 +26,7 @@ from minishark.catalog import (
     TableStatistics,
 )
 from minishark.cluster.backend import CALLS_FOLDER, TRANSACTIONS_FOLDER, Cluster, Placement
+from minishark.cluster.platforms import datasets_of
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
@@ -640,6 +641,8 @@ class Tables:
             data = named_files(data.pattern, data.reach)
         if isinstance(data, Source):
             return split_source(data.within(self.storage.access), pieces)
+        if (theirs := datasets_of(data)) is not None:
+            data = theirs.pieces(data, self.cluster)
         if isinstance(data, Pieces):
             return pieces_source(data, folder, self.planning, pieces)
         return memory_source(
