@@ -49,7 +49,7 @@ def _cluster_option(command: _Command) -> _Command:
 
 def _jobs(which: str, keys: str | None) -> AbstractContextManager[JobsClient]:
     from minishark.cluster.jobs.visit import jobs_of
-    from minishark.deploy.targets import resolve
+    from minishark.cluster.launch import resolve
 
     return jobs_of(*resolve(which, keys))
 
