@@ -16,18 +16,18 @@ from msgspec import structs
 
 from minishark.cluster import wire
 from minishark.cluster.attributes import store_of
-from minishark.cluster.connections import NoAnswerError, load_keys
+from minishark.cluster.connections import NoAnswerError
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import Keys, load_keys
 from minishark.cluster.node import service_address
 from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
 from minishark.errors import ClusterError
 from minishark.events import kinds
 from minishark.events.stream import EventStream
 from minishark.worker.paths import StorePaths
-from sparrow_core.runtime.transport.keys import Keys
 
 EVENTS_MAX = 4_000  # in one reply
 _SEEN_HERE = (kinds.NodeReport, kinds.NodeDied, kinds.NodeLeft, kinds.JobReport)

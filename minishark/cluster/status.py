@@ -9,9 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from machine_kit.keys import Keys
 from minishark.cluster.attributes import store_of
-from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.connections import Connections
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import memory_of
 from minishark.cluster.node import service_address, this_host
 from minishark.cluster.running import running_task
@@ -31,7 +33,6 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
 from sparrow_core import NodeStatus
-from sparrow_core.runtime.transport.keys import Keys
 
 _REPORT_S = 5.0
 _SCHEDULERS_S = 2.0

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from minishark.cluster.attributes import attributes_of, store_of
-from minishark.cluster.connections import load_keys
 from minishark.cluster.folders import remove_if_orphaned
+from minishark.cluster.keys import load_keys
 from minishark.cluster.launch import (
     ClusterRecord,
     NodeProcess,

@@ -23,6 +23,8 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from machine_kit.keys import Keys
+from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.jobs import guard
@@ -49,8 +51,6 @@ from minishark.worker.cores import usable_cores
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core.runtime.transport.deaths import describe_exit
-from sparrow_core.runtime.transport.keys import Keys
-from sparrow_core.runtime.transport.refusal import refuses
 
 _FOLDER = "jobs"
 _PROGRAM, _PROGRESS, _DRAFT = "program", "progress", "result.part"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from machine_kit.addresses import Address
+from machine_kit.keys import Keys
 from minishark.cluster.attributes import IDLE, store_of
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.jobs.records import Holder
@@ -14,7 +15,6 @@ from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.runtime.transport.folders import socket_folder
-from sparrow_core.runtime.transport.keys import Keys
 
 _NODES_S = 5.0
 _POLL_S = 0.02

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from minishark.cluster.connections import load_keys
+from machine_kit.keys import Keys
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import load_keys
 from minishark.cluster.node import service_address
-from sparrow_core.runtime.transport.keys import Keys
 
 
 @contextlib.contextmanager
