@@ -56,8 +56,9 @@ def _by_options(function: Callable[_P, _T]) -> Callable[_P, _T]:
             raise OptionError(f"{function.__name__}() has no option {name!r}.{near}")
         given = signature.bind(*args, **kwargs).arguments
         bound: Callable[..., _T] = function
-        if given.get("cluster") is None and _fits(given, Where.RUNNING):
-            given["cluster"] = os.environ.get(CLUSTER_VARIABLE)  # of a job, that of its node
+        job_cluster = os.environ.get(CLUSTER_VARIABLE)  # in a job, that of its node
+        if given.get("cluster") is None and job_cluster and _fits(given, Where.RUNNING):
+            given = {"reuse": "cluster", **given, "cluster": job_cluster}
         check_options(given, _where(given.get("cluster")))
         return bound(**given)
 
@@ -101,6 +102,7 @@ def connect(
     probe_ratio: float = 2.0,
     in_process: bool = False,
     single_task_rows: int = SINGLE_TASK_ROWS,
+    reuse: str = "off",
     task_threads: int | None = None,
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
@@ -132,6 +134,7 @@ def connect(
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(disabled_optimizations)
+    check_reuse(reuse)
 
     def begin(on: Cluster) -> Session:
         imported("minishark.session.session")
@@ -149,7 +152,7 @@ def connect(
             disabled=disabled_optimizations,
         )
         placing = partial(on.placement, placement, probe_ratio)
-        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints)
+        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints, reuse=reuse)
         group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
         session = Session(group, Scope(engine), progress=progress, owns=True)
         if (noting := reports_progress()) is not None:
@@ -238,6 +241,14 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
         find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
+
+
+REUSES = ("off", "session", "cluster")
+
+
+def check_reuse(reuse: str) -> None:
+    if reuse not in REUSES:
+        raise OptionError(f"reuse is one of {', '.join(map(repr, REUSES))}, not {reuse!r}.")
 
 
 def check_optimizations(disabled: Collection[str]) -> None:
