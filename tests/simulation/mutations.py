@@ -107,11 +107,10 @@ def added_rows_are_not_restored(patch: pytest.MonkeyPatch) -> None:
 def tasks_die_with_their_executor(patch: pytest.MonkeyPatch) -> None:
     """A node doesn't tell of the tasks that a dead executor had."""
 
-    def lose(self: NodeMonitor, address: Any, reason: str, now: float) -> Any:
-        self._pool.remove(address)
+    def lose(self: NodeMonitor, address: Any, executor: Any, reason: str, now: float) -> Any:
         return self._register(now)
 
-    patch.setattr(NodeMonitor, "_lose_executor", lose)
+    patch.setattr(NodeMonitor, "_lose", lose)
 
 
 def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +120,7 @@ def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
         self._origins.pop(folder, None)
         self._homes.pop(folder, None)
 
-    patch.setattr(Tables, "_forget", forget)
+    patch.setattr(Tables, "forget", forget)
 
 
 def files_are_read_without_a_look(patch: pytest.MonkeyPatch) -> None:
