@@ -21,7 +21,8 @@ import ray
 from ray.exceptions import RayError
 from ray.experimental import get_object_locations
 
-from minishark.cluster.backend import Cluster, FilesLostError
+from minishark.cluster.backend import FilesLostError
+from minishark.cluster.contract import Cluster
 from minishark.deploy.blocks import Block, Piece, pieces_of
 from minishark.deploy.cluster import DeployedCluster
 from minishark.deploy.ray_blocks import ResultColumns, taken, write_cuts

@@ -11,7 +11,7 @@ from minishark.deploy.rendezvous import head_in, is_rendezvous
 from minishark.errors import OptionError
 
 if TYPE_CHECKING:
-    from minishark.cluster.backend import Cluster
+    from minishark.cluster.contract import Cluster
     from minishark.deploy.deployment import Deployment
     from minishark.query.sinks import HandOver
     from sparrow_core.runtime.transport.keys import Keys

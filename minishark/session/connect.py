@@ -31,7 +31,7 @@ from sparrow_core import PLACEMENTS, InvalidJob, make_placement
 from sparrow_core import check_placement as check_policy
 
 if TYPE_CHECKING:
-    from minishark.cluster.backend import Cluster
+    from minishark.cluster.contract import Cluster
     from minishark.session.session import Session
 
 

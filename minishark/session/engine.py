@@ -22,7 +22,8 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from minishark.catalog import Catalog, Table
-from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.contract import Cluster
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase

@@ -24,7 +24,7 @@ import pyarrow as pa
 import zmq
 
 from minishark.catalog import Table
-from minishark.cluster.backend import CALLS_FOLDER, Cluster
+from minishark.cluster.backend import CALLS_FOLDER, Files
 from minishark.errors import MinisharkError
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import partition_slices
@@ -92,7 +92,7 @@ def copies_needed(
 class Replicator:
     """A thread that keeps the number of replicas of tables at its target."""
 
-    cluster: Cluster  # copies files
+    cluster: Files  # copies files
     tables: Callable[[], Iterable[Table]]  # gives all tables, with the last known locations
     homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
     # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
@@ -189,7 +189,7 @@ class Replicator:
             self.cluster.remove_folder(copy.table.folder)
 
 
-def readable(cluster: Cluster) -> frozenset[str]:
+def readable(cluster: Files) -> frozenset[str]:
     """Where files are read: live nodes, also those that drain, and the session's own store."""
     return frozenset((*cluster.nodes, *cluster.draining, cluster.store_name))
 
@@ -207,7 +207,7 @@ def holds(store: Store, files: Sequence[str], node: str) -> bool | None:
 
 
 def come_back(
-    cluster: Cluster,
+    cluster: Files,
     table: Callable[[], Table | None],
     files: Collection[str],
     clock: Clock,
@@ -247,7 +247,7 @@ def come_back(
     return False
 
 
-def _found(cluster: Cluster, item: FileSlice) -> bool | None:
+def _found(cluster: Files, item: FileSlice) -> bool | None:
     """Whether the session can read a file; None if who may have it does not answer."""
     known, store = {cluster.store_name, *cluster.homes()}, cluster.store()
     is_doubtful = False

@@ -25,7 +25,7 @@ from minishark.catalog import (
     Table,
     TableStatistics,
 )
-from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
+from minishark.cluster.backend import CALLS_FOLDER, Placement, Workplace
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import (
@@ -93,7 +93,7 @@ class _Loaded:
 class Tables:
     """Loads tables into a cluster, and publishes them to the catalog and the planning database."""
 
-    cluster: Cluster  # where they are stored
+    cluster: Workplace  # where they are stored
     planning: PlanningDatabase
     placement: Callable[[], Placement]  # gives the placement for loading tasks
     partitions: int  # the default number of partitions

@@ -21,7 +21,8 @@ from minishark.catalog import (
     Table,
     TableStatistics,
 )
-from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.contract import Cluster
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.stage import Stage
