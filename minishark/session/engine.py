@@ -41,6 +41,7 @@ from minishark.events.kinds import AnyEvent
 from minishark.events.stream import EventStream
 from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import DiskUse, Limits
@@ -59,6 +60,7 @@ from minishark.session.scope import Scope
 from minishark.session.scratch_database import ChangedTable, SharedScratch
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
+from minishark.tables.deltas import SIZES, Sizes
 from minishark.tables.merging import Merger
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
@@ -105,6 +107,16 @@ class RefusedError(TaskFailedError):
     """No executor accepts a statement, and the query's sink needs tasks."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an engine is made of; simulations have others."""
+
+    clock: Clock = SYSTEM_CLOCK
+    tables: type[Tables] = Tables
+    sizes: Sizes = SIZES  # of the files that changes make
+    planner: type[SharedPlanner] = SharedPlanner
+
+
 class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
@@ -117,6 +129,7 @@ class Engine:
         *,
         limits: Limits | None = None,
         prints: bool = True,
+        parts: Parts = Parts(),
     ) -> None:
         """Over a cluster.
 
@@ -127,14 +140,16 @@ class Engine:
             storage: how object stores are reached.
             limits: of each query.
             prints: whether what tasks print is shown.
+            parts: what it is made of.
         """
         config = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
             "temp_directory": str(cluster.scratch / "front"),
         }
         self.cluster = cluster
+        self.clock = clock = parts.clock
         self.planning = PlanningDatabase(config)  # a connection of no session
-        self.tables = Tables(
+        self.tables = parts.tables(
             cluster=cluster,
             planning=self.planning,
             placement=self._place_loads,
@@ -142,6 +157,8 @@ class Engine:
             warn=self.warn,
             observed=partial(self.observed, kind="load"),
             storage=storage,
+            clock=clock,
+            sizes=parts.sizes,
         )
         self.cached = CachedTables(self.tables)
         self.sources = SourceTables(
@@ -149,10 +166,10 @@ class Engine:
             storage=storage,
             host_files=HostFiles(cluster.scratch / OBJECTS),
         )
-        self.planner = SharedPlanner(
+        self.planner = parts.planner(
             options=options, sources=self.sources, cores=lambda: cluster.cores
         )
-        self.scratch = SharedScratch(config, lambda: self.sources.names)
+        self.scratch = SharedScratch(config, lambda: self.sources.names, clock.lock())
         self._placing = placing
         self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
@@ -161,8 +178,8 @@ class Engine:
         self.running: dict[int, QueryObserver] = {}
         self.events = EventStream()
         self.prints = TaskPrints(are_shown=prints)
-        self.loading = threading.Lock()
-        self.writing = threading.RLock()  # held while a statement changes tables, before `loading`
+        self.loading = clock.lock()
+        self.writing = clock.lock()  # held while a statement changes tables, before `loading`
         self.merger = Merger(
             tables=self.tables, writing=self.writing, is_open=lambda: not self.is_stopped
         )
@@ -540,7 +557,7 @@ class Engine:
 
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
-        return site_of(self.cluster, self._placed, folder)
+        return site_of(self.cluster, self._placed, folder, clock=self.clock)
 
     def query_folder(self) -> AbstractContextManager[str]:
         """A folder for the files of one query, removed afterwards."""

@@ -129,7 +129,7 @@ class Scope:
     @property
     def planner(self) -> QueryPlanner:
         """Plans its queries."""
-        return QueryPlanner(self._engine.planner, self.planning, self.catalog)
+        return self._engine.planner.over(self.planning, self.catalog)
 
     @contextlib.contextmanager
     def _reading(self, sql: str) -> Iterator[ReadTable]:
