@@ -6,6 +6,7 @@ Requests to the services of nodes take simulated time, more where nobody answers
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from minishark.cluster.membership import Ask, Make, Members, Node, Remove, RemoveFile
@@ -24,6 +25,10 @@ _KEEP_EVERY_S = 1.0
 class SimulatedAttached(Members):
     """What a session asks of a cluster; `cluster.contract` documents the methods."""
 
+    memory_limit_bytes = 1 << 30  # of the engine's databases
+    scratch = Path("/nonexistent")  # nothing is simulated that needs a disk here
+    warnings = ()
+
     def __init__(self, hosts: Hosts, endpoint: str, clock: SimulatedClock) -> None:
         super().__init__(f"session-{endpoint}", RECOVERY_S, now_s=clock.now_s, sleep=clock.sleep)
         self.endpoint, self.clock = endpoint, clock
@@ -41,6 +46,14 @@ class SimulatedAttached(Members):
             Node(store_of(name, info.attributes), info.draining, info.running > 0)
             for name, info in sorted(infos.items())
         )
+
+    @property
+    def total_slots(self) -> int:
+        return self._hosts.slots * len(self.told())
+
+    @property
+    def cores(self) -> int:
+        return self.total_slots
 
     def own_stores(self) -> tuple[StoreLocation, ...]:
         return ()  # tasks know all
