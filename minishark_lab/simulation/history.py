@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
+from machine_kit.network import Network
+from machine_kit.world import Trace, World
 from minishark.errors import (
     CatalogError,
     DataError,
@@ -38,8 +40,6 @@ from minishark_lab.simulation.model import Model, updated
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.script import FILE, KEPT, TABLES, Script, Statement, write
 from minishark_lab.simulation.session import SimulatedSession
-from sparrow_core.sim.network import Network
-from sparrow_core.sim.world import Trace, World
 
 _STARTED_S = 0.3
 _HANG_S = 400.0  # from the last fault, and then in which no statement ends, until that is a hang
