@@ -4,6 +4,8 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
+PACKAGES = ("minishark", "sparrow_core", "canary_core", "machine_kit", "minishark_lab")
+
 # Top-level folders that travel inside the package, so that an installed wheel needs no checkout.
 RESOURCES = {
     "minishark._resources.queries": "queries",
@@ -88,11 +90,7 @@ setup(
     python_requires=">=3.11",
     packages=[
         *find_packages(
-            include=[
-                f"{package}{inside}"
-                for package in ("minishark", "sparrow_core", "canary_core", "minishark_lab")
-                for inside in ("", ".*")
-            ]
+            include=[f"{package}{inside}" for package in PACKAGES for inside in ("", ".*")]
         ),
         *RESOURCES,
         *PLUGINS,
@@ -104,6 +102,7 @@ setup(
         "minishark.page": ["static/*"],
         "sparrow_core": ["py.typed"],
         "canary_core": ["py.typed"],
+        "machine_kit": ["py.typed"],
         "minishark_lab.sparrow": ["*.json"],
         "minishark._resources.queries": ["*.sql"],
         "minishark._resources.sample": ["*.parquet"],

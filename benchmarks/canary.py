@@ -38,6 +38,8 @@ import minishark
 from canary_core import Run, Value
 from canary_core.machines.controller import Settings
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.machine import Envelope, Message
 from minishark.errors import ExecutionError
 from minishark.programs.program import Program
 from minishark.session.session import Session
@@ -46,9 +48,6 @@ from minishark_lab.canary.overhead import cost_of_tasks
 from minishark_lab.canary.systems import installed_peers, run_cases
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import Options, described, run_script, run_sections
-from sparrow_core.protocol.ids import Address, endpoint_of
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import Message
 
 Row = dict[str, Any]
 SIZES = {

@@ -30,7 +30,7 @@ import pyarrow as pa
 import minishark
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences, output_order
-from minishark.tpch.queries import load_queries
+from minishark.tpch.queries import load_queries, parse_selection
 from minishark.tpch.tables import create_views, load_tables
 from minishark.worker.memory import parse_size
 from minishark_lab.harness.parameters import Count

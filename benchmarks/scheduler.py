@@ -43,6 +43,9 @@ from typing import Annotated, Any
 import msgspec
 import psutil
 
+from machine_kit.addresses import Address, address, name_of
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Message
 from minishark_lab.harness.clocks import timed
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import Options, described, run_script, run_sections
@@ -61,13 +64,12 @@ from sparrow_core import (
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.observe.report import quantiles
-from sparrow_core.protocol.ids import Address, JobId, NodeName, address, name_of
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
     EndJob,
     GetTasks,
-    Message,
     RegisterNode,
     ReportTasks,
     Reserve,
@@ -76,7 +78,6 @@ from sparrow_core.protocol.messages import (
 )
 from sparrow_core.protocol.types import ExecutorInfo, JobReport
 from sparrow_core.runtime.specs import ExecutorGroup
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.sim.cluster import SimulatedSlot, payload_of
 
 HERE = Path(__file__).parent

@@ -19,7 +19,7 @@ import pytest
 import sparrow_core
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("minishark", "sparrow_core", "canary_core")
+PRODUCT = ("minishark", "sparrow_core", "canary_core", "machine_kit")
 PACKAGES = (*PRODUCT, "minishark_lab")
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
@@ -65,6 +65,8 @@ CANARY_LAYERS = (
     "sim",
     "runtime",
 )
+# machine_kit's layers, low to high.
+KIT_LAYERS = ("addresses", "machine", "network", "world", "local_driver")
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch_data",
@@ -88,6 +90,8 @@ MACHINES = (
     "canary_core.machines.controller",
 )
 DRIVERS = (
+    "machine_kit.local_driver",
+    "machine_kit.world",
     "sparrow_core.runtime.transport",
     "sparrow_core.sim",
     "sparrow_core.runtime.cluster",
@@ -402,6 +406,19 @@ def test_every_room_of_canary_has_a_layer() -> None:
     assert rooms <= {"__init__", *CANARY_LAYERS}
 
 
+def test_the_kit_knows_nothing_of_what_stands_on_it() -> None:
+    """A module of machine_kit imports its own layer and lower ones, and nothing else of ours."""
+    found = []
+    for module in _modules("machine_kit"):
+        room = module.split(".")[1]
+        below = KIT_LAYERS[: KIT_LAYERS.index(room) + 1] if room != "__init__" else ()
+        for name in _imports(module):
+            inside = _is_in(name, "machine_kit") and name.split(".")[1] in below
+            if name.split(".")[0] in {*PACKAGES, "pyarrow", "duckdb"} and not inside:
+                found.append(f"{module} imports {name}")
+    assert [] == found
+
+
 def test_the_scheduler_knows_nothing_of_the_engine() -> None:
     """sparrow_core imports neither minishark nor pyarrow nor duckdb."""
     assert [] == [
@@ -429,7 +446,6 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.programs": vocabulary.__contains__,
         "minishark.deploy": TRANSPORT.__contains__,
         "minishark.session": placements.__contains__,
-        "minishark.cli": "sparrow_core.PLACEMENTS".__eq__,
     }
     for module in _modules("minishark"):
         room = ".".join(module.split(".")[:2])
@@ -454,7 +470,7 @@ def _machine_modules() -> list[str]:
     """The machines and all that runs when they are imported, but for the package's front door."""
     modules = [
         name
-        for package in ("sparrow_core", "canary_core")
+        for package in ("sparrow_core", "canary_core", "machine_kit")
         for name in _modules(package)
         if not name.endswith("__init__")
     ]

@@ -13,6 +13,7 @@ import pytest
 from tests.test_architecture import (
     CANARY_LAYERS,
     CONTRIBUTING,
+    KIT_LAYERS,
     LAB_LAYERS,
     LAYERS,
     PACKAGES,
@@ -48,7 +49,12 @@ def test_the_rooms_are_listed(package: str) -> None:
 
 @pytest.mark.parametrize(
     ("package", "layers"),
-    [("minishark", LAYERS), ("canary_core", CANARY_LAYERS), ("minishark_lab", LAB_LAYERS)],
+    [
+        ("minishark", LAYERS),
+        ("canary_core", CANARY_LAYERS),
+        ("machine_kit", KIT_LAYERS),
+        ("minishark_lab", LAB_LAYERS),
+    ],
 )
 def test_the_rooms_are_in_order(package: str, layers: tuple[str, ...]) -> None:
     """The lists run from the highest layer to the lowest one."""

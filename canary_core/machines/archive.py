@@ -14,7 +14,7 @@ from canary_core.machines.replica import Replica
 from canary_core.machines.shelf import Shelf, keep_message, kept, snapshot_of
 from canary_core.protocol.messages import Keep, Replicate
 from canary_core.values import Frames
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 
 class Archive:

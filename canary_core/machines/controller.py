@@ -61,9 +61,8 @@ from canary_core.protocol.messages import (
     with_frames,
 )
 from canary_core.values import Frames
-from sparrow_core.protocol.ids import Address, address, endpoint_of
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Tick
+from machine_kit.addresses import Address, address, endpoint_of
+from machine_kit.machine import Envelope, Machine, Tick
 
 TICK_S = 0.05
 BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from canary_core.machines.partition import Key
 from canary_core.protocol.messages import HeldSnapshot
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 
 class Custody:

@@ -16,7 +16,7 @@ from canary_core.machines.partition import Key, PackError, Partition
 from canary_core.protocol.messages import Entry, Pieces
 from canary_core.stages import UNTOLD, Stage
 from canary_core.tree import Node, combine, first_block, is_relayed
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 Arrivals = dict[int, dict[Any, Any]]  # by target, by source
 

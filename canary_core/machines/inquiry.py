@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from canary_core.protocol.messages import Call, Failure, Trail
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 TRAIL_WAIT_S = 2.0  # for all workers to answer
 SUSPICIONS_MAX = 5

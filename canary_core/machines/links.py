@@ -20,8 +20,8 @@ from msgspec import Struct, structs
 
 from canary_core.protocol.messages import Body, Packet
 from canary_core.values import Frames
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.machine import Envelope
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope
 
 IN_FLIGHT_MAX = 1024  # packets that are not acknowledged; more wait
 ACK_AFTER = 32  # packets; else the timer acknowledges

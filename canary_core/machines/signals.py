@@ -18,7 +18,7 @@ from canary_core.protocol.messages import SignalsKnown
 from canary_core.stages import UNTOLD, Stage
 from canary_core.tree import share_of
 from canary_core.values import Frames
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 ASK_S = 0.25  # how long a driver waits for a signal before it asks
 

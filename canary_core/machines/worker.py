@@ -72,9 +72,8 @@ from canary_core.sequential import no_tables
 from canary_core.stages import UNTOLD, Stage
 from canary_core.tree import Node, above, below, block_of, is_relayed
 from canary_core.values import NOTHING, Frames
-from sparrow_core.protocol.ids import Address, address, endpoint_of
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Tick
+from machine_kit.addresses import Address, address, endpoint_of
+from machine_kit.machine import Envelope, Machine, Tick
 
 WINDOW = 16  # stages that the driver is ahead of the slowest partition here
 SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last word

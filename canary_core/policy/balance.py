@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 Key = tuple[int, int]
 GAIN_MIN = 0.1  # of the busiest worker's time; a smaller gain is not worth a move

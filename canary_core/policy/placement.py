@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 Key = tuple[int, int]
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.messages import Message, Tick
+from machine_kit.addresses import Address
+from machine_kit.machine import Message, Tick
 
 
 class Record(Struct, frozen=True, array_like=True, gc=False):

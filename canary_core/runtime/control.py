@@ -11,8 +11,8 @@ from canary_core.protocol.messages import Cancel, Finished, Kept, Outcome, Progr
 from canary_core.runtime.loop import PacketLoop
 from canary_core.runtime.mailbox import Mailbox
 from canary_core.runtime.worker import WORKER
-from sparrow_core.protocol.ids import Address, address
-from sparrow_core.protocol.machine import Envelope, Machine
+from machine_kit.addresses import Address, address
+from machine_kit.machine import Envelope, Machine
 
 _CONTROLLER = "controller"
 _HOST = "host"

@@ -16,10 +16,10 @@ from msgspec import structs
 
 from canary_core.protocol.messages import Packet
 from canary_core.runtime.mailbox import Frames, Mailbox, route_of
+from machine_kit.addresses import Address, address, endpoint_of
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Envelope
 from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.protocol.ids import Address, address, endpoint_of
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(tuple[str, Packet]).decode

@@ -10,8 +10,8 @@ from canary_core.machines.worker import Worker
 from canary_core.protocol.messages import Ended
 from canary_core.runtime.loop import PacketLoop
 from canary_core.runtime.mailbox import Mailbox, route_of
-from sparrow_core.protocol.ids import Address, endpoint_of
-from sparrow_core.protocol.machine import Envelope, Machine
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.machine import Envelope, Machine
 
 WORKER = "worker"
 _LINGER_S = 0.5

@@ -25,11 +25,10 @@ from canary_core.protocol.messages import (
     WorkerLost,
 )
 from canary_core.results import result_of
-from sparrow_core.protocol.ids import Address, address
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Message
-from sparrow_core.sim.network import Network
-from sparrow_core.sim.world import World
+from machine_kit.addresses import Address, address
+from machine_kit.machine import Envelope, Machine, Message
+from machine_kit.network import Network
+from machine_kit.world import World
 
 CONTROLLER = address("controller", "controller")
 ROUNDING_S = 1e-9  # a message put off until then may come a rounding error earlier

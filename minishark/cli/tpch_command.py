@@ -19,7 +19,7 @@ from minishark.cli.options import (
     verbose_option,
 )
 from minishark.errors import OptionError
-from sparrow_core import PLACEMENTS
+from minishark.session.options import PLACEMENT_NAMES
 
 _EXAMPLES = """\b
 Examples:
@@ -65,7 +65,7 @@ def _check_placement(_context: click.Context, _option: click.Parameter, value: s
 @count_option("--replicas", "Replicas of each partition.  [default: 2, or 1 on one node]")
 @session_option(
     "placement",
-    metavar=f"[{'|'.join(PLACEMENTS)}|MODULE:FACTORY]",
+    metavar=f"[{'|'.join(PLACEMENT_NAMES)}|MODULE:FACTORY]",
     callback=_check_placement,
     default="sparrow",
 )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from canary_core.runtime.mailbox import Mailbox
+from machine_kit.addresses import Address
 from minishark.cluster import wire
 from minishark.cluster.backend import Backend
 from minishark.cluster.connections import Connections, load_keys
@@ -39,7 +40,6 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
-from sparrow_core.protocol.ids import Address
 from sparrow_core.runtime.transport.keys import Keys
 from sparrow_core.runtime.transport.refusal import refuses
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from machine_kit.addresses import Address, endpoint_of
 from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError, load_keys
 from minishark.cluster.endpoints import own_endpoint
@@ -21,7 +22,6 @@ from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_ver
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
-from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.runtime.transport.keys import Keys
 
 _HELLO_S = 5.0

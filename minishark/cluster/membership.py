@@ -200,7 +200,7 @@ def _note(known: dict[str, None], folders: Iterable[str]) -> None:
         known.pop(folder, None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Membership:
     """The state of what a session knows of its nodes; safe to use from several threads."""
 

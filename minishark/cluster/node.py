@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from machine_kit.addresses import Address, address
 from minishark.cluster.connections import Connections, load_keys
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.machine import RUNNER, node_limits, node_memory, runner_config
@@ -29,7 +30,6 @@ from minishark.errors import ClusterError, OptionError
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
-from sparrow_core.protocol.ids import Address, address
 from sparrow_core.protocol.messages import Drain, SetSchedulers
 from sparrow_core.runtime.transport.child import NodeSettings
 from sparrow_core.runtime.transport.keys import Keys

@@ -23,11 +23,11 @@ from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.query.limits import Limits
 from minishark.session.lazy import imported
-from minishark.session.options import OPTIONS, Where, check_options, documented
+from minishark.session.options import OPTIONS, PLACEMENT_NAMES, Where, check_options, documented
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
-from sparrow_core import PLACEMENTS, InvalidJob, make_placement
+from sparrow_core import InvalidJob, make_placement
 from sparrow_core import check_placement as check_policy
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def check_placement(placement: str, probe_ratio: object) -> None:
     try:
         check_policy(placement)
     except InvalidJob as error:
-        known = ", ".join(PLACEMENTS)
+        known = ", ".join(PLACEMENT_NAMES)
         text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
         raise OptionError(text) from error
 

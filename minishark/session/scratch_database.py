@@ -915,7 +915,9 @@ class ScratchDatabase:
             with self._lock:
                 yield
         finally:
-            self._con.unregister(name)
+            # An error has ended the transaction around this block, and what began in it is gone.
+            with contextlib.suppress(duckdb.TransactionException):
+                self._con.unregister(name)
 
     @contextlib.contextmanager
     def _types_of_users(self) -> Iterator[None]:

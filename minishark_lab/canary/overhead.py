@@ -13,14 +13,13 @@ from canary_core.machines.controller import Controller, Settings
 from canary_core.machines.worker import Worker
 from canary_core.protocol.messages import Finished, Outcome
 from canary_core.results import result_of
+from machine_kit.addresses import address
+from machine_kit.machine import Envelope, Machine, Message
+from machine_kit.world import World
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.findings import Finding, value
 from minishark_lab.harness.rows import Point, Row
 from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.protocol.ids import address
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Message
-from sparrow_core.sim.world import World
 
 _UNTIL_S = 3600.0
 _SHARE, _RATE, _COST = "share of the core (%)", "tasks per second", "control plane (ns per task)"

@@ -20,6 +20,8 @@ from canary_core.driver import Driver, Run, Value
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Packet, Work, WorkerIn, WorkerLost
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, SimulatedWorker, now_s, spend
+from machine_kit.machine import Envelope, Machine, Message
+from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.findings import (
     Finding,
@@ -30,9 +32,6 @@ from minishark_lab.harness.findings import (
     value,
 )
 from minishark_lab.harness.rows import Point
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Message
-from sparrow_core.sim.network import Network
 
 _CENTRAL = "central scheduler (2,600 tasks/s)"
 _CANARY = "Canary"

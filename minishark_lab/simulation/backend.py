@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from machine_kit.addresses import address
 from minishark.cluster.backend import Backend, JobEvent
 from minishark.cluster.joining import client_config
 from minishark_lab.simulation.hosts import Hosts
 from sparrow_core import JobId, JobSpec, TaskId
 from sparrow_core.machines.client import Client
-from sparrow_core.protocol.ids import address
 from sparrow_core.protocol.messages import CancelJob, WithdrawTasks
 from sparrow_core.runtime.client_actor import ClientActor
 from sparrow_core.runtime.specs import start_of

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from machine_kit.network import host_of
+from machine_kit.world import World
 from minishark.cluster.membership import Make, Remove, RemoveFile
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import with_numbers, without_deleted
 from minishark.worker.writing import StoredFile
 from minishark_lab.simulation.files import SharedFiles
-from sparrow_core.sim.network import host_of
-from sparrow_core.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, assert_never
 import pyarrow as pa
 from msgspec import structs
 
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.machine import Envelope, Machine, Message
 from minishark.sources.contract import FileSplit
 from minishark.worker.outputs import Outputs
 from minishark.worker.patches import patched
@@ -43,12 +45,10 @@ from minishark_lab.simulation.work import (
     ran,
     rows_of,
 )
-from sparrow_core.protocol.ids import Address, NodeName, endpoint_of
-from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import (
     ForgetJob,
     InterruptTask,
-    Message,
     ReturnTask,
     SlotDone,
     SlotIn,

@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from machine_kit.addresses import endpoint_of
+from machine_kit.world import World
 from minishark_lab.simulation.disks import File
 from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.script import Fault
-from sparrow_core.protocol.ids import NodeName, endpoint_of
-from sparrow_core.sim.world import World
+from sparrow_core.protocol.ids import NodeName
 
 _NODES_MAX = 7
 _LOOK_S = 0.001

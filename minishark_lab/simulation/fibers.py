@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from sparrow_core.sim.world import World
+from machine_kit.world import World
 
 T = TypeVar("T")
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
+from machine_kit.network import Network
+from machine_kit.world import Trace, World
 from minishark.catalog import Table
 from minishark.errors import (
     CatalogError,
@@ -48,8 +50,6 @@ from minishark_lab.simulation.session import (
     WatchedCatalog,
 )
 from minishark_lab.simulation.work import Rows
-from sparrow_core.sim.network import Network
-from sparrow_core.sim.world import Trace, World
 
 _STORES = ("store", "create_as", "keep", "refresh")
 _VERBS = ("begin", "commit", "rollback")

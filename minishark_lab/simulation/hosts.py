@@ -11,16 +11,17 @@ import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.world import World
 from minishark.cluster.membership import Keep, Make, Remove, RemoveFile, Request
 from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S
 from minishark.worker.protocol import StoreLocation
 from minishark_lab.simulation.disks import Disk, Disks
 from minishark_lab.simulation.executor import SimulatedSlot
 from sparrow_core.machines.node_monitor import NodeMonitor
-from sparrow_core.protocol.ids import Address, NodeName, endpoint_of
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import Drain
 from sparrow_core.sim.cluster import SimulatedCluster
-from sparrow_core.sim.world import World
 
 _TIDY_S = 1.0
 _DRAIN_MAX_S = 300.0

@@ -11,12 +11,13 @@ from random import Random
 
 import msgspec
 
+from machine_kit.addresses import Address, name_of
+from machine_kit.local_driver import LocalDriver
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
-from sparrow_core.protocol.ids import Address, NodeName, name_of
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import SlotReady
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.observe import observed
 from sparrow_core.runtime.transport.process import calm_collector, run_until_stdin_ends
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver

@@ -22,6 +22,7 @@ from typing import Self
 
 import msgspec
 
+from machine_kit.addresses import address
 from minishark_lab.harness.experiment import Advance
 from minishark_lab.sparrow.emulated_host import HostSettings
 from minishark_lab.sparrow.queries import Pending, Query
@@ -29,7 +30,6 @@ from sparrow_core.machines.client import ClientConfig
 from sparrow_core.observe.audit import AuditEvent, read_events
 from sparrow_core.protocol.errors import ClusterStartError, SparrowError
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
-from sparrow_core.protocol.ids import address
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.remote import RemoteCluster
 

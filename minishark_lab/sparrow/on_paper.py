@@ -11,6 +11,8 @@ from typing import Annotated
 
 import numpy as np
 
+from machine_kit.network import Network
+from machine_kit.world import World
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, over_cases
 from minishark_lab.harness.findings import Finding, value
 from minishark_lab.harness.parameters import Count, Load, Loads, NotNegative, Ratios, Some
@@ -19,9 +21,7 @@ from sparrow_core.sim import vector
 from sparrow_core.sim.analysis import late_binding_idle_share, mean_response, zero_wait_probability
 from sparrow_core.sim.cluster import quiet_cluster
 from sparrow_core.sim.meter import Meter
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
-from sparrow_core.sim.world import World
 
 _AT_ONCE = Network(0.0, 0.0)  # the formulas assume no network delay
 _NAMES = {"random": "random", "per_task": "per-task", "batch": "batch", "sparrow": "late binding"}

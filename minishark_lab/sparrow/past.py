@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 
+from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, over_cases
 from minishark_lab.harness.findings import Finding, percent_over, value
 from minishark_lab.harness.lengths import RunLength, run_length
@@ -28,7 +29,6 @@ from minishark_lab.sparrow.placements import NAMES
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.sim.analysis import relaxation_time
 from sparrow_core.sim.express import ExpressCluster
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import (
     DISTRIBUTIONS,
     Workload,

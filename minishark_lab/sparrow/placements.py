@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, structs
 
+from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, Mark, over_cases
 from minishark_lab.harness.findings import (
     Finding,
@@ -43,7 +44,6 @@ from sparrow_core.sim.analysis import (
     random_response_quantile,
     relaxation_time,
 )
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.vector import ARRIVALS, DISTRIBUTIONS, VECTORIZED, VectorCluster, distinct
 from sparrow_core.sim.workload import Workload
 

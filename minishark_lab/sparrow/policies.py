@@ -12,6 +12,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope, Message
+from machine_kit.world import World
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, Mark, over_cases
 from minishark_lab.harness.findings import (
     Finding,
@@ -24,14 +27,12 @@ from minishark_lab.harness.findings import (
 from minishark_lab.harness.parameters import Count, Load, NotNegative, Positive, Some
 from minishark_lab.harness.rows import Point, Response, distribution, response
 from minishark_lab.sparrow.streams import START_S, RunningTasks, Stream, response_times, run_for
-from sparrow_core.protocol.ids import Address, JobId
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import Message, RunTasks, StartJob
+from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.messages import RunTasks, StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival, run_jobs
-from sparrow_core.sim.world import World
 
 _SAMPLE_S = 0.1
 

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
+from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, ExperimentError, over_cases
 from minishark_lab.harness.findings import Finding, times, value
 from minishark_lab.harness.lengths import RunLength, run_length, spread
@@ -32,7 +33,6 @@ from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.analysis import pooled_relaxation_time, queue_relaxation_time
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Arrival, central_response_times_s
 
 _LONG_TIMES = 10.0

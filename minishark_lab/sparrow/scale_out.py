@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated
 
+from machine_kit.network import Network
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, over_cases
 from minishark_lab.harness.findings import Finding, value
 from minishark_lab.harness.parameters import Count, Counts, Natural, NotNegative, Positive, Some
@@ -32,7 +33,6 @@ from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.specs import JobSpec
 from sparrow_core.sim.cluster import payload_of
 from sparrow_core.sim.express import ExpressCluster
-from sparrow_core.sim.network import Network
 
 _LEAST_S = 0.001  # the simulator's shortest task
 _IDLE_S = 1e5  # between two queries, so that each runs alone

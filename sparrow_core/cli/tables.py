@@ -9,9 +9,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from machine_kit.addresses import Address, endpoint_of
 from sparrow_core.observe.audit import AuditEvent
 from sparrow_core.observe.report import Quantiles, Report
-from sparrow_core.protocol.ids import Address, endpoint_of
 from sparrow_core.runtime.specs import NodeStatus
 
 

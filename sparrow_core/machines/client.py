@@ -34,6 +34,8 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope
 from sparrow_core.policy.suspicion import Suspicion
 from sparrow_core.protocol.events import (
     JobEvent,
@@ -44,8 +46,7 @@ from sparrow_core.protocol.events import (
     TaskLost,
     TasksReturned,
 )
-from sparrow_core.protocol.ids import Address, JobId, TaskId
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId, TaskId
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AllNodesLost,

@@ -26,9 +26,10 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
+from machine_kit.addresses import Address, name_of
+from machine_kit.machine import Envelope, Tick
 from sparrow_core.policy import sampling as policy
-from sparrow_core.protocol.ids import Address, JobId, NodeName, name_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     EndJob,
     EndJobs,
@@ -49,7 +50,6 @@ from sparrow_core.protocol.messages import (
     TasksEnded,
     TasksWithdrawn,
     TellOutcomes,
-    Tick,
 )
 from sparrow_core.protocol.types import (
     Assignment,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from machine_kit.addresses import Address
 from sparrow_core.policy.placer import Placer
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import SubmitJob
 from sparrow_core.protocol.types import (
     Assignment,

@@ -46,6 +46,8 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct, structs
 
+from machine_kit.addresses import Address, name_of
+from machine_kit.machine import Envelope, Figure, Tick
 from sparrow_core.machines.slots import (
     Asked,
     MemoryBudget,
@@ -58,8 +60,7 @@ from sparrow_core.machines.slots import (
 from sparrow_core.machines.unreported import Unreported
 from sparrow_core.policy import sampling as policy
 from sparrow_core.policy.disciplines import Candidates, Lanes, Queued, make_discipline
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId, name_of
-from sparrow_core.protocol.machine import Envelope, Figure
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
@@ -94,7 +95,6 @@ from sparrow_core.protocol.messages import (
     TaskError,
     TasksEnded,
     TasksWithdrawn,
-    Tick,
 )
 from sparrow_core.protocol.types import (
     Blame,

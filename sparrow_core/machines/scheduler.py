@@ -66,12 +66,13 @@ from typing import Any, ClassVar, NamedTuple, assert_never
 
 from msgspec import Struct
 
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.machine import Envelope, Tick
 from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer, Reservations
 from sparrow_core.protocol.errors import InvalidJob, NoNodes, PlacementFailed, Unsatisfiable
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId, endpoint_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AcceptTimer,
@@ -115,7 +116,6 @@ from sparrow_core.protocol.messages import (
     TakeOverTimer,
     TaskAbandoned,
     TasksWithdrawn,
-    Tick,
     WidenTimer,
     WithdrawTasks,
 )

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from machine_kit.addresses import Address, name_of
+from machine_kit.machine import Figure
 from sparrow_core.policy import sampling as policy
 from sparrow_core.policy.disciplines import Discipline
-from sparrow_core.protocol.ids import Address, JobId, name_of
-from sparrow_core.protocol.machine import Figure
+from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import AssignTasks
 from sparrow_core.protocol.types import Assignment, AttemptEnd, Claim, ExecutorInfo, TaskKey
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from sparrow_core.protocol.ids import Address, JobId, TaskId
+from machine_kit.addresses import Address
+from sparrow_core.protocol.ids import JobId, TaskId
 from sparrow_core.protocol.types import Blame, JobReport, Loss, TaskKey
 
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import msgspec
 
+from machine_kit.addresses import Address, name_of
+from machine_kit.machine import Envelope, Message
 from sparrow_core.protocol.events import JobFailed, JobFinished
-from sparrow_core.protocol.ids import Address, NodeName, name_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import (
     AssignTasks,
     CancelReservations,
     EndJob,
     GetTasks,
     JobAborted,
-    Message,
     Notify,
     RegisterNode,
     Reserve,

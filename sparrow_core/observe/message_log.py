@@ -16,9 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import Message
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope, Message
 
 VARIABLE = "SPARROW_MESSAGES"  # names a folder, to which all processes write that inherit it
 _TEXT_MAX = 1_000  # characters of a message: payloads are cut off

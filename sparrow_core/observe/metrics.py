@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from sparrow_core.protocol.ids import Address, name_of
-from sparrow_core.protocol.machine import Envelope, Figure, Machine
-from sparrow_core.protocol.messages import GetMetrics, Message, MetricsText
+from machine_kit.addresses import Address, name_of
+from machine_kit.machine import Envelope, Figure, Machine, Message
+from sparrow_core.protocol.messages import GetMetrics, MetricsText
 
 
 class Metrics(Machine[GetMetrics]):

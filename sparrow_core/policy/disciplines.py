@@ -15,9 +15,10 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, M
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from machine_kit.addresses import Address
 from sparrow_core.policy.plugins import is_path, made
 from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.types import Claim
 
 _SMOOTHING = 0.2  # weight of the latest task in the running mean of a share's task times

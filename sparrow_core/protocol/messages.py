@@ -18,10 +18,10 @@ difference from what it expected. Several tasks of a job are handled in one mess
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from machine_kit.addresses import Address
+from machine_kit.machine import Message, Tick
 from sparrow_core.protocol.events import JobEvent
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.types import (
     Assignment,
     AttemptEnd,
@@ -47,22 +47,7 @@ from sparrow_core.protocol.types import (
 PROTOCOL_VERSION = 12
 
 
-class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """Base of all messages."""
-
-    @property
-    def may_wait(self) -> bool:
-        """Whether it may wait a little for another message to the same process."""
-        return False
-
-
 # --- timers (a machine's messages to itself) ---------------------------------------------------
-
-
-class Tick(Message, frozen=True):
-    """The periodic timer of a machine; a driver starts it with generation 0."""
-
-    generation: int
 
 
 class Flush(Message, frozen=True):

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
+from machine_kit.addresses import Address
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 
 Count = Annotated[int, Meta(ge=0)]  # negative numbers are rejected when decoding
 Seconds = Annotated[float, Meta(ge=0)]

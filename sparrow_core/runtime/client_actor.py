@@ -20,22 +20,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, assert_never
 
+from machine_kit.addresses import Address, name_of
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Envelope, Machine, Message, Tick
 from sparrow_core.machines.client import Client, ClientConfig, job_of
 from sparrow_core.policy.placement import check_placement
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId, name_of
-from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import (
     CancelJob,
     GetNodes,
     KnownNodes,
-    Message,
     MetricsText,
     Notify,
     SchedulerSilent,
     SetWeights,
-    Tick,
     WithdrawTasks,
 )
 from sparrow_core.protocol.types import NodeInfo, RunningTask
@@ -46,7 +46,6 @@ from sparrow_core.runtime.specs import (
     TaskStatus,
     start_of,
 )
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.observe import observed
 
 OnEvent = Callable[[JobEvent], None]

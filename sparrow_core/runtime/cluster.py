@@ -20,25 +20,20 @@ from typing import Any, ClassVar
 import msgspec
 import psutil
 
+from machine_kit.addresses import Address, address, endpoint_of, name_of
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
-from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of, name_of
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import (
-    AllNodesLost,
-    Drain,
-    Message,
-    NodeLost,
-    SchedulerLost,
-)
+from sparrow_core.protocol.ids import NodeName
+from sparrow_core.protocol.messages import AllNodesLost, Drain, NodeLost, SchedulerLost
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
 from sparrow_core.runtime.runner import SlotThread
 from sparrow_core.runtime.specs import NodeConfig, NodeStatus, check_nodes
 from sparrow_core.runtime.transport.child import Child, NodeSettings, end_children
 from sparrow_core.runtime.transport.deaths import Respawns
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _IPC_PATH_MAX = 100  # bytes; the limit of the kernel is 107

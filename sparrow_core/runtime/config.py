@@ -33,10 +33,10 @@ from pathlib import Path
 
 import msgspec
 
+from machine_kit.addresses import Address, address
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.errors import ConfigError
-from sparrow_core.protocol.ids import Address, address
 from sparrow_core.runtime.specs import ExecutorGroup
 from sparrow_core.runtime.transport.keys import Keys, read_keys
 

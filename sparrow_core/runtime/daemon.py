@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from random import Random
 
+from machine_kit.addresses import Address
 from sparrow_core.machines.scheduler import Scheduler
 from sparrow_core.policy.placement import Placements
 from sparrow_core.protocol.errors import ConfigError, InvalidJob
-from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.messages import Drain
 from sparrow_core.runtime.config import SCHEDULER_NAME, Config
 from sparrow_core.runtime.transport.child import NodeSettings

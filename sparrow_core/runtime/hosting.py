@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
+from machine_kit.addresses import Address
+from machine_kit.local_driver import LocalDriver
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
-from sparrow_core.protocol.ids import Address, NodeName
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.runtime.runner import SlotThread, load_factory
 from sparrow_core.runtime.specs import ExecutorGroup
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 
 def host_scheduler(driver: LocalDriver, name: str, seed: int | None, release: str = "") -> None:

@@ -13,9 +13,10 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from machine_kit.addresses import Address, address, endpoint_of
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
-from sparrow_core.protocol.ids import Address, NodeName, address, endpoint_of
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import Drain, GetMetrics, SetSchedulers
 from sparrow_core.protocol.types import NodeInfo
 from sparrow_core.runtime.client_actor import Cluster

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Protocol, assert_never, cast
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.policy import sampling as policy
 from sparrow_core.policy.plugins import imported
 from sparrow_core.protocol.errors import RunnerError, TaskFailure
-from sparrow_core.protocol.ids import Address, JobId
-from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import (
     ForgetJob,
     InterruptTask,
-    Message,
     ReturnTask,
     SlotDone,
     SlotIn,

@@ -10,13 +10,15 @@ from typing import Any, ClassVar, assert_never
 
 import msgspec
 
+from machine_kit.addresses import Address, address, endpoint_of
+from machine_kit.machine import Envelope, Machine
+from machine_kit.world import World
 from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.protocol.events import JobEvent, JobFailed, JobFinished, TaskCompleted
-from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of
-from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     Drain,
     Drained,
@@ -36,7 +38,6 @@ from sparrow_core.protocol.messages import (
     TellOutcomes,
 )
 from sparrow_core.protocol.types import SlotOutcome, TaskKey
-from sparrow_core.sim.world import World
 
 _DURATION = struct.Struct("<d")
 _RESPAWN_S = 0.3

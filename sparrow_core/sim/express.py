@@ -20,16 +20,17 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from machine_kit.addresses import Address
+from machine_kit.network import Network
 from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.policy.disciplines import Discipline, Lanes, Queued, make_discipline
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.protocol.ids import Address, JobId, NodeName, TaskId
+from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import Claim, NodeLevel, TaskSpec, claim_of
 from sparrow_core.sim.cluster import duration_of
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Arrival
 
 _NOBODY = Address("")

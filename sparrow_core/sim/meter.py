@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sparrow_core.protocol.ids import Address, JobId, endpoint_of
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import (
-    AssignTasks,
-    CancelReservations,
-    GetTasks,
-    Message,
-    Reserve,
-)
-from sparrow_core.sim.network import is_local
-from sparrow_core.sim.world import World
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.machine import Envelope, Message
+from machine_kit.network import is_local
+from machine_kit.world import World
+from sparrow_core.protocol.ids import JobId
+from sparrow_core.protocol.messages import AssignTasks, CancelReservations, GetTasks, Reserve
 
 
 class Meter:

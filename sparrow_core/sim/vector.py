@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from machine_kit.network import Network
 from sparrow_core.policy import sampling as policy
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import (
     BIMODAL_LONG_SHARE,
     BIMODAL_RATIO,

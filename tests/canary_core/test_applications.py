@@ -16,7 +16,7 @@ from canary_core.applications import kmeans, logistic, pagerank
 from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Move
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun
-from sparrow_core.sim.network import Network
+from machine_kit.network import Network
 
 PARTITIONS = (1, 2, 3, 4, 8, 12)
 

@@ -15,8 +15,8 @@ from test_mailbox import received
 from canary_core.protocol.messages import Farewell, Packet
 from canary_core.runtime.loop import PacketLoop, decode
 from canary_core.runtime.mailbox import Mailbox, Route
-from sparrow_core.protocol.ids import address
-from sparrow_core.protocol.machine import Envelope
+from machine_kit.addresses import address
+from machine_kit.machine import Envelope
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from canary_core.protocol.messages import (
     TellTrail,
 )
 from canary_core.stages import Stage
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.machine import Envelope
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope
 
 A, B, C = Address("a#worker"), Address("b#worker"), Address("c#worker")
 

@@ -28,7 +28,7 @@ from canary_core.tree import (
     middle,
     share_of,
 )
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 
 # --- the tree ----------------------------------------------------------------------------------
 

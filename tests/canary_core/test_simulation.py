@@ -32,10 +32,9 @@ from canary_core.machines.controller import Settings
 from canary_core.protocol.messages import Cancel, Drain, Move, Packet, Pieces
 from canary_core.results import error_of
 from canary_core.sim.cluster import CONTROLLER, SimulatedRun, spend
-from sparrow_core.protocol.ids import Address, address
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import Message
-from sparrow_core.sim.network import Network
+from machine_kit.addresses import Address, address
+from machine_kit.machine import Envelope, Message
+from machine_kit.network import Network
 
 SLOW_BLOCK = 500
 

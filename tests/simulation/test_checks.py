@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from machine_kit.world import World
 from minishark.errors import ClusterError, DataError, ResourceError
 from minishark.query.sinks import Layout
 from minishark_lab.simulation.checks import LASTS_S, claims, unexcused
@@ -14,7 +15,6 @@ from minishark_lab.simulation.fibers import Fibers
 from minishark_lab.simulation.model import Model
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.script import FILE, KEPT, Statement
-from sparrow_core.sim.world import World
 from tests.simulation.test_found import ROWS, Bed
 
 

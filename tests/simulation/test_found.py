@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from machine_kit.world import World
 from minishark.catalog import Table
 from minishark.errors import DataError, MinisharkError, PartitionsLostError
 from minishark.query.sinks import Layout
@@ -23,7 +24,6 @@ from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.session import SimulatedSession
 from minishark_lab.simulation.work import batch_of
 from sparrow_core.protocol.ids import NodeName
-from sparrow_core.sim.world import World
 
 ROWS = tuple((i % 5, i) for i in range(12))
 

@@ -22,19 +22,19 @@ from typing import Any, get_args
 
 import msgspec
 
+from machine_kit.addresses import Address, address, endpoint_of
+from machine_kit.machine import Envelope, Machine, Message, Tick
 from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
-from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of
-from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     CancelJob,
     Drain,
     ExecutorLost,
     InterruptTask,
     KillExecutor,
-    Message,
     NodeLost,
     Notify,
     Ping,
@@ -45,7 +45,6 @@ from sparrow_core.protocol.messages import (
     SlotReady,
     StartJob,
     StartTasks,
-    Tick,
     WithdrawTasks,
 )
 from sparrow_core.protocol.types import (

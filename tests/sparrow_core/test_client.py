@@ -4,10 +4,11 @@ import math
 
 from msgspec import structs
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope
 from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.protocol.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
-from sparrow_core.protocol.ids import Address, JobId, NodeName
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AllNodesLost,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from machine_kit.addresses import Address
 from sparrow_core.policy.disciplines import (
     DISCIPLINES,
     Discipline,
@@ -19,7 +20,7 @@ from sparrow_core.policy.disciplines import (
     make_discipline,
 )
 from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.types import Claim
 
 S = Address("s#scheduler")

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope, Tick
 from sparrow_core.machines.executor import Executor
-from sparrow_core.protocol.ids import Address, JobId, NodeName
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     EndJob,
     ExecutorIn,
@@ -24,7 +25,6 @@ from sparrow_core.protocol.messages import (
     TasksEnded,
     TasksWithdrawn,
     TellOutcomes,
-    Tick,
 )
 from sparrow_core.protocol.types import (
     Assignment,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from machine_kit.world import World
 from minishark_lab.sparrow.streams import RunningTasks
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
@@ -17,7 +18,6 @@ from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim.cluster import payload_of, quiet_cluster
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Arrival, run_jobs
-from sparrow_core.sim.world import World
 
 NODES = [NodeName(f"n{number}") for number in range(20)]
 

@@ -9,13 +9,15 @@ from random import Random
 import pytest
 from harness import until
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Message
 from sparrow_core.machines.client import Client, ClientConfig
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.protocol.events import JobFinished
-from sparrow_core.protocol.ids import Address, JobId, NodeName
-from sparrow_core.protocol.messages import CancelJob, GetNodes, Message, SlotReady, StartJob
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import CancelJob, GetNodes, SlotReady, StartJob
 from sparrow_core.protocol.types import TaskSpec
 from sparrow_core.runtime.transport import zmq_driver
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver

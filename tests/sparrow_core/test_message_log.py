@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from machine_kit.addresses import Address
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Envelope, Tick
 from sparrow_core.observe.message_log import VARIABLE, MessageLog
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import GetNodes, Tick
-from sparrow_core.runtime.transport.local_driver import LocalDriver
+from sparrow_core.protocol.messages import GetNodes
 from sparrow_core.runtime.transport.observe import observed
 
 
@@ -68,7 +68,7 @@ def test_any_text_can_be_written(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from sparrow_core.observe.message_log import MessageLog
-from sparrow_core.protocol.ids import Address
+from machine_kit.addresses import Address
 from sparrow_core.protocol.messages import GetNodes
 log = MessageLog(Path(sys.argv[1]))
 log.taken(0.0, Address("a#b"), GetNodes(Address("\N{SNOWMAN} \udc80")))

@@ -5,9 +5,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from machine_kit.addresses import Address, address, endpoint_of, name_of
+from machine_kit.machine import Message, Tick
 from sparrow_core.protocol import messages
 from sparrow_core.protocol.events import JobFailed, JobFinished, TaskCompleted, TaskFailed
-from sparrow_core.protocol.ids import Address, JobId, NodeName, address, endpoint_of, name_of
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     AcceptTimer,
     AllNodesLost,
@@ -38,7 +40,6 @@ from sparrow_core.protocol.messages import (
     JobTimer,
     KillExecutor,
     KnownNodes,
-    Message,
     MetricsText,
     NodeLeft,
     NodeLoad,
@@ -82,7 +83,6 @@ from sparrow_core.protocol.messages import (
     TasksEnded,
     TasksWithdrawn,
     TellOutcomes,
-    Tick,
     WatchTimer,
     WidenTimer,
     WithdrawTasks,

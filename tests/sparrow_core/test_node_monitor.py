@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope, Tick
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
-from sparrow_core.protocol.ids import Address, JobId, NodeName
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AssignTasks,
@@ -43,7 +44,6 @@ from sparrow_core.protocol.messages import (
     TaskError,
     TasksEnded,
     TasksWithdrawn,
-    Tick,
 )
 from sparrow_core.protocol.types import (
     Assignment,

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Machine
 from sparrow_core.machines.client import Client
 from sparrow_core.machines.executor import Executor
 from sparrow_core.machines.node_monitor import NodeMonitor, NodeMonitorConfig
 from sparrow_core.machines.scheduler import Scheduler
 from sparrow_core.policy.disciplines import DISCIPLINES
-from sparrow_core.protocol.ids import Address, NodeName
-from sparrow_core.protocol.machine import Machine
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import ClientIn, ExecutorIn, NodeMonitorIn, SchedulerIn
 
 # Few values of each kind, so that messages are about each other's jobs, tasks and nodes.

@@ -14,17 +14,14 @@ from typing import Any
 
 import pytest
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope, Message
+from machine_kit.network import Network
+from machine_kit.world import World
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
-from sparrow_core.protocol.ids import Address, JobId, NodeName
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import (
-    Message,
-    RunTasks,
-    SetWeights,
-    StartJob,
-    TasksEnded,
-)
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import RunTasks, SetWeights, StartJob, TasksEnded
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim import vector
 from sparrow_core.sim.analysis import (
@@ -34,7 +31,6 @@ from sparrow_core.sim.analysis import (
 )
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of, quiet_cluster
 from sparrow_core.sim.meter import Meter
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import (
     Arrival,
     Workload,
@@ -44,7 +40,6 @@ from sparrow_core.sim.workload import (
     response_times_s,
     run_jobs,
 )
-from sparrow_core.sim.world import World
 
 
 @functools.cache

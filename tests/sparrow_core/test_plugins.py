@@ -13,6 +13,8 @@ import pytest
 from harness import Submitted, configs, task
 
 import minishark
+from machine_kit.addresses import address
+from machine_kit.world import World
 from minishark.errors import OptionError
 from sparrow_core import (
     BoundPlacer,
@@ -34,14 +36,12 @@ from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Reservations
 from sparrow_core.protocol.errors import ConfigError, SparrowError
 from sparrow_core.protocol.events import JobFinished
-from sparrow_core.protocol.ids import address
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.runtime.config import read_config
 from sparrow_core.runtime.daemon import run_scheduler
 from sparrow_core.sim.cluster import SimulatedCluster
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
-from sparrow_core.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 ITSELF = __name__

@@ -14,6 +14,7 @@ import pytest
 import zmq
 from harness import appears, configs, run, task, until
 
+from machine_kit.addresses import Address
 from sparrow_core import (
     ClusterClosed,
     ClusterStartError,
@@ -24,7 +25,6 @@ from sparrow_core import (
     TaskFailed,
 )
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
-from sparrow_core.protocol.ids import Address
 from sparrow_core.protocol.messages import GetNodes, KnownNodes
 from sparrow_core.runtime.transport.child import _is_dying, has_lost_parent
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from machine_kit.world import World
 from sparrow_core.policy.placement import PLACEMENTS, make_placement
 from sparrow_core.policy.placer import Placement, Placer, Reservations
 from sparrow_core.policy.remembering import (
@@ -21,7 +22,6 @@ from sparrow_core.protocol.types import JobOptions, NodeLevel, TaskSpec
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
 from sparrow_core.sim.express import ExpressCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
-from sparrow_core.sim.world import World
 
 REMEMBERING = ("adaptive", "known_idle", "eagle", "dodoor", "prequal")
 NODES = [NodeName(f"n{number}") for number in range(20)]

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.machine import Envelope, Tick
 from sparrow_core.machines.scheduler import Scheduler, SchedulerConfig
 from sparrow_core.policy.remembering import Levels
-from sparrow_core.protocol.ids import Address, JobId, NodeName, endpoint_of
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     AcceptTimer,
@@ -50,7 +51,6 @@ from sparrow_core.protocol.messages import (
     TakeOver,
     TakeOverTimer,
     TaskAbandoned,
-    Tick,
     WidenTimer,
 )
 from sparrow_core.protocol.types import (

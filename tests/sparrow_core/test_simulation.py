@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from machine_kit.addresses import Address, endpoint_of
+from machine_kit.machine import Envelope, Message
+from machine_kit.network import Network
+from machine_kit.world import World
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.disciplines import DISCIPLINES
 from sparrow_core.policy.placement import PLACEMENTS
 from sparrow_core.policy.remembering import Levels
 from sparrow_core.protocol.events import JobFailed, JobFinished
-from sparrow_core.protocol.ids import Address, JobId, NodeName, endpoint_of
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import Drain, Message, SetWeights, StartJob, SubmitJob
+from sparrow_core.protocol.ids import JobId, NodeName
+from sparrow_core.protocol.messages import Drain, SetWeights, StartJob, SubmitJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 from sparrow_core.sim import __main__ as sim_main
 from sparrow_core.sim.cluster import SimulatedCluster, payload_of
-from sparrow_core.sim.network import Network
 from sparrow_core.sim.workload import Workload, percentile, response_times_s
-from sparrow_core.sim.world import World
 
 SEEDS = range(60)
 NODES = [NodeName(f"n{number}") for number in range(5)]

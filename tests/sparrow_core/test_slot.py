@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from machine_kit.addresses import Address
+from machine_kit.machine import Message
 from sparrow_core.policy import sampling
-from sparrow_core.protocol.ids import Address, JobId
+from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import (
     InterruptTask,
-    Message,
     ReturnTask,
     SlotDone,
     StartTasks,

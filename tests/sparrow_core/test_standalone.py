@@ -24,17 +24,17 @@ import zmq
 from click.testing import CliRunner, Result
 from harness import LIMIT_S, until
 
+from machine_kit.addresses import Address, address
+from machine_kit.local_driver import LocalDriver
 from sparrow_core import JobEvent, JobFailed, JobFinished, JobSpec, TaskSpec, __version__
 from sparrow_core.cli import main
 from sparrow_core.observe.metrics import Metrics
 from sparrow_core.protocol.errors import ClusterStartError, ConfigError
-from sparrow_core.protocol.ids import Address, address
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 from sparrow_core.runtime.config import read_config
 from sparrow_core.runtime.remote import RemoteCluster
 from sparrow_core.runtime.transport.folders import socket_folder
 from sparrow_core.runtime.transport.http_metrics import HttpMetrics
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parents[1]), str(HERE)))}

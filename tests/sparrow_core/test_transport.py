@@ -18,21 +18,21 @@ import pytest
 import zmq
 from harness import until
 
+from machine_kit.addresses import Address, address
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Envelope, Message
 from sparrow_core.protocol.errors import InsecureTransport, SparrowError
-from sparrow_core.protocol.ids import Address, JobId, address
-from sparrow_core.protocol.machine import Envelope
+from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import (
     PROTOCOL_VERSION,
     CancelReservations,
     EndJob,
     GetNodes,
     KnownNodes,
-    Message,
     Reserve,
 )
 from sparrow_core.protocol.types import Claim
 from sparrow_core.runtime.transport import keys, zmq_driver
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 

@@ -8,14 +8,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.machine import Envelope
-from sparrow_core.protocol.messages import Message, Reserve
+from machine_kit.addresses import Address
+from machine_kit.machine import Envelope, Message
+from machine_kit.world import World
+from sparrow_core.protocol.messages import Reserve
 from sparrow_core.sim import vector, workload
 from sparrow_core.sim.cluster import duration_of, quiet_cluster
 from sparrow_core.sim.vector import VectorCluster
 from sparrow_core.sim.workload import Workload, make_jobs, run_jobs
-from sparrow_core.sim.world import World
 
 
 class Replay:

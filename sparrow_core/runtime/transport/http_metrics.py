@@ -7,10 +7,10 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Envelope, Machine
 from sparrow_core.protocol.errors import ConfigError
-from sparrow_core.protocol.machine import Envelope, Machine
 from sparrow_core.protocol.messages import GetMetrics, MetricsText
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 _ANSWER_S = 2.0
 _NAME = "http"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Figure
 from sparrow_core.observe.audit import AuditFile
 from sparrow_core.observe.message_log import VARIABLE, MessageLog
 from sparrow_core.observe.metrics import Metrics
-from sparrow_core.protocol.machine import Figure
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 
 
 @contextmanager

@@ -19,15 +19,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
+from machine_kit.addresses import Address, address
+from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import RunnerError
-from sparrow_core.protocol.ids import Address, NodeName, address
-from sparrow_core.protocol.machine import Envelope, Machine
+from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import (
     Drained,
     ExecutorLost,
     KillExecutor,
-    Message,
     NodeRefused,
     PeerGone,
 )

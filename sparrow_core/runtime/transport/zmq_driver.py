@@ -30,15 +30,11 @@ from typing import Any
 import msgspec
 import zmq
 
+from machine_kit.addresses import Address
+from machine_kit.local_driver import LocalDriver
+from machine_kit.machine import Machine, Message
 from sparrow_core.protocol.errors import InsecureTransport, SparrowError
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.machine import Machine
-from sparrow_core.protocol.messages import (
-    PROTOCOL_VERSION,
-    CancelReservations,
-    Message,
-    Reserve,
-)
+from sparrow_core.protocol.messages import PROTOCOL_VERSION, CancelReservations, Reserve
 from sparrow_core.runtime.transport.keys import (
     Keys,
     answer_admission,
@@ -47,7 +43,6 @@ from sparrow_core.runtime.transport.keys import (
     secure_server,
     split_endpoint,
 )
-from sparrow_core.runtime.transport.local_driver import LocalDriver
 from sparrow_core.runtime.transport.refusal import refuses
 
 _HIGH_WATER_MARK = 10_000  # frames, for each peer

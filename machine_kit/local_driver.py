@@ -14,15 +14,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, get_args
 
-from sparrow_core.protocol.ids import Address, address, endpoint_of, name_of
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Message, Tick
+from machine_kit.addresses import Address, address, endpoint_of, name_of
+from machine_kit.machine import Envelope, Machine, Message, Tap, Tick
 
-Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
 _ADDRESSES_MAX = 1 << 16
 # Long timers fire together, at most so much later: most belong to jobs that have ended long since,
 # and each of a thousand jobs a second would wake the loop for its own.

@@ -11,22 +11,20 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any, get_args
 
 import msgspec
 
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.ids import endpoint_of as read_endpoint
-from sparrow_core.protocol.machine import Envelope, Machine
-from sparrow_core.protocol.messages import Message, Tick
-from sparrow_core.sim.network import Network, host_of, is_local
+from machine_kit.addresses import Address
+from machine_kit.addresses import endpoint_of as read_endpoint
+from machine_kit.machine import Envelope, Machine, Message, Tap, Tick
+from machine_kit.network import Network, host_of, is_local
 
 endpoint_of = functools.lru_cache(4096)(read_endpoint)  # each message asks several times
 
 Trace = Callable[[float, Address, Message], None]
-Tap = Callable[[Address, Message, Sequence[Envelope], float], None]
 
 
 class World:

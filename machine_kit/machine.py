@@ -7,14 +7,31 @@ between processes may be lost, delayed, duplicated or reordered; within a proces
 and in order.
 """
 
-from typing import Any, ClassVar, Protocol, TypeVar
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from sparrow_core.protocol.ids import Address
-from sparrow_core.protocol.messages import Message
+from machine_kit.addresses import Address
 
 In_contra = TypeVar("In_contra", contravariant=True)
+
+
+class Message(Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Base of all messages."""
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may wait a little for another message to the same process."""
+        return False
+
+
+class Tick(Message, frozen=True):
+    """The periodic timer of a machine; a driver starts it with generation 0."""
+
+    generation: int
 
 
 class Envelope(Struct, frozen=True, gc=False):
@@ -52,3 +69,7 @@ class Machine(Protocol[In_contra]):
     def check(self) -> None:
         """Assert the invariants, if there are any; for tests and simulation."""
         return  # with no statement, a type checker would take it for abstract
+
+
+Tap: TypeAlias = Callable[[Address, Message, Sequence[Envelope], float], None]
+"""Called with each message that a machine has taken, its answers, and when that was."""
