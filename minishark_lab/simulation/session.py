@@ -208,8 +208,10 @@ class SimulatedSession:
         self._statements = Statements(self.runtime)
 
     def sql(self, text: str) -> pa.Table:
-        """Run a statement that is not simulated; its answer."""
-        return self._statements.run(text).to_arrow()
+        """Run a statement that is not simulated, with all that it leaves to the next one."""
+        answer = self._statements.run(text).to_arrow()
+        with self.front.engine.up_to_date(self.scope):
+            return answer
 
     def query(self, query: Query) -> list[Row]:
         """The rows of a query."""
