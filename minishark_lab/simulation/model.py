@@ -179,6 +179,11 @@ class Model:
                 for state in self.between(each.first, each.last)
             )
         ]
+        told += [
+            f"{KEYED} has a key twice since version {number}: {sorted(state[KEYED] or ())}"
+            for number, state in self.states
+            if _is_twice(state.get(KEYED) or ())
+        ]
         told += [self._complaint(seen) for seen in self.answers if not self._is_right(seen)]
         told += [
             f"{failed.statement}: {failed.error}, versions {failed.first}-{failed.last}"
@@ -275,6 +280,11 @@ def _answers(seen: Seen, state: State) -> bool:
         return False
     rows = {name: state[name] for name in query.tables}
     return None in rows.values() or query.is_answer(seen.rows, rows)  # type: ignore[arg-type]
+
+
+def _is_twice(rows: Rows) -> bool:
+    """Whether two rows have one key."""
+    return len({row[0] for row in rows}) < len(rows)
 
 
 def _breaks_key(statement: Statement, state: State) -> bool:

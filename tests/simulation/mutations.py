@@ -1,18 +1,26 @@
-"""Bugs of recovery and replication that somebody could write, for the simulator to find.
+"""Bugs that somebody could write, in recovery, replication and transactions, to be found.
 
 Each function plants one into production code, until its test ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from minishark.catalog import Partition, Table
+from minishark.catalog import Catalog, Partition, Table
 from minishark.query.stage_graph import StageGraph
+from minishark.session import memory_transactions, memory_writes
+from minishark.session import statements as statements_module
+from minishark.session.engine import Engine
+from minishark.session.memory_transactions import MemoryTransaction
+from minishark.session.memory_writes import MemoryWrites
+from minishark.session.scope import Scope
+from minishark.session.transaction import SessionTransaction
 from minishark.tables import tables as tables_module
 from minishark.tables.cached import CachedTables
 from minishark.tables.deltas import DeltaWriter
@@ -133,6 +141,75 @@ def released_rows_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CachedTables, "sweep", lambda self: None)
 
 
+def transactions_undo_what_others_did(patch: pytest.MonkeyPatch) -> None:
+    """COMMIT publishes its versions whatever others have changed since it began."""
+
+    def before(self: MemoryTransaction, name: str, changed: Any) -> Table | None:
+        return self.engine.tables.catalog.find(name)
+
+    patch.setattr(MemoryTransaction, "_before", before)
+    patch.setattr(MemoryTransaction, "_after", lambda self, before, changed: changed.now)
+
+
+def transactions_that_add_rows_drop_those_of_others(patch: pytest.MonkeyPatch) -> None:
+    """Rows are added to the version that the transaction began with, not to the last one."""
+    patch.setattr(MemoryTransaction, "_after", lambda self, before, changed: changed.now)
+
+
+def transactions_read_what_others_commit(patch: pytest.MonkeyPatch) -> None:
+    """Their queries see each table as it is now, unless they have changed it."""
+
+    def at_once(self: Catalog) -> Catalog:
+        return Catalog()
+
+    def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(type(engine.tables.catalog), "at_once", at_once)
+            return memory_transactions.begin(engine, scope)
+
+    patch.setattr(statements_module, "begin", begin)
+
+
+def rollback_commits(patch: pytest.MonkeyPatch) -> None:
+    """What a transaction has done is published at its end, however it ends."""
+    patch.setattr(MemoryTransaction, "roll_back", MemoryTransaction.commit)
+
+
+def errors_abort_nothing(patch: pytest.MonkeyPatch) -> None:
+    """COMMIT after an error commits what was done before the error."""
+
+    def aborted_by_errors(self: SessionTransaction) -> Any:
+        return contextlib.nullcontext()
+
+    patch.setattr(SessionTransaction, "aborted_by_errors", aborted_by_errors)
+
+
+def tables_of_a_rollback_keep_their_files(patch: pytest.MonkeyPatch) -> None:
+    """The folder of a table that a transaction has created stays if it is rolled back."""
+    original = MemoryTransaction.roll_back
+
+    def roll_back(self: MemoryTransaction) -> None:
+        self._loads.clear()
+        original(self)
+
+    patch.setattr(MemoryTransaction, "roll_back", roll_back)
+
+
+def stored_keys_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """An INSERT adds a row whose key another one has."""
+    patch.setattr(MemoryWrites, "_holders", lambda self, table, keys: keys.values.slice(0, 0))
+
+
+def replaced_rows_stay(patch: pytest.MonkeyPatch) -> None:
+    """The row that an upsert has replaced is there, too."""
+    original = memory_writes.without_rows
+
+    def without_rows(table: Table, numbers: Any) -> Table:
+        return table if table.keys else original(table, numbers)
+
+    patch.setattr(memory_writes, "without_rows", without_rows)
+
+
 MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     lost_outputs_stay_lost,
     readers_of_varying_stages_stay,
@@ -147,4 +224,12 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     dropped_tables_keep_their_files,
     files_are_read_without_a_look,
     released_rows_stay,
+    transactions_undo_what_others_did,
+    transactions_that_add_rows_drop_those_of_others,
+    transactions_read_what_others_commit,
+    rollback_commits,
+    errors_abort_nothing,
+    tables_of_a_rollback_keep_their_files,
+    stored_keys_are_not_looked_for,
+    replaced_rows_stay,
 )
