@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SCALE ?= 0.1
 # Each of the tests' many processes would compile the packages anew.
 export PYTHONDONTWRITEBYTECODE :=
-SOURCES := minishark sparrow_core canary_core machine_kit minishark_lab tests benchmarks docs examples setup.py
+SOURCES := minishark sparrow_core canary_core machine_kit minishark_platforms minishark_lab tests benchmarks docs examples setup.py
 
 .PHONY: help tpch test test-all simulate style format types check nightly bench ratchet ratchet-quick wheel sbom lock clean
 

@@ -4,7 +4,14 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-PACKAGES = ("minishark", "sparrow_core", "canary_core", "machine_kit", "minishark_lab")
+PACKAGES = (
+    "minishark",
+    "sparrow_core",
+    "canary_core",
+    "machine_kit",
+    "minishark_platforms",
+    "minishark_lab",
+)
 
 # Top-level folders that travel inside the package, so that an installed wheel needs no checkout.
 RESOURCES = {
@@ -150,6 +157,12 @@ setup(
     entry_points={
         "console_scripts": ["minishark = minishark.cli:main", "sparrow = sparrow_core.cli:main"],
         "minishark.commands": ["bench = minishark_lab.command:bench"],
+        "minishark.datasets": ["ray = minishark_platforms.targets:ray_datasets"],
+        "minishark.platforms": [
+            "dask = minishark_platforms.targets:on_dask",
+            "distributed = minishark_platforms.targets:on_dask",  # Clients of Dask's
+            "ray = minishark_platforms.targets:on_ray",
+        ],
         "ibis.backends": ["minishark = minishark.adapters.ibis"],
         "sqlalchemy.dialects": [
             "minishark = minishark.adapters.sqlalchemy:MinisharkDialect",

@@ -20,7 +20,9 @@ import sparrow_core
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("minishark", "sparrow_core", "canary_core", "machine_kit")
-PACKAGES = (*PRODUCT, "minishark_lab")
+OPTIONAL = ("minishark_platforms", "minishark_lab")
+"""What the product does not import: entry points lead there, and it may be left out."""
+PACKAGES = (*PRODUCT, *OPTIONAL)
 
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
@@ -40,7 +42,6 @@ LAYERS = (
     "types",
     "tasks",
     "page",
-    "deploy",
     "session",
     "tpch",
     "adapters",
@@ -347,14 +348,14 @@ def test_only_the_top_layers_use_the_front_door() -> None:
     assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
 
 
-def test_the_product_does_not_import_the_laboratory() -> None:
-    """`minishark bench` reaches it by an entry point: it may be left out, and so may its needs."""
+def test_the_product_does_not_import_what_is_optional() -> None:
+    """Entry points reach platforms and experiments: both may be left out."""
     assert [] == [
         f"{module} names {name}"
         for package in PRODUCT
         for module in _modules(package)
         for name in (*_imports(module), *_texts(module))
-        if _is_in(name, "minishark_lab")
+        if any(_is_in(name, optional) for optional in OPTIONAL)
     ]
 
 
@@ -434,8 +435,6 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     homes = ("protocol.events", "protocol.types", "protocol.ids")
     names = {"JobSpec", "explain", *(name for home in homes for name in sparrow_core._HOMES[home])}
     vocabulary = frozenset(f"sparrow_core.{name}" for name in names)
-    names = ("PLACEMENTS", "check_placement", "make_placement", "InvalidJob")
-    placements = {f"sparrow_core.{name}" for name in names}
     may = {
         "minishark.cluster": lambda _: True,
         "minishark.events": vocabulary.__contains__,
@@ -444,11 +443,11 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
         "minishark.tables": vocabulary.__contains__,
         "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
-        "minishark.deploy": TRANSPORT.__contains__,
-        "minishark.session": placements.__contains__,
+        "minishark_platforms": TRANSPORT.__contains__,
     }
-    for module in _modules("minishark"):
-        room = ".".join(module.split(".")[:2])
+    for module in (*_modules("minishark"), *_modules("minishark_platforms")):
+        package, *inside = module.split(".")
+        room = f"{package}.{inside[0]}" if package == "minishark" else package
         for name in _imports(module):
             if _is_in(name, "sparrow_core"):
                 assert may.get(room, lambda _: False)(name), f"{module} imports {name}"

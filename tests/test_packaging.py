@@ -16,7 +16,14 @@ import pytest
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("minishark", "sparrow_core", "canary_core", "machine_kit", "minishark_lab")
+PACKAGES = (
+    "minishark",
+    "sparrow_core",
+    "canary_core",
+    "machine_kit",
+    "minishark_platforms",
+    "minishark_lab",
+)
 SAMPLE_BYTES_MAX = 500_000
 
 

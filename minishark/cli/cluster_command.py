@@ -85,7 +85,7 @@ def cluster() -> None:
     "--ui", "shows", is_flag=True, help="Serve the cluster's page, and print its address."
 )
 @keys_option
-@click.option("--on", "platform", type=click.Choice(["ray"]), help="Start it on a Ray cluster.")
+@click.option("--on", "platform", metavar="PLATFORM", help="Start it on a platform, such as ray.")
 @count_option("--cpus-per-node", "With --on: cores that each node takes.  [default: a machine's]")
 @debug_option
 def start(
@@ -105,10 +105,10 @@ def start(
     a Ray cluster: by default a node on each.
     """
     if platform is not None:
-        _start_on_ray(nodes, cpus_per_node, executors_per_node, memory_limit, options["name"])
+        _start_on(platform, nodes, cpus_per_node, executors_per_node, memory_limit, options["name"])
         return
     if cpus_per_node is not None:
-        raise OptionError("--cpus-per-node is for clusters on Ray; use --executors-per-node.")
+        raise OptionError("--cpus-per-node goes with --on; use --executors-per-node.")
     from minishark.cluster.launch import StartOptions, default_executors, start_cluster
 
     count = nodes or (1 if listen else 2)
@@ -128,14 +128,15 @@ def start(
         click.echo(start_page(chosen.name))
 
 
-def _start_on_ray(
+def _start_on(
+    where: str,
     nodes: int | None,
     cpus_per_node: int | None,
     executors_per_node: int | None,
     memory_limit: int | None,
     name: str,
 ) -> None:
-    from minishark.deploy.targets import Shape, start_kept
+    from minishark.cluster.platforms import Shape, platform
 
     shape = Shape(
         nodes=nodes,
@@ -143,9 +144,9 @@ def _start_on_ray(
         executors_per_node=executors_per_node,
         memory_limit_bytes=memory_limit,
     )
-    for sentence in start_kept(name, shape):
+    for sentence in platform(where).start(name, shape):
         click.echo(sentence, err=True)
-    click.echo(f"ray:{name}")
+    click.echo(f"{where}:{name}")
 
 
 @cluster.command(epilog=_NODE_EXAMPLES)
@@ -185,7 +186,7 @@ def node(
     """
     from minishark.cluster.launch import bind_address, node_name
     from minishark.cluster.node import NodeOptions, run
-    from minishark.deploy.rendezvous import is_rendezvous, met, own_address
+    from minishark.cluster.rendezvous import is_rendezvous, met, own_address
 
     meeting = [each for each in join if is_rendezvous(each)]
     if meeting and len(join) > 1:
@@ -218,8 +219,8 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     """Show a cluster's nodes, their memory, and its sessions."""
     import msgspec
 
+    from minishark.cluster.launch import resolve
     from minishark.cluster.status import survey
-    from minishark.deploy.targets import resolve
 
     found = survey(*resolve(which, keys))
     if as_json:
@@ -249,8 +250,8 @@ def drain(*, name: str, which: str, wait_s: float, keys: str | None) -> int:
     that read its outputs are served to their end. Then it leaves. `minishark cluster status` shows
     the names of nodes.
     """
+    from minishark.cluster.launch import resolve
     from minishark.cluster.status import drain_node
-    from minishark.deploy.targets import resolve
 
     if drain_node(*resolve(which, keys), name, wait_s):
         click.echo(f"{name} has left.")
@@ -268,9 +269,13 @@ def stop(*, name: str) -> None:
     Its sessions lose the tables stored on these nodes.
     """
     from minishark.cluster.launch import stop_cluster
-    from minishark.deploy.targets import stop_kept
+    from minishark.cluster.platforms import kept
 
-    stopped = stop_kept(name) or stop_cluster(name).name
+    if (elsewhere := kept(name)) is not None:
+        platform, stopped = elsewhere
+        platform.stop(stopped)
+    else:
+        stopped = stop_cluster(name).name
     click.echo(f"Stopped {stopped}.")
 
 

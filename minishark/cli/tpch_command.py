@@ -18,8 +18,8 @@ from minishark.cli.options import (
     session_option,
     verbose_option,
 )
+from minishark.cluster import placements
 from minishark.errors import OptionError
-from minishark.session.options import PLACEMENT_NAMES
 
 _EXAMPLES = """\b
 Examples:
@@ -32,10 +32,8 @@ Examples:
 
 def _check_placement(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Refuse what can't be a placement, with usage help."""
-    from minishark.session.connect import check_placement  # slow to import
-
     try:
-        check_placement(value, 1.0)
+        placements.check_name(value)
     except OptionError as error:
         raise click.BadParameter(str(error)) from error
     return value
@@ -65,7 +63,7 @@ def _check_placement(_context: click.Context, _option: click.Parameter, value: s
 @count_option("--replicas", "Replicas of each partition.  [default: 2, or 1 on one node]")
 @session_option(
     "placement",
-    metavar=f"[{'|'.join(PLACEMENT_NAMES)}|MODULE:FACTORY]",
+    metavar=f"[{'|'.join(placements.NAMES)}|MODULE:FACTORY]",
     callback=_check_placement,
     default="sparrow",
 )

@@ -25,11 +25,13 @@ from minishark.cluster.folders import ClusterFolders, make_folders, remove_folde
 from minishark.cluster.joining import peer_session
 from minishark.cluster.machine import live_process, node_memory
 from minishark.cluster.node import NodeOptions, service_address
+from minishark.cluster.platforms import kept
+from minishark.cluster.rendezvous import head_in, is_rendezvous
 from minishark.cluster.wire import Hello, Welcome, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.cores import usable_cores
 from sparrow_core import NodeStatus, SparrowError
-from sparrow_core.runtime.transport.keys import generate, write_key_file
+from sparrow_core.runtime.transport.keys import Keys, generate, write_key_file
 
 DEFAULT_NAME = "default"
 KEYS_VARIABLE = "MINISHARK_KEYS"
@@ -110,9 +112,21 @@ def state_folder() -> Path:
     return folder
 
 
-def resolve(cluster: str, keys: str | None) -> tuple[str, str | None]:
-    # `cluster` is an address, or the name or record file of a cluster on this machine; without
-    # `keys` its own folder of keys counts, or MINISHARK_KEYS in the environment.
+def resolve(cluster: str, keys: str | None, *, waits: bool = True) -> tuple[str, str | Keys | None]:
+    """The address and the keys (or their folder) of a running cluster, however it was named.
+
+    That is an address, the name or record file of a cluster on this machine, a name on a platform,
+    or `@FILE` in which its nodes meet, which it waits for. Without `keys` the cluster's own folder
+    of keys counts, or MINISHARK_KEYS in the environment.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    if is_rendezvous(cluster):
+        cluster = head_in(cluster) if waits else head_in(cluster, 0.0)
+    elif (elsewhere := kept(cluster)) is not None:
+        platform, name = elsewhere
+        return platform.contact(name)
     address, known = cluster, None
     if "://" not in cluster:
         record = find_cluster(cluster)

@@ -22,6 +22,7 @@ from minishark.cluster.status import NodeState, node_changes, node_states, node_
 from minishark.events import kinds
 from minishark.events.stream import EventStream
 from minishark.worker.paths import StorePaths
+from sparrow_core.runtime.transport.keys import Keys
 
 EVENTS_MAX = 4_000  # in one reply
 _CALL_S = 1.0
@@ -72,7 +73,7 @@ class _Heard:
 class ClusterEvents:
     """The events of all sessions of a running cluster, and of its nodes."""
 
-    def __init__(self, address: str, keys_folder: str | None) -> None:
+    def __init__(self, address: str, keys_folder: str | Keys | None) -> None:
         """Connect to the cluster of the node at `address`.
 
         Raises:

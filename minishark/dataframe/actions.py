@@ -57,12 +57,9 @@ def to_pandas(query: LazyQuery, backend: str) -> pd.DataFrame:
     return pandas_frame(run(query, lossless=backend == "numpy"), query.dtypes(), backend)
 
 
-def to_ray_dataset(query: LazyQuery) -> Any:
-    if query.is_distributed:
-        return query.runtime.to_ray_dataset(query.sql())
-    import ray.data  # noqa: PLC0415 - an optional dependency
-
-    return ray.data.from_arrow(run(query))
+def to_dataset(query: LazyQuery, library: str) -> Any:
+    rows = query.sql() if query.is_distributed else run(query)
+    return query.runtime.to_dataset(rows, library)
 
 
 async def to_arrow_async(query: LazyQuery) -> pa.Table:

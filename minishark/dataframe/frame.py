@@ -23,19 +23,13 @@ from minishark.dataframe import actions, conversions, partitioned, shaping, stat
 from minishark.dataframe.applied import EachRow, check_callable
 from minishark.dataframe.column import (
     Column,
-    Kind,
-    Level,
-    Reference,
-    call,
-    column,
     column_or_name,
-    count_of_rows,
     flat,
     generator,
 )
 from minishark.dataframe.grouped import GroupedData
 from minishark.dataframe.join import join, lateral_join
-from minishark.dataframe.lazy_query import LazyQuery, query_of, wide_integers
+from minishark.dataframe.lazy_query import Frame, LazyQuery, query_of, wide_integers
 from minishark.dataframe.local import SchemaLike, declared_columns, local_table
 from minishark.dataframe.names import (
     CamelCase,
@@ -68,7 +62,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class DataFrame(CamelCase):
+class DataFrame(Frame, CamelCase):
     """A lazy query; it runs for each action, and its rows are kept only by `persist`.
 
     Methods have PySpark's names in snake_case, and in camelCase too.
@@ -82,9 +76,6 @@ class DataFrame(CamelCase):
         FROM ...
         WHERE age > 40
     """
-
-    def __init__(self, query: LazyQuery) -> None:
-        self._query = query
 
     def _derived(self, select: Select, *others: LazyQuery) -> DataFrame:
         return DataFrame(self._query.derived(select, *others))
@@ -125,7 +116,7 @@ class DataFrame(CamelCase):
         """`df["a"]` is a column, `df[["a", "b"]]` a selection, `df[condition]` a filter."""
         match key:
             case str():
-                return self._column(key)
+                return self._select.column(key)
             case list() | tuple():
                 return self.select(*key)
             case Column():
@@ -153,7 +144,7 @@ class DataFrame(CamelCase):
             raise AttributeError(name)
         methods = [item for item in dir(DataFrame) if not item.startswith("_")]
         if name in self.columns:
-            return self._column(name)
+            return self._select.column(name)
         meant = spelt_otherwise(name, methods)
         if meant is not None:
             return pyspark_method(self, meant)
@@ -162,15 +153,6 @@ class DataFrame(CamelCase):
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(name for name in self.columns if name.isidentifier())]
-
-    def _column(self, name: str) -> Column:
-        select = self._select
-        index, fields = select.find(Reference(name))
-        if fields:
-            return column_or_name(name)
-        # The newest identity is the one that no other DataFrame's column has.
-        identity = max(select.attributes[index].ids)
-        return Column((Reference(name, identity),), level=Level.ATOM)
 
     def select(self, *columns: Any) -> DataFrame:
         """These columns: names, Columns, or "*" for all.
@@ -298,7 +280,7 @@ class DataFrame(CamelCase):
     # Missing values
 
     @property
-    def na(self) -> shaping.MissingValues:
+    def na(self) -> shaping.MissingValues[DataFrame]:
         """`df.na.fill`, `df.na.drop` and `df.na.replace`, as in PySpark."""
         return shaping.MissingValues(self)
 
@@ -342,7 +324,7 @@ class DataFrame(CamelCase):
     # Statistics
 
     @property
-    def stat(self) -> statistics.Statistics:
+    def stat(self) -> statistics.Statistics[DataFrame]:
         """`df.stat.corr`, `df.stat.crosstab` ..., as in PySpark."""
         return statistics.Statistics(self)
 
@@ -352,27 +334,18 @@ class DataFrame(CamelCase):
         Raises:
             OptionError: the method is not "pearson".
         """
-        if method != "pearson":
-            raise OptionError(f"corr() has no method {method!r}; there is only 'pearson'.")
-        return self._number(call("corr", column(col1), column(col2), kind=Kind.GROUP))
+        return statistics.correlation(self._query, col1, col2, method)
 
     def cov(self, col1: str, col2: str) -> float | None:
         """The sample covariance of two columns."""
-        return self._number(call("covar_samp", column(col1), column(col2), kind=Kind.GROUP))
-
-    def _number(self, aggregate: Column) -> float | None:
-        found: float | None = self.agg(aggregate).collect()[0][0]
-        return found
+        return statistics.covariance(self._query, col1, col2)
 
     def crosstab(self, col1: str, col2: str) -> DataFrame:
         """How often pairs of values occur: a row for each value of `col1`, a column for each other.
 
         The first column is called `col1_col2`. It runs a query for the values of `col2` now.
         """
-        called = f"{col1}_{col2}"
-        texts = [call("coalesce", column(name).cast("VARCHAR"), "null") for name in (col1, col2)]
-        pairs = self.select(texts[0].alias(called), texts[1].alias("value"))
-        return pairs.group_by(called).pivot("value").agg(count_of_rows())  # noqa: PD010 - no pandas
+        return DataFrame(statistics.crosstab(self._query, col1, col2))
 
     def freq_items(self, cols: Sequence[str], support: float = 0.01) -> DataFrame:
         """One row with, for each column, a list of its frequent values.
@@ -391,10 +364,7 @@ class DataFrame(CamelCase):
         They are exact, whatever `relative_error` is; NULLs and NaNs are left out.
         """
         del relative_error
-        names = [col] if isinstance(col, str) else list(col)
-        row = self.agg(*(statistics.quantile(name, probabilities) for name in names)).collect()[0]
-        found = [list(values or ()) for values in row]
-        return found[0] if isinstance(col, str) else found
+        return statistics.quantiles(self._query, col, probabilities)
 
     def sample_by(
         self, col: str | Column, fractions: Mapping[Any, float], seed: int | None = None
@@ -470,7 +440,7 @@ class DataFrame(CamelCase):
             ColumnError: there is none.
         """
         wanted = re.compile(pattern.strip("`"))
-        found = [self._column(name) for name in self.columns if wanted.fullmatch(name)]
+        found = [self._select.column(name) for name in self.columns if wanted.fullmatch(name)]
         if not found:
             raise ColumnError(f"No column matches {pattern!r}; there are {self.columns}.")
         return generator(None, found)
@@ -533,7 +503,7 @@ class DataFrame(CamelCase):
             >>> df.filter(df.n > df.agg(F.avg("n")).scalar()).collect()
             [Row(n=6)]
         """
-        return subquery(self._query, "", "scalarsubquery()")
+        return subquery(self.sql(), self._query.held, "", "scalarsubquery()")
 
     def exists(self) -> Column:
         """Whether this DataFrame has rows, as a condition.
@@ -546,7 +516,7 @@ class DataFrame(CamelCase):
             >>> people.filter(theirs.exists()).collect()
             [Row(name='Ada', id=1)]
         """
-        return subquery(self._query, "EXISTS ", "exists()")
+        return subquery(self.sql(), self._query.held, "EXISTS ", "exists()")
 
     def cross_join(self, other: DataFrame) -> DataFrame:
         """All pairs of rows."""
@@ -609,17 +579,17 @@ class DataFrame(CamelCase):
 
     # Groups
 
-    def group_by(self, *columns: Any) -> GroupedData:
+    def group_by(self, *columns: Any) -> GroupedData[DataFrame]:
         """Groups of rows that are equal in these columns, for aggregates."""
         return self._grouped(columns)
 
     groupby = group_by
 
-    def rollup(self, *columns: Any) -> GroupedData:
+    def rollup(self, *columns: Any) -> GroupedData[DataFrame]:
         """As `group_by`, with subtotals for each prefix of the columns, and a total."""
         return self._grouped(columns, "ROLLUP")
 
-    def cube(self, *columns: Any) -> GroupedData:
+    def cube(self, *columns: Any) -> GroupedData[DataFrame]:
         """As `group_by`, with subtotals for each subset of the columns."""
         return self._grouped(columns, "CUBE")
 
@@ -627,7 +597,9 @@ class DataFrame(CamelCase):
         """One row: aggregates over all rows."""
         return self._grouped(()).agg(*aggregates)
 
-    def grouping_sets(self, grouping_sets: Sequence[Sequence[Any]], *cols: Any) -> GroupedData:
+    def grouping_sets(
+        self, grouping_sets: Sequence[Sequence[Any]], *cols: Any
+    ) -> GroupedData[DataFrame]:
         """As `group_by`, for several sets of columns: `grouping_sets([("a", "b"), ()], "a", "b")`.
 
         Raises:
@@ -646,7 +618,7 @@ class DataFrame(CamelCase):
             frame=self, keys=tuple(keys), sets="GROUPING SETS", positions=tuple(sets)
         )
 
-    def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData:
+    def _grouped(self, columns: Sequence[Any], sets: str = "") -> GroupedData[DataFrame]:
         return GroupedData(frame=self, keys=tuple(map(column_or_name, flat(columns))), sets=sets)
 
     def describe(self, *columns: str) -> DataFrame:
@@ -720,7 +692,7 @@ class DataFrame(CamelCase):
             OptionError: Ray is not installed, or this program is not connected to a Ray cluster.
             ExecutionError: Ray has no free core, of which its datasets need one.
         """
-        return actions.to_ray_dataset(self._query)
+        return actions.to_dataset(self._query, "ray")
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the query; its rows as Arrow record batches.
@@ -863,7 +835,7 @@ class DataFrame(CamelCase):
 
     def create_or_replace_temp_view(self, name: str) -> None:
         """Make this a view for SQL; it runs each time that a statement reads it."""
-        self._query.runtime.create_view(name, self, replace=True)
+        self._query.runtime.create_view(name, self._query, replace=True)
 
     def create_temp_view(self, name: str) -> None:
         """Make this a view for SQL.
@@ -871,7 +843,7 @@ class DataFrame(CamelCase):
         Raises:
             CatalogError: there is a table or view of that name.
         """
-        self._query.runtime.create_view(name, self, replace=False)
+        self._query.runtime.create_view(name, self._query, replace=False)
 
     create_global_temp_view = create_temp_view
     create_or_replace_global_temp_view = create_or_replace_temp_view
@@ -1076,7 +1048,7 @@ class DataFrame(CamelCase):
 
     def to_json(self) -> Any:
         """The rows as texts of JSON, as `rdd` has them."""
-        packed = conversions.struct(*(self._column(name) for name in self.columns))
+        packed = conversions.struct(*(self._select.column(name) for name in self.columns))
         return self.select(conversions.to_json(packed).alias("value")).rdd.map(
             operator.itemgetter(0)
         )
@@ -1136,9 +1108,8 @@ def reading(frame: DataFrame, others: Sequence[DataFrame]) -> DataFrame:
     return DataFrame(query.over(query.select, *map(query_of, others)))
 
 
-def view_frame(frame: DataFrame, name: str) -> DataFrame:
+def view_frame(query: LazyQuery, name: str) -> DataFrame:
     """A view's rows; unlike with `alias`, SQL text can't use its name as a qualifier."""
-    query = query_of(frame)
     return DataFrame(query.over(query.to_select().aliased(name, in_sql=False)))
 
 

@@ -11,14 +11,11 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import duckdb
 
 from minishark.dataframe.applied import pickled
-from minishark.dataframe.runtime import Runtime
-from minishark.dataframe.subqueries import unmarked
-from minishark.expressions import Schema
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import create_function, uncalled
 
@@ -73,14 +70,20 @@ def generated(
     return function.name
 
 
-def bind(runtime: Runtime, sql: str) -> Schema:
-    """The columns of a query, whose functions are registered first."""
+class TakesFunctions(Protocol):
+    """What a runtime does with functions."""
+
+    def offer_function(self, function: ScalarFunction, fn: Callable[..., Any]) -> None:
+        """Make a Python function callable from SQL, unless it is already."""
+
+
+def offer_called(sql: str, runtime: TakesFunctions) -> None:
+    """Offer a session the functions that a query calls."""
     if PREFIX in sql:
         with _lock:  # or two threads would register the same
             for name in dict.fromkeys(_NAME.findall(sql)):
                 if name in _generated:
                     runtime.offer_function(*_generated[name])
-    return runtime.bind(unmarked(sql))
 
 
 def declare(connection: duckdb.DuckDBPyConnection, sql: str) -> None:

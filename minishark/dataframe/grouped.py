@@ -6,8 +6,9 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
+from minishark.dataframe.actions import rows, to_arrow
 from minishark.dataframe.applied import check_callable
 from minishark.dataframe.column import (
     Column,
@@ -24,17 +25,22 @@ from minishark.dataframe.column import (
     with_row_numbers,
 )
 from minishark.dataframe.conversions import struct
-from minishark.dataframe.lazy_query import derived, query_of
+from minishark.dataframe.lazy_query import F, LazyQuery, framed, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
 from minishark.dataframe.partitioned import apply_to_groups
 from minishark.dataframe.select import Select, is_number
+from minishark.dataframe.verbs import (
+    combined_by_name,
+    distinct,
+    filtered,
+    ordered,
+    project,
+    with_columns,
+)
 from minishark.dataframe.window import UNBOUNDED, Window
 from minishark.errors import OptionError
 from minishark.worker.functions import CoGroups
-
-if TYPE_CHECKING:
-    from minishark.dataframe.frame import DataFrame
 
 # Columns that users do not see: the number of a row's session, and its window.
 _BEGINS, _SESSION = "minishark_session", "session_window"
@@ -42,7 +48,7 @@ _ROW = "minishark_row"  # the number of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedData(CamelCase):
+class GroupedData(CamelCase, Generic[F]):
     """The result of `DataFrame.group_by`; aggregates make a DataFrame of it.
 
     Attributes:
@@ -60,7 +66,7 @@ class GroupedData(CamelCase):
         [Row(k='a', total=4, count=2), Row(k='b', total=2, count=1)]
     """
 
-    frame: DataFrame
+    frame: F
     keys: tuple[Column, ...]
     sets: str = ""
     pivot_on: Column | None = None
@@ -77,7 +83,7 @@ class GroupedData(CamelCase):
             f"Groups have no columns: aggregate, as in .agg(F.mean({name!r})) or .mean({name!r})."
         )
 
-    def agg(self, *aggregates: Column | Mapping[str, str]) -> DataFrame:
+    def agg(self, *aggregates: Column | Mapping[str, str]) -> F:
         """One row for each group.
 
         Args:
@@ -104,33 +110,35 @@ class GroupedData(CamelCase):
         keys = tuple(with_row_numbers(key, column(_ROW)) for key in self.keys)
         numbered = [with_row_numbers(each, column(_ROW)) for each in columns]
         if not all(map(operator.is_, (*keys, *numbered), (*self.keys, *columns))):
-            frame = self.frame.with_column(_ROW, row_number())
-            return replace(self, frame=frame, keys=keys).agg(*numbered)
-        return derived(self.frame, self._select(self._pivoted(columns)))
+            query = query_of(self.frame)
+            query = query.derived(with_columns(query.to_select(), {_ROW: row_number()}))
+            return replace(self, frame=framed(query, self.frame), keys=keys).agg(*numbered)
+        made = query_of(self.frame).derived(self._select(self._pivoted(columns)))
+        return framed(made, self.frame)
 
-    def count(self) -> DataFrame:
+    def count(self) -> F:
         """The number of rows of each group."""
         return self.agg(count_of_rows())
 
-    def sum(self, *columns: str) -> DataFrame:
+    def sum(self, *columns: str) -> F:
         """The sum of each column; of all numeric columns if none is named."""
         return self._each("sum", columns)
 
-    def avg(self, *columns: str) -> DataFrame:
+    def avg(self, *columns: str) -> F:
         """The mean of each column; of all numeric columns if none is named."""
         return self._each("avg", columns)
 
     mean = avg
 
-    def min(self, *columns: str) -> DataFrame:
+    def min(self, *columns: str) -> F:
         """The minimum of each column; of all numeric columns if none is named."""
         return self._each("min", columns)
 
-    def max(self, *columns: str) -> DataFrame:
+    def max(self, *columns: str) -> F:
         """The maximum of each column; of all numeric columns if none is named."""
         return self._each("max", columns)
 
-    def apply_in_arrow(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+    def apply_in_arrow(self, fn: Callable[..., Any], schema: SchemaLike) -> F:
         """What a function returns for each group of rows.
 
         Args:
@@ -145,7 +153,7 @@ class GroupedData(CamelCase):
         """
         return self._applied(fn, schema, pandas=False)
 
-    def apply_in_pandas(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+    def apply_in_pandas(self, fn: Callable[..., Any], schema: SchemaLike) -> F:
         """What a function returns for each group of rows, as pandas frames.
 
         Args:
@@ -154,7 +162,7 @@ class GroupedData(CamelCase):
         """
         return self._applied(fn, schema, pandas=True)
 
-    def cogroup(self, other: GroupedData) -> CoGroupedData:
+    def cogroup(self, other: GroupedData[F]) -> CoGroupedData[F]:
         """The groups of two DataFrames with equal keys, for a function of both.
 
         Raises:
@@ -164,13 +172,13 @@ class GroupedData(CamelCase):
             raise OptionError("cogroup() takes groups by as many columns on both sides.")
         return CoGroupedData(self, other)
 
-    def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> DataFrame:
+    def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> F:
         if self.sets or self.pivot_on is not None:
             raise OptionError("Functions apply to plain groups: without rollup, cube and pivot.")
-        query = query_of(self.frame)
-        return type(self.frame)(apply_to_groups(query, self.keys, fn, schema, pandas=pandas))
+        made = apply_to_groups(query_of(self.frame), self.keys, fn, schema, pandas=pandas)
+        return framed(made, self.frame)
 
-    def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData:
+    def pivot(self, column_: str | Column, values: Sequence[Any] | None = None) -> GroupedData[F]:
         """The values of a column become columns, each with the aggregates of its rows.
 
         Each aggregate of an expression sees only the rows with the value. For a group without such
@@ -189,14 +197,15 @@ class GroupedData(CamelCase):
             raise OptionError("There is one pivot at most.")
         on = column(column_) if isinstance(column_, str) else column_
         if values is None:
-            found = self.frame.select(on.alias("value")).distinct().order_by("value").collect()
-            values = sorted((row[0] for row in found), key=lambda value: value is not None)
+            values = _values(query_of(self.frame), on)
         return replace(self, pivot_on=on, pivot_values=tuple(values))
 
-    def _each(self, function: str, names: Sequence[str]) -> DataFrame:
+    def _each(self, function: str, names: Sequence[str]) -> F:
         keys = [found.name for found in map(only_reference, self.keys) if found]
         chosen = names or [
-            name for name, type_ in self.frame.dtypes if is_number(type_) and name not in keys
+            name
+            for name, type_ in query_of(self.frame).dtypes()
+            if is_number(type_) and name not in keys
         ]
         return self.agg(*(_named(name, function) for name in chosen))
 
@@ -228,33 +237,44 @@ class GroupedData(CamelCase):
         return replace(inner, items=tuple(items), group_by=groups)
 
 
-def _with_sessions(groups: GroupedData) -> GroupedData:
+def _values(query: LazyQuery, on: Column) -> list[Any]:
+    """The distinct values of a column, sorted, NULL first."""
+    alone = project(query, [on.alias("value")])
+    each_once = alone.derived(distinct(alone.to_select()))
+    in_order = each_once.derived(ordered(each_once.to_select(), ["value"], ascending=True))
+    values = [row[0] for row in rows(in_order, (to_arrow(in_order),))]
+    return sorted(values, key=lambda value: value is not None)
+
+
+def _with_sessions(groups: GroupedData[F]) -> GroupedData[F]:
     """The groups with a plain column in place of a window of sessions."""
     found = [key for key in groups.keys if isinstance(key, SessionWindow)]
     if len(found) > 1:
         raise OptionError("group_by() takes one session_window() at most.")
     (session,) = found
     others = tuple(key for key in groups.keys if key is not session)
-    rows = Window.partition_by(*others).order_by(session.start)
+    in_time = Window.partition_by(*others).order_by(session.start)
     # A session begins where the time is later than the ends of all rows before.
-    ended = call("max", session.end, kind=Kind.GROUP).over(rows.rows_between(-UNBOUNDED, -1))
+    ended = call("max", session.end, kind=Kind.GROUP).over(in_time.rows_between(-UNBOUNDED, -1))
     begins = case(session.start <= ended, 0).otherwise(1)
-    timed = groups.frame.filter(session.start.is_not_null()).with_column(_BEGINS, begins)
-    number = call("sum", column(_BEGINS), kind=Kind.GROUP).over(rows.rows_between(-UNBOUNDED, 0))
-    numbered = timed.with_column(_BEGINS, number)
+    query = query_of(groups.frame)
+    timed = query.derived(filtered(query.to_select(), session.start.is_not_null()))
+    begun = timed.derived(with_columns(timed.to_select(), {_BEGINS: begins}))
+    number = call("sum", column(_BEGINS), kind=Kind.GROUP).over(in_time.rows_between(-UNBOUNDED, 0))
+    numbered = begun.derived(with_columns(begun.to_select(), {_BEGINS: number}))
     whole = Window.partition_by(*others, column(_BEGINS))
     window = struct(
         call("min", session.start, kind=Kind.GROUP).over(whole).alias("start"),
         call("max", session.end, kind=Kind.GROUP).over(whole).alias("end"),
     )
-    made = numbered.with_column(_SESSION, window)
+    made = numbered.derived(with_columns(numbered.to_select(), {_SESSION: window}))
     key = column(_SESSION).alias(session.name or _SESSION)
     keys = tuple(key if each is session else each for each in groups.keys)
-    return replace(groups, frame=made, keys=keys)
+    return replace(groups, frame=framed(made, groups.frame), keys=keys)
 
 
 @dataclass(frozen=True, slots=True)
-class CoGroupedData(CamelCase):
+class CoGroupedData(CamelCase, Generic[F]):
     """The result of `GroupedData.cogroup`; a function makes a DataFrame of it.
 
     Attributes:
@@ -272,10 +292,10 @@ class CoGroupedData(CamelCase):
         [Row(l='x', n=2), Row(l='y', n=0)]
     """
 
-    left: GroupedData
-    right: GroupedData
+    left: GroupedData[F]
+    right: GroupedData[F]
 
-    def apply_in_pandas(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+    def apply_in_pandas(self, fn: Callable[..., Any], schema: SchemaLike) -> F:
         """What a function returns for the rows of both with equal keys, as pandas frames.
 
         Args:
@@ -288,22 +308,25 @@ class CoGroupedData(CamelCase):
         """
         return self._applied(fn, schema, pandas=True)
 
-    def apply_in_arrow(self, fn: Callable[..., Any], schema: SchemaLike) -> DataFrame:
+    def apply_in_arrow(self, fn: Callable[..., Any], schema: SchemaLike) -> F:
         """As `apply_in_pandas`, with pyarrow tables."""
         return self._applied(fn, schema, pandas=False)
 
-    def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> DataFrame:
+    def _applied(self, fn: Callable[..., Any], schema: SchemaLike, *, pandas: bool) -> F:
         keys = [f"key{number}" for number, _ in enumerate(self.left.keys)]
         sides = []
         for groups, side in ((self.left, "left"), (self.right, "right")):
-            row = struct(*(groups.frame[name] for name in groups.frame.columns)).alias(side)
+            query = query_of(groups.frame)
+            names = [name for name, _ in query.dtypes()]
+            row = struct(*map(query.to_select().column, names)).alias(side)
             renamed = [key.alias(name) for key, name in zip(groups.keys, keys, strict=True)]
-            sides.append(groups.frame.select(*renamed, row))
-        whole = sides[0].union_by_name(sides[1], allow_missing_columns=True)
+            sides.append(project(query, [*renamed, row]))
+        whole = combined_by_name(*sides, allow_missing=True)
         check_callable("apply_in_pandas", fn)
         with_key = len(inspect.signature(fn).parameters) == len(("key", *sides))
         both = CoGroups(fn, len(keys), with_key, pandas)
-        return whole.group_by(*keys).apply_in_arrow(both, schema)
+        groups = GroupedData(frame=framed(whole, self.left.frame), keys=tuple(map(column, keys)))
+        return groups.apply_in_arrow(both, schema)
 
 
 def _named(name: str, function: str) -> Column:

@@ -1,25 +1,25 @@
 """LazyQuery: the state behind a DataFrame.
 
 A DataFrame is a LazyQuery with the methods that users call. Modules that implement these methods
-work on LazyQueries, or on the SELECTs in them.
+work on LazyQueries, or on the SELECTs in them. The objects that users get of a DataFrame, such as
+groups, know it as a Frame: of it, they make others by other queries.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import pyarrow as pa
 
-from minishark.dataframe.generated_functions import bind
+from minishark.dataframe.generated_functions import offer_called
 from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
+from minishark.dataframe.subqueries import unmarked
+from minishark.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.tables.cached import CachedRows
-
-if TYPE_CHECKING:
-    from minishark.dataframe.frame import DataFrame
 
 DUCKDB_TYPE = b"duckdb_type"  # in the metadata of fields for which Arrow has no type
 WIDE_INTEGERS = ("HUGEINT", "UHUGEINT")
@@ -81,7 +81,12 @@ class LazyQuery:
 
     def derived(self, select: Select, *others: LazyQuery) -> LazyQuery:
         """A query that was built on this one (and others), bound by DuckDB."""
-        return self.over(select.typed(bind(self.runtime, select.sql())), *others)
+        return self.over(select.typed(self.bind(select.sql())), *others)
+
+    def bind(self, sql: str) -> Schema:
+        """The columns of a text built on this query, whose functions are registered first."""
+        offer_called(sql, self.runtime)
+        return self.runtime.bind(unmarked(sql))
 
     def over(self, select: Select | QueryText, *others: LazyQuery) -> LazyQuery:
         """A bound query that needs all handles which this one and the others need."""
@@ -107,9 +112,20 @@ def _type_of(field: pa.Field) -> str:
     return str(field.type) if told is None else told.decode()
 
 
-def query_of(frame: DataFrame) -> LazyQuery:
+class Frame:
+    """A query that users hold."""
+
+    def __init__(self, query: LazyQuery) -> None:
+        self._query = query
+
+
+F = TypeVar("F", bound=Frame)
+
+
+def query_of(frame: Frame) -> LazyQuery:
     return frame._query  # noqa: SLF001 - hidden from users only
 
 
-def derived(frame: DataFrame, select: Select) -> DataFrame:
-    return type(frame)(query_of(frame).derived(select))
+def framed(query: LazyQuery, like: F) -> F:
+    """A query as a frame of the same kind as another."""
+    return type(like)(query)

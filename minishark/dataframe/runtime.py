@@ -23,7 +23,7 @@ from minishark.tables.cached import CachedRows
 from minishark.worker.protocol import ScalarFunction, TaskFunction
 
 if TYPE_CHECKING:
-    from minishark.dataframe.frame import DataFrame
+    from minishark.dataframe.lazy_query import LazyQuery
 
 
 _latest: ContextVar[weakref.ref[Any] | None] = ContextVar("latest", default=None)
@@ -93,8 +93,8 @@ class Runtime(Protocol):
     def stream(self, sql: str) -> tuple[pa.RecordBatchReader, QueryMetrics]:
         """Run a query; its rows are freed as they are read."""
 
-    def to_ray_dataset(self, sql: str) -> Any:
-        """Run a query; its rows as a dataset of Ray."""
+    def to_dataset(self, rows: str | pa.Table, library: str) -> Any:
+        """Rows, or those of a query, as a dataset of a library (see `cluster.platforms`)."""
 
     def explain(self, sql: str, *, mode: str) -> str:
         """A query's plans as text; `mode` is one of `EXPLAIN_MODES`."""
@@ -130,8 +130,8 @@ class Runtime(Protocol):
     def create_table(self, name: str, data: Any, *, layout: Layout, replace: bool = False) -> None:
         """Store the rows of a DataFrame, or data of another kind, as a table."""
 
-    def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
-        """Make a DataFrame a view; what it reads is kept as long as the view exists."""
+    def create_view(self, name: str, query: LazyQuery, *, replace: bool) -> None:
+        """Make a query a view; what it reads is kept as long as the view exists."""
 
     # Cached rows
 

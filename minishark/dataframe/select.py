@@ -28,6 +28,7 @@ from minishark.dataframe.column import (
     Correlated,
     InputFile,
     Kind,
+    Level,
     Outer,
     Reference,
     Resolve,
@@ -304,6 +305,13 @@ class Select:
             if found:
                 return _only(found, reference, attributes), tuple(parts[len(head) :])
         return _only([], reference, attributes), ()
+
+    def column(self, name: str) -> Column:
+        """A column by its name, which means it in all that is derived from this SELECT."""
+        index, fields = self.find(Reference(name))
+        # The newest identity is the one that no other DataFrame's column has; fields have none.
+        identity = None if fields else max(self.attributes[index].ids)
+        return Column((Reference(name, identity),), level=Level.ATOM)
 
     @property
     def resolve(self) -> Resolve:

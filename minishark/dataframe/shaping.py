@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from minishark.dataframe.actions import to_arrow
 from minishark.dataframe.column import (
@@ -18,15 +18,12 @@ from minishark.dataframe.column import (
     only_reference,
     value,
 )
-from minishark.dataframe.lazy_query import LazyQuery
+from minishark.dataframe.lazy_query import F, LazyQuery, framed, query_of
 from minishark.dataframe.names import nearest
 from minishark.dataframe.partitioned import cached_query
 from minishark.dataframe.select import Select, is_number
 from minishark.dataframe.verbs import filtered, project, with_columns
 from minishark.errors import ColumnError, OptionError
-
-if TYPE_CHECKING:
-    from minishark.dataframe.frame import DataFrame
 
 Subset: TypeAlias = str | Sequence[str] | None
 
@@ -45,13 +42,30 @@ _OF_ALL_TYPES = ("count", "min", "max")
 DESCRIBED = ("count", "mean", "stddev", "min", "max")
 
 
-class MissingValues:
+class MissingValues(Generic[F]):
     """`df.na`: `fillna`, `dropna` and `replace` of a DataFrame under PySpark's other names."""
 
-    def __init__(self, frame: DataFrame) -> None:
-        self.fill = frame.fillna
-        self.drop = frame.dropna
-        self.replace = frame.replace
+    def __init__(self, frame: F) -> None:
+        self._frame = frame
+
+    def fill(self, value: Any, subset: Subset = None) -> F:
+        """NULLs and NaNs replaced by a value; see `DataFrame.fillna`."""
+        return self._derived(fillna(self._select, value, subset))
+
+    def drop(self, how: str = "any", thresh: int | None = None, subset: Subset = None) -> F:
+        """The rows without NULLs and NaNs; see `DataFrame.dropna`."""
+        return self._derived(dropna(self._select, how, thresh, subset))
+
+    def replace(self, to_replace: Any, value: Any = None, subset: Subset = None) -> F:
+        """Values replaced by others; see `DataFrame.replace`."""
+        return self._derived(replaced(self._select, to_replace, value, subset))
+
+    @property
+    def _select(self) -> Select:
+        return query_of(self._frame).to_select()
+
+    def _derived(self, select: Select) -> F:
+        return framed(query_of(self._frame).derived(select), self._frame)
 
 
 # Missing values

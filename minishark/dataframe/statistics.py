@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
-from minishark.dataframe.column import Column, Kind, call, case, column, combine, value
-from minishark.dataframe.lazy_query import LazyQuery
+from minishark.dataframe.actions import rows, to_arrow
+from minishark.dataframe.column import (
+    Column,
+    Kind,
+    call,
+    case,
+    column,
+    combine,
+    count_of_rows,
+    value,
+)
+from minishark.dataframe.grouped import GroupedData
+from minishark.dataframe.lazy_query import F, Frame, LazyQuery, framed, query_of
 from minishark.dataframe.names import CamelCase
 from minishark.dataframe.randomness import rand
+from minishark.dataframe.row import Row
 from minishark.dataframe.select import Select
 from minishark.dataframe.verbs import filtered, project
 from minishark.errors import OptionError
 
-if TYPE_CHECKING:
-    from minishark.dataframe.frame import DataFrame
 
-
-class Statistics(CamelCase):
+class Statistics(CamelCase, Generic[F]):
     """`df.stat`: the same methods that DataFrames have under PySpark's other names.
 
     Examples:
@@ -26,39 +35,83 @@ class Statistics(CamelCase):
         [50.0]
     """
 
-    def __init__(self, frame: DataFrame) -> None:
+    def __init__(self, frame: F) -> None:
         self._frame = frame
 
     def corr(self, col1: str, col2: str, method: str = "pearson") -> float | None:
         """The correlation of two columns; see `DataFrame.corr`."""
-        return self._frame.corr(col1, col2, method)
+        return correlation(query_of(self._frame), col1, col2, method)
 
     def cov(self, col1: str, col2: str) -> float | None:
         """The sample covariance of two columns."""
-        return self._frame.cov(col1, col2)
+        return covariance(query_of(self._frame), col1, col2)
 
-    def crosstab(self, col1: str, col2: str) -> DataFrame:
+    def crosstab(self, col1: str, col2: str) -> F:
         """How often pairs of values occur; see `DataFrame.crosstab`."""
-        return self._frame.crosstab(col1, col2)
+        return framed(crosstab(query_of(self._frame), col1, col2), self._frame)
 
-    def freq_items(self, cols: Sequence[str], support: float = 0.01) -> DataFrame:
+    def freq_items(self, cols: Sequence[str], support: float = 0.01) -> F:
         """Frequent values; see `DataFrame.freq_items`."""
-        return self._frame.freq_items(cols, support)
+        return framed(frequent(query_of(self._frame), cols, support), self._frame)
 
     def approx_quantile(
         self, col: str | Sequence[str], probabilities: Sequence[float], relative_error: float = 0.0
     ) -> list[Any]:
         """Quantiles; see `DataFrame.approx_quantile`."""
-        return self._frame.approx_quantile(col, probabilities, relative_error)
+        del relative_error
+        return quantiles(query_of(self._frame), col, probabilities)
 
     def sample_by(
         self, col: str | Column, fractions: Mapping[Any, float], seed: int | None = None
-    ) -> DataFrame:
+    ) -> F:
         """A stratified sample; see `DataFrame.sample_by`."""
-        return self._frame.sample_by(col, fractions, seed)
+        query = query_of(self._frame)
+        sample = query.derived(sampled_by(query.to_select(), col, fractions, seed))
+        return framed(sample, self._frame)
 
 
-def quantile(name: str, probabilities: Sequence[float]) -> Column:
+def correlation(query: LazyQuery, col1: str, col2: str, method: str) -> float | None:
+    if method != "pearson":
+        raise OptionError(f"corr() has no method {method!r}; there is only 'pearson'.")
+    number: float | None = _aggregates(query, _of_pairs("corr", col1, col2))[0]
+    return number
+
+
+def covariance(query: LazyQuery, col1: str, col2: str) -> float | None:
+    number: float | None = _aggregates(query, _of_pairs("covar_samp", col1, col2))[0]
+    return number
+
+
+def _of_pairs(function: str, col1: str, col2: str) -> Column:
+    return call(function, column(col1), column(col2), kind=Kind.GROUP)
+
+
+def _aggregates(query: LazyQuery, *aggregates: Column) -> Row:
+    """The one row of aggregates over all rows."""
+    alone = query_of(GroupedData(frame=Frame(query), keys=()).agg(*aggregates))
+    return next(iter(rows(alone, (to_arrow(alone),))))
+
+
+def crosstab(query: LazyQuery, col1: str, col2: str) -> LazyQuery:
+    """How often pairs of values occur: rows by the first, columns by the second."""
+    called = f"{col1}_{col2}"
+    texts = [call("coalesce", column(name).cast("VARCHAR"), "null") for name in (col1, col2)]
+    pairs = project(query, [texts[0].alias(called), texts[1].alias("value")])
+    groups = GroupedData(frame=Frame(pairs), keys=(column(called),)).pivot("value")
+    return query_of(groups.agg(count_of_rows()))
+
+
+def quantiles(
+    query: LazyQuery, col: str | Sequence[str], probabilities: Sequence[float]
+) -> list[Any]:
+    """Exact quantiles of a column; a list of these lists, for several."""
+    names = [col] if isinstance(col, str) else list(col)
+    row = _aggregates(query, *(_quantile(name, probabilities) for name in names))
+    lists = [list(values or ()) for values in row]
+    return lists[0] if isinstance(col, str) else lists
+
+
+def _quantile(name: str, probabilities: Sequence[float]) -> Column:
     """Exact quantiles of a column that are values of it, as a list."""
     if not all(0 <= p <= 1 for p in probabilities):
         raise OptionError("approx_quantile() takes probabilities from 0 to 1.")

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minishark.dataframe.column import Column, Correlated, Level, Outer, Reference, Subquery
 from minishark.expressions import quote
-
-if TYPE_CHECKING:
-    from minishark.dataframe.lazy_query import LazyQuery
 
 _MARK = re.compile(r'minishark_outer\."(\d*):((?:[^"]|"")*)"')
 _numbers = itertools.count()
@@ -49,9 +46,9 @@ def parts(sql: str) -> tuple[str | Outer, ...]:
     return (*found, sql[place:])
 
 
-def subquery(query: LazyQuery, before: str, name: str) -> Column:
-    """A query as an expression."""
-    piece = Subquery(before, parts(query.sql()), query.held)
+def subquery(sql: str, held: tuple[object, ...], before: str, name: str) -> Column:
+    """A query as an expression, which needs the handles that it holds."""
+    piece = Subquery(before, parts(sql), held)
     return Column((piece,), name, level=Level.ATOM)
 
 

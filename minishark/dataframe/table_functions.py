@@ -16,7 +16,7 @@ from minishark.dataframe import higher_order
 from minishark.dataframe.column import Column, call, column_or_name, value
 from minishark.dataframe.conversions import json_tuple
 from minishark.dataframe.function_tables import TEMPLATES
-from minishark.dataframe.generated_functions import bind, generated
+from minishark.dataframe.generated_functions import generated, offer_called
 from minishark.dataframe.local import declared_columns
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.runtime import Runtime, latest_session
@@ -138,7 +138,7 @@ class TableFunctions(CamelCase):
             raise UnsupportedError("SQL calls table functions with plain parameters only.")
         listed = ", ".join(ident(each.name) for each in parameters)
         call_ = f"{f.name()}({listed or 'NULL'})"
-        bind(self._runtime, f"SELECT {f.name()}(NULL)")  # which registers it
+        offer_called(f.name(), self._runtime)
         rows = f"unnest({call_}, max_depth := 2)"
         self._runtime.session.sql(
             f"CREATE OR REPLACE MACRO {ident(name)}({listed}) AS TABLE SELECT {rows}"

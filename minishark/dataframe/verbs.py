@@ -25,7 +25,6 @@ from minishark.dataframe.column import (
     text_column,
     value,
 )
-from minishark.dataframe.generated_functions import bind
 from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.randomness import rand
 from minishark.dataframe.select import Item, Select, parenthesized, statement
@@ -48,7 +47,7 @@ def project(query: LazyQuery, columns: Sequence[Any]) -> LazyQuery:
     for column, star in zip(chosen, stars, strict=True):
         items += [inner.item(column)] if star is None else _all_items(inner, star)
     select = replace(inner, items=tuple(items))
-    schema = bind(query.runtime, select.sql())
+    schema = query.bind(select.sql())
     if len(schema) != len(items):  # text such as COLUMNS(*) is several columns
         return query.over(statement(select.sql(), schema))
     return query.over(select.typed(schema))
@@ -206,7 +205,7 @@ def combined(left: LazyQuery, operator: str, right: LazyQuery) -> LazyQuery:
         simple = select.is_open and not select.source.query
         sides.append(select.sql() if simple else parenthesized(select.sql()))
     text = f"\n{operator}\n".join(sides)
-    return left.over(statement(text, bind(left.runtime, text)), right)
+    return left.over(statement(text, left.bind(text)), right)
 
 
 def combined_by_name(left: LazyQuery, right: LazyQuery, *, allow_missing: bool) -> LazyQuery:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from minishark.dataframe.column import flat
-from minishark.dataframe.lazy_query import query_of
+from minishark.dataframe.column import column_or_name, flat, only_reference
+from minishark.dataframe.lazy_query import Frame, framed, query_of
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import CamelCase, changed, ident, nearest
+from minishark.dataframe.partitioned import sorted_within
 from minishark.dataframe.select import parenthesized
 from minishark.errors import CatalogError, DataError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
 from minishark.sources.filesystems import destination, is_remote
-
-if TYPE_CHECKING:
-    from minishark.dataframe.frame import DataFrame
 
 _FORMATS = ("parquet", "csv", "json")
 _WRITTEN_ELSEWHERE = {
@@ -39,7 +38,7 @@ class DataFrameWriter(CamelCase):
         [Row(n=2, day='tue')]
     """
 
-    def __init__(self, frame: DataFrame) -> None:
+    def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._kind = "parquet"
         self._mode = "error"
@@ -75,8 +74,7 @@ class DataFrameWriter(CamelCase):
 
     def partition_by(self, *columns: Any) -> DataFrameWriter:
         """A folder for each combination of values of these columns; hash partitions of a table."""
-        names = tuple(self._frame[name].references[0].name for name in flat(columns))
-        return changed(self, _keys=names)
+        return changed(self, _keys=_columns(self._frame, columns))
 
     def parquet(self, path: str | Path, **options: Any) -> None:
         """Write Parquet files."""
@@ -96,19 +94,19 @@ class DataFrameWriter(CamelCase):
         Raises:
             OptionError: there are several columns, or the column is no text.
         """
-        if [type_ for _, type_ in self._frame.dtypes] != ["VARCHAR"]:
+        if [type_ for _, type_ in query_of(self._frame).dtypes()] != ["VARCHAR"]:
             raise OptionError("write.text() takes a DataFrame of one text column.")
         plain = {"delimiter": "\x1f", "quote": "", "escape": "", "header": False}
         self.format("csv").options(**plain).save(path)
 
     def sort_by(self, *columns: Any) -> DataFrameWriter:
         """Each file, or the whole where it is one task's, is sorted by these columns."""
-        return changed(self, _frame=self._frame.sort_within_partitions(*flat(columns)))
+        query = sorted_within(query_of(self._frame), columns, ascending=True)
+        return changed(self, _frame=framed(query, self._frame))
 
     def bucket_by(self, buckets: int, *columns: Any) -> DataFrameWriter:
         """Hash partitions of a table: `buckets` of them, by these columns; see `save_as_table`."""
-        names = tuple(self._frame[name].references[0].name for name in flat(columns))
-        return changed(self, _keys=names, _partitions=buckets)
+        return changed(self, _keys=_columns(self._frame, columns), _partitions=buckets)
 
     cluster_by = partition_by
 
@@ -171,7 +169,19 @@ class DataFrameWriter(CamelCase):
 
     def insert_into(self, name: str) -> None:
         """Add the rows to a table; columns are matched by position."""
-        query_of(self._frame).runtime.insert(name, self._frame.sql())
+        query = query_of(self._frame)
+        query.runtime.insert(name, query.sql())
+
+
+def _columns(frame: Frame, columns: Sequence[Any]) -> tuple[str, ...]:
+    """The names of columns, each of which there is."""
+    names = []
+    for reference in (only_reference(column_or_name(item)) for item in flat(columns)):
+        if reference is None:
+            raise OptionError("Files and tables are partitioned by columns, not by expressions.")
+        query_of(frame).to_select().find(reference)
+        names.append(reference.name)
+    return tuple(names)
 
 
 def _make_parents(target: Path) -> None:
@@ -184,15 +194,14 @@ def _make_parents(target: Path) -> None:
 class TableWriter(CamelCase):
     """`df.write_to(name)`: runs the DataFrame, and stores its rows as a table."""
 
-    def __init__(self, frame: DataFrame, name: str, keys: tuple[str, ...] = ()) -> None:
+    def __init__(self, frame: Frame, name: str, keys: tuple[str, ...] = ()) -> None:
         self._frame = frame
         self._name = name
         self._keys = keys
 
     def partitioned_by(self, *columns: Any) -> TableWriter:
         """Hash partitions by these columns."""
-        names = tuple(self._frame[name].references[0].name for name in flat(columns))
-        return changed(self, _keys=names)
+        return changed(self, _keys=_columns(self._frame, columns))
 
     def create(self) -> None:
         """Make the table.
@@ -223,7 +232,7 @@ class TableWriter(CamelCase):
         self._writer("append").insert_into(self._name)
 
     def _writer(self, mode: str) -> DataFrameWriter:
-        return self._frame.write.mode(mode).partition_by(*self._keys)
+        return DataFrameWriter(self._frame).mode(mode).partition_by(*self._keys)
 
 
 def new_folder(path: str) -> str:

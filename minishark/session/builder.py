@@ -7,17 +7,25 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from minishark.dataframe.names import CamelCase, nearest
 from minishark.errors import OptionError
 from minishark.session.sparks_settings import is_ignored
 
-if TYPE_CHECKING:
-    from minishark.session.session import Session
+
+class Stoppable(Protocol):
+    """What a builder makes."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it has ended."""
 
 
-class SessionBuilder(CamelCase):
+S = TypeVar("S", bound=Stoppable)
+
+
+class SessionBuilder(CamelCase, Generic[S]):
     """`Session.builder`: settings, then a session.
 
     Examples:
@@ -32,17 +40,17 @@ class SessionBuilder(CamelCase):
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
-        self, connect: Callable[..., Session], settings: Mapping[str, Any], name: str = ""
+        self, connect: Callable[..., S], settings: Mapping[str, Any], name: str = ""
     ) -> None:
         self._connect = connect
         self._settings = dict(settings)
         self._name = name
 
-    def app_name(self, name: str) -> SessionBuilder:
+    def app_name(self, name: str) -> SessionBuilder[S]:
         """Set the application's name; get_or_create shares sessions only within a name."""
         return SessionBuilder(self._connect, self._settings, name)
 
-    def master(self, address: str) -> SessionBuilder:
+    def master(self, address: str) -> SessionBuilder[S]:
         """Set the cluster: "local", "local[4]" slots, "local[*]" (one per core), or an address."""
         if "://" in address:
             return self.config("cluster", address)
@@ -53,7 +61,7 @@ class SessionBuilder(CamelCase):
             return self
         return self.config("nodes", 1).config("executors_per_node", int(found[1]))
 
-    def config(self, name: str, value: Any) -> SessionBuilder:
+    def config(self, name: str, value: Any) -> SessionBuilder[S]:
         """An argument of `minishark.connect`; Spark's settings are ignored, with a warning.
 
         Raises:
@@ -67,15 +75,15 @@ class SessionBuilder(CamelCase):
             raise OptionError(f"There is no setting {name!r}.{near} There are {', '.join(known)}.")
         return SessionBuilder(self._connect, {**self._settings, name: value}, self._name)
 
-    def get_or_create(self) -> Session:
+    def get_or_create(self) -> S:
         """The running session with the same settings, or a new one."""
         key = repr((self._name, sorted(self._settings.items())))
         with self._lock:
-            session: Session | None = self._made.get(key)
+            session: S | None = self._made.get(key)
             if session is None or session.is_stopped:
                 session = self._made[key] = self.create()
             return session
 
-    def create(self) -> Session:
+    def create(self) -> S:
         """A new session."""
         return self._connect(**self._settings)

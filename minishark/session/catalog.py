@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import duckdb
 
@@ -14,6 +14,7 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
+from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.query.sinks import Layout
@@ -21,8 +22,25 @@ from minishark.session.runtime import Runtime
 from minishark.session.sparks_settings import is_ignored
 from minishark.tables.replication import replicas
 
-if TYPE_CHECKING:
-    from minishark.session.session import Session
+
+class Statements(Protocol):
+    """What the catalog needs of a session."""
+
+    @property
+    def read(self) -> DataFrameReader:
+        """Files as DataFrames."""
+
+    def sql(self, text: str) -> DataFrame:
+        """Statements in SQL."""
+
+    def table(self, name: str) -> DataFrame:
+        """All rows of a table or view."""
+
+    def cache(self, name: str) -> int:
+        """Load a table of the warehouse into memory."""
+
+    def uncache(self, name: str) -> None:
+        """Free the memory of a table that `cache` has loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +114,7 @@ class SessionCatalog(CamelCase):
     """
 
     runtime: Runtime
-    session: Session
+    session: Statements
 
     # Tables
 

@@ -16,19 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from minishark.cluster import placements
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
+from minishark.cluster.platforms import Shape, platform_of
 from minishark.cluster.scaling import ScalingOptions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, PlannerOptions
-from minishark.deploy.targets import Shape, deploy, is_platform, resolve
 from minishark.errors import OptionError
 from minishark.query.limits import Limits
 from minishark.session.lazy import imported
-from minishark.session.options import OPTIONS, PLACEMENT_NAMES, Where, check_options, documented
+from minishark.session.options import OPTIONS, Where, check_options, documented
 from minishark.sources.storage_options import Storage, StorageOptions
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
-from sparrow_core import InvalidJob, make_placement
-from sparrow_core import check_placement as check_policy
 
 if TYPE_CHECKING:
     from minishark.cluster.contract import Cluster
@@ -69,7 +68,8 @@ def _where(cluster: Any) -> Where:
         )
     if cluster is None:
         return Where.HERE
-    return Where.PLATFORM if is_platform(cluster) else Where.RUNNING
+    platform = platform_of(cluster)
+    return Where.RUNNING if platform is None or not platform.launches(cluster) else Where.PLATFORM
 
 
 @_by_options
@@ -116,7 +116,7 @@ def connect(
         ...     session.sql("SELECT 42 AS answer").collect()
         [Row(answer=42)]
     """
-    check_placement(placement, probe_ratio)
+    placements.check_name(placement)
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(disabled_optimizations)
@@ -159,10 +159,19 @@ def connect(
             memory_limit_bytes=limit,
             most_nodes=max_nodes,
         )
-        return begin(_deployed(cluster, shape, scaling, recovery_timeout_s))
+        platform = platform_of(cluster)
+        assert platform is not None, "the place says so"
+        on = platform.launch(
+            cluster,
+            shape,
+            scaling=scaling,
+            recovery_timeout_s=recovery_timeout_s,
+            meanwhile=partial(imported, "minishark.session.session"),
+        )
+        return begin(on)
     if where is Where.RUNNING:
         return begin(_attached(cluster, keys, recovery_timeout_s))
-    _check_import(placement)
+    placements.check_import(placement)
     cores = usable_cores()
     few = min(2, cores)  # two nodes, so that partitions have replicas, and a slot for each core
     scaling = _scaling(min_nodes, max_nodes, idle_s)
@@ -200,24 +209,10 @@ def _scaling(min_nodes: int | None, max_nodes: int | None, idle_s: float) -> Sca
     )
 
 
-def _deployed(
-    cluster: Any, shape: Shape, scaling: ScalingOptions | None, recovery_timeout_s: float
-) -> Cluster:
-    deployment = deploy(cluster, shape)
-    with contextlib.ExitStack() as undo:
-        undo.callback(deployment.close)
-        imported("minishark.session.session")
-        from minishark.deploy.cluster import DeployedCluster  # noqa: PLC0415 - slow to import
-
-        deployment.await_start()
-        found = DeployedCluster(deployment, scaling, recovery_timeout_s)
-        undo.pop_all()
-    return found
-
-
 def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) -> Cluster:
     imported("minishark.session.session")
     from minishark.cluster.attached import AttachedCluster  # noqa: PLC0415 - slow to import
+    from minishark.cluster.launch import resolve  # noqa: PLC0415
 
     folder = None if keys is None else str(keys)
     address, found = resolve(cluster, folder)
@@ -227,24 +222,6 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
         find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
-
-
-def check_placement(placement: str, probe_ratio: object) -> None:
-    OPTIONS["probe_ratio"].check("probe_ratio", probe_ratio)
-    try:
-        check_policy(placement)
-    except InvalidJob as error:
-        known = ", ".join(PLACEMENT_NAMES)
-        text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
-        raise OptionError(text) from error
-
-
-def _check_import(placement: str) -> None:
-    """Refuse a plug-in that the schedulers of a new cluster, which have our path, can't import."""
-    try:
-        make_placement(placement)
-    except InvalidJob as error:
-        raise OptionError(f"{error}.") from error
 
 
 def check_optimizations(disabled: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, session_setting
 from minishark.compiler.sql.tokens import mentioned
-from minishark.dataframe import DataFrame
+from minishark.dataframe.lazy_query import LazyQuery
 from minishark.dataframe.names import ident
 from minishark.errors import (
     AlreadyExistsError,
@@ -42,7 +42,7 @@ class Definitions:
     engine: Engine  # knows those of all sessions
     scope: Scope  # has the session's own
     named: NamedTables  # the tables, whose names views can't have
-    views: dict[str, DataFrame] = field(default_factory=dict)  # by name in lower case
+    views: dict[str, LazyQuery] = field(default_factory=dict)  # by name in lower case
     # What the session's own definitions need, by their names in lower case.
     _held: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
@@ -153,21 +153,21 @@ class Definitions:
 
     # Views
 
-    def create_view(self, name: str, frame: DataFrame, *, replace: bool) -> None:
+    def create_view(self, name: str, query: LazyQuery, *, replace: bool) -> None:
         self.engine.check_open(self.scope)
         if name.lower() in (table.lower() for table in self.named.names):
             raise CatalogError(f"There is a table called {name!r}; a view needs another name.")
         if self.scope.planning.has_view(name):
             if not replace:
                 raise AlreadyExistsError(f"There is a view called {name!r} already.")
-            if mentioned(frame.sql(), (name,)):
+            if mentioned(query.sql(), (name,)):
                 raise CatalogError(f"The view {name!r} would read itself; use table({name!r}).")
             self.drop_view(name)
         own = self.scope.is_apart
         self.define(
-            f"CREATE {'TEMP ' * own}VIEW {ident(name)} AS {frame.sql()}", own=own, view=name
+            f"CREATE {'TEMP ' * own}VIEW {ident(name)} AS {query.sql()}", own=own, view=name
         )
-        self.views[name.lower()] = frame
+        self.views[name.lower()] = query
 
     def drop_view(self, name: str) -> bool:
         if not self.scope.planning.has_view(name):

@@ -19,9 +19,6 @@ from typing import Any
 from minishark.compiler.physical.options import PARTITIONS_MAX, SINGLE_TASK_ROWS
 from minishark.errors import OptionError
 from minishark.worker.memory import parse_size
-from sparrow_core import PLACEMENTS
-
-PLACEMENT_NAMES = tuple(PLACEMENTS)
 
 _SWITCHES = {
     **dict.fromkeys(("1", "on", "true", "yes"), True),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from minishark.catalog import Partition
+from minishark.cluster import platforms
 from minishark.cluster.status import NodeState, node_states
 from minishark.cluster.wire import own_versions
 from minishark.dataframe import Cancellation, DataFrame
@@ -29,7 +30,6 @@ from minishark.dataframe.frame import cached_frame
 from minishark.dataframe.local import local_table
 from minishark.dataframe.names import ident
 from minishark.dataframe.profile import Profile
-from minishark.deploy.targets import ray_dataset_sink
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
 from minishark.expressions import Schema, quote_text
@@ -38,7 +38,7 @@ from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
-from minishark.query.sinks import ApplyFunction, CollectRows, Layout, Sink, StreamRows
+from minishark.query.sinks import ApplyFunction, CollectRows, HandOver, Layout, Sink, StreamRows
 from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine, Result
@@ -228,10 +228,13 @@ class Runtime:
         with self._asked(), self._shown():
             return self._run(sql, StreamRows())
 
-    def to_ray_dataset(self, sql: str) -> Any:
-        sink = ray_dataset_sink(self.cluster)
+    def to_dataset(self, rows: str | pa.Table, library: str) -> Any:
+        datasets = platforms.datasets(library)
+        if isinstance(rows, pa.Table):
+            return datasets.of_rows(rows)
+        sink: HandOver[Any] = datasets.sink(self.cluster)
         with self._asked():
-            return self._run(sql, sink)[0]
+            return self._run(rows, sink)[0]
 
     def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
         with self.scope.transaction.statement():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from canary_core.driver import Driver
+from minishark.cluster import placements
 from minishark.cluster.status import NodeState
 from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
@@ -33,7 +34,6 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
-from minishark.deploy.targets import from_platform
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.programs.program import Program
 from minishark.programs.programs import ProgramOptions
@@ -43,10 +43,10 @@ from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings, TableInfo, table_info
-from minishark.session.connect import check_placement
 from minishark.session.group import SessionGroup
 from minishark.session.lazy import imported
 from minishark.session.operations import Operations
+from minishark.session.options import OPTIONS
 from minishark.session.progress import line_for_people
 from minishark.session.runtime import Runtime
 from minishark.session.scope import Scope
@@ -75,8 +75,10 @@ T = TypeVar("T")
 class _Builder:
     """`Session.builder`: a new builder at each access."""
 
-    def __get__(self, instance: object, owner: type) -> SessionBuilder:
-        return SessionBuilder(imported("minishark.session.connect").connect, {})
+    def __get__(self, instance: object, owner: type) -> SessionBuilder[Session]:
+        from minishark.session.connect import connect  # noqa: PLC0415 - it makes Sessions
+
+        return SessionBuilder(connect, {})
 
 
 class Session(Operations, CamelCase):
@@ -276,7 +278,6 @@ class Session(Operations, CamelCase):
         """
         keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
         layout = Layout(partition_by=keys, partitions=partitions, replicas=replicas)
-        data = from_platform(data, self._runtime.cluster)
         self._runtime.create_table(
             name, data, layout=layout, replace=replace, on_progress=on_progress
         )
@@ -737,7 +738,8 @@ class Session(Operations, CamelCase):
         Raises:
             OptionError: there is no such placement, or the ratio is below 1.
         """
-        check_placement(placement, probe_ratio)
+        placements.check_name(placement)
+        OPTIONS["probe_ratio"].check("probe_ratio", probe_ratio)
         self._runtime.engine.place(partial(self._runtime.cluster.placement, placement, probe_ratio))
 
     @contextlib.contextmanager

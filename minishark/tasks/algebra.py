@@ -18,16 +18,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
 from minishark.errors import OptionError
 from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.values import dump, load_small
-
-if TYPE_CHECKING:
-    from minishark.tasks.items import Items
 
 _NEVER = 1 << 62  # bytes, from which on a part of a pickle would be stored apart
 _SAMPLE = 200  # keys of each partition
@@ -372,13 +369,3 @@ def _exchanged(process: subprocess.Popen[bytes], chunks: Iterator[bytes]) -> Ite
                     if waiting is None:
                         selector.unregister(process.stdin)
                         process.stdin.close()
-
-
-# Several
-
-
-def present_in(left: Items, right: Items, *, wanted: tuple[bool, bool]) -> Items:
-    """The items that are on the sides that `wanted` says, each once."""
-    pairs = left.map(lambda item: (item, None)), right.map(lambda item: (item, None))
-    grouped = pairs[0].cogroup(pairs[1])
-    return grouped.filter(lambda pair: tuple(map(bool, pair[1])) == wanted).keys()

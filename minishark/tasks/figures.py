@@ -8,12 +8,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from minishark.errors import OptionError
-
-if TYPE_CHECKING:
-    from minishark.tasks.items import Items
+from minishark.tasks.partitions import Partitioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +95,8 @@ class Summary:
         return math.sqrt(self.sampleVariance())
 
 
-class Figures:
+class Figures(Partitioned):
     """The methods of items that are numbers, or have an order."""
-
-    @property
-    def _numbers(self) -> Items:
-        return cast("Items", self)
 
     def stats(self) -> Summary:
         """Count, mean, variance, least and greatest of numbers, in one pass.
@@ -112,7 +106,7 @@ class Figures:
             2.0
         """
         found = Summary()
-        for each in self._numbers.actions("stats", Summary.of):
+        for each in self.actions("stats", Summary.of):
             found = found.merged(each)
         return found
 
@@ -164,21 +158,19 @@ class Figures:
 
     def _extreme(self, label: str, key: Callable[[Any], Any] | None) -> Any:
         choose = partial(max if label == "max" else min, key=key)
-        found = self._numbers.chained(label, lambda items: _of_some(choose, items))
+        found = self.chained(label, lambda items: _of_some(choose, items))
         if not found:
             raise OptionError(f"{label}() needs items; none is left.")
         return choose(found)
 
     def top(self, count: int, key: Callable[[Any], Any] | None = None) -> list[Any]:
         """The greatest items, the greatest first."""
-        found = self._numbers.chained("top", lambda items: heapq.nlargest(count, items, key=key))
+        found = self.chained("top", lambda items: heapq.nlargest(count, items, key=key))
         return heapq.nlargest(count, found, key=key)
 
     def take_ordered(self, count: int, key: Callable[[Any], Any] | None = None) -> list[Any]:
         """The least items, the least first."""
-        found = self._numbers.chained(
-            "take_ordered", lambda items: heapq.nsmallest(count, items, key=key)
-        )
+        found = self.chained("take_ordered", lambda items: heapq.nsmallest(count, items, key=key))
         return heapq.nsmallest(count, found, key=key)
 
     def histogram(self, buckets: int | Sequence[float]) -> tuple[list[float], list[int]]:
@@ -205,25 +197,9 @@ class Figures:
                 "histogram() takes a number of buckets, or at least two sorted bounds."
             )
         counts = [0] * (len(limits) - 1)
-        for each in self._numbers.actions("histogram", partial(_counted, limits)):
+        for each in self.actions("histogram", partial(_counted, limits)):
             counts = [a + b for a, b in zip(counts, each, strict=True)]
         return limits, counts
-
-    def count_approx_distinct(self, relativeSD: float = 0.05) -> int:  # noqa: N803
-        """The number of distinct items; exact, whatever `relativeSD` is."""
-        del relativeSD
-        return self._numbers.distinct().count()
-
-    def take_sample(self, with_replacement: bool, num: int, seed: int | None = None) -> list[Any]:
-        """`num` items at random, or all if there are fewer.
-
-        Raises:
-            UnsupportedError: `with_replacement` is true.
-        """
-        import random  # noqa: PLC0415 - few need it
-
-        found = self._numbers.sample(with_replacement, 1.0).collect()
-        return random.Random(seed).sample(found, min(num, len(found)))
 
 
 def _of_some(choose: Callable[[Any], Any], items: Iterator[Any]) -> list[Any]:

@@ -6,14 +6,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self
 
 from minishark.dataframe.applied import check_callable
 from minishark.errors import UnsupportedError
 from minishark.tasks import algebra
-
-if TYPE_CHECKING:
-    from minishark.tasks.items import Items
+from minishark.tasks.partitions import Partitioned
 
 
 def _same(value: Any) -> Any:
@@ -30,36 +28,32 @@ class _Tagged:
         return pair[0], (self.place, pair[1])
 
 
-class Pairs:
+class Pairs(Partitioned):
     """The methods of items that are pairs."""
-
-    @property
-    def _items(self) -> Items:
-        return cast("Items", self)
 
     # A pair at a time
 
-    def keys(self) -> Items:
+    def keys(self) -> Self:
         """The first of each pair."""
-        return self._items.map(lambda pair: pair[0])
+        return self.map(lambda pair: pair[0])
 
-    def values(self) -> Items:
+    def values(self) -> Self:
         """The second of each pair."""
-        return self._items.map(lambda pair: pair[1])
+        return self.map(lambda pair: pair[1])
 
-    def map_values(self, fn: Callable[[Any], Any]) -> Items:
+    def map_values(self, fn: Callable[[Any], Any]) -> Self:
         """`(key, fn(value))` for each pair."""
         check_callable("map_values", fn)
-        return self._items.map(lambda pair: (pair[0], fn(pair[1])))
+        return self.map(lambda pair: (pair[0], fn(pair[1])))
 
-    def flat_map_values(self, fn: Callable[[Any], Iterable[Any]]) -> Items:
+    def flat_map_values(self, fn: Callable[[Any], Iterable[Any]]) -> Self:
         """`(key, element)` for each element of `fn(value)`."""
         check_callable("flat_map_values", fn)
-        return self._items.flat_map(lambda pair: ((pair[0], each) for each in fn(pair[1])))
+        return self.flat_map(lambda pair: ((pair[0], each) for each in fn(pair[1])))
 
     def sample_by_key(
         self, with_replacement: bool, fractions: Mapping[Any, float], seed: int | None = None
-    ) -> Items:
+    ) -> Self:
         """Each pair with the probability of its key; a seed repeats the choice.
 
         Raises:
@@ -68,7 +62,7 @@ class Pairs:
         if with_replacement:
             raise UnsupportedError("minishark does not sample with replacement.")
         chosen = algebra.SampledByKey(dict(fractions), seed)
-        return self._items.map_partitions_with_index(chosen)
+        return self.map_partitions_with_index(chosen)
 
     # By key
 
@@ -78,7 +72,7 @@ class Pairs:
         merge_value: Callable[[Any, Any], Any],
         merge_combiners: Callable[[Any, Any], Any],
         num_partitions: int | None = None,
-    ) -> Items:
+    ) -> Self:
         """One pair for each key; values are combined in their partitions first.
 
         Args:
@@ -95,7 +89,7 @@ class Pairs:
             >>> sorted(lists.collect())
             [('a', [1, 3]), ('b', [2])]
         """
-        count = num_partitions or self._items.num_partitions
+        count = num_partitions or self.num_partitions
 
         def combine(pairs: Iterator[Any]) -> Iterable[Any]:
             found: dict[Any, Any] = {}
@@ -110,19 +104,19 @@ class Pairs:
                 found[key] = merge_combiners(found[key], value) if key in found else value
             return found.items()
 
-        combined = self._items.then(combine)
+        combined = self.then(combine)
         return combined.exchanged("combine_by_key", count, algebra.ByKey(count)).then(merge)
 
     def reduce_by_key(
         self, fn: Callable[[Any, Any], Any], num_partitions: int | None = None
-    ) -> Items:
+    ) -> Self:
         """One pair for each key: its values reduced by `fn(a, b)`, in their partitions first."""
         check_callable("reduce_by_key", fn)
         return self.combine_by_key(_same, fn, fn, num_partitions)
 
     def fold_by_key(
         self, zero: Any, fn: Callable[[Any, Any], Any], num_partitions: int | None = None
-    ) -> Items:
+    ) -> Self:
         """As `reduce_by_key`, beginning with `zero` in each partition."""
         check_callable("fold_by_key", fn)
         return self.aggregate_by_key(zero, fn, fn, num_partitions)
@@ -133,7 +127,7 @@ class Pairs:
         seq_fn: Callable[[Any, Any], Any],
         comb_fn: Callable[[Any, Any], Any],
         num_partitions: int | None = None,
-    ) -> Items:
+    ) -> Self:
         """One pair for each key: values into accumulators by `seq_fn`, these into one by `comb_fn`.
 
         An accumulator begins as a copy of `zero`.
@@ -142,9 +136,9 @@ class Pairs:
             lambda value: seq_fn(algebra.fresh(zero), value), seq_fn, comb_fn, num_partitions
         )
 
-    def group_by_key(self, num_partitions: int | None = None) -> Items:
+    def group_by_key(self, num_partitions: int | None = None) -> Self:
         """`(key, list of its values)` for each key."""
-        count = num_partitions or self._items.num_partitions
+        count = num_partitions or self.num_partitions
 
         def group(pairs: Iterator[Any]) -> Iterable[Any]:
             found: dict[Any, list[Any]] = {}
@@ -152,30 +146,30 @@ class Pairs:
                 found.setdefault(key, []).append(value)
             return found.items()
 
-        moved = self._items.exchanged("group_by_key", count, algebra.ByKey(count))
+        moved = self.exchanged("group_by_key", count, algebra.ByKey(count))
         return moved.then(group)
 
-    def group_by(self, fn: Callable[[Any], Any], num_partitions: int | None = None) -> Items:
+    def group_by(self, fn: Callable[[Any], Any], num_partitions: int | None = None) -> Self:
         """`(key, list of items)` for each value of `fn(item)`."""
-        return self._items.key_by(fn).group_by_key(num_partitions)
+        return self.key_by(fn).group_by_key(num_partitions)
 
     def partition_by(
         self, num_partitions: int, partition_func: Callable[[Any], int] | None = None
-    ) -> Items:
+    ) -> Self:
         """Pairs of equal keys in one partition: the one that `partition_func(key)` says."""
         bucket: Callable[[Any], int] = algebra.ByKey(num_partitions)
         if partition_func is not None:
             bucket = algebra.ByFunction(num_partitions, partition_func)
-        return self._items.exchanged("partition_by", num_partitions, bucket)
+        return self.exchanged("partition_by", num_partitions, bucket)
 
     def sort_by_key(
         self,
         ascending: bool = True,
         num_partitions: int | None = None,
         keyfunc: Callable[[Any], Any] = _same,
-    ) -> Items:
+    ) -> Self:
         """Pairs sorted by `keyfunc(key)`."""
-        return self._items.sort_by(lambda pair: keyfunc(pair[0]), ascending, num_partitions)
+        return self.sort_by(lambda pair: keyfunc(pair[0]), ascending, num_partitions)
 
     def repartition_and_sort_within_partitions(
         self,
@@ -183,9 +177,9 @@ class Pairs:
         partition_func: Callable[[Any], int] | None = None,
         ascending: bool = True,
         keyfunc: Callable[[Any], Any] = _same,
-    ) -> Items:
+    ) -> Self:
         """As `partition_by`; each partition is sorted by `keyfunc(key)`."""
-        count = num_partitions or self._items.num_partitions
+        count = num_partitions or self.num_partitions
         moved = self.partition_by(count, partition_func)
         return moved.then(
             lambda pairs: sorted(pairs, key=lambda pair: keyfunc(pair[0]), reverse=not ascending)
@@ -193,13 +187,13 @@ class Pairs:
 
     # Several
 
-    def cogroup(self, other: Items, num_partitions: int | None = None) -> Items:
+    def cogroup(self, other: Self, num_partitions: int | None = None) -> Self:
         """`(key, (list of this one's values, list of the other's))` for each key of either."""
         return self.group_with(other, num_partitions=num_partitions)
 
-    def group_with(self, *others: Items, num_partitions: int | None = None) -> Items:
+    def group_with(self, *others: Self, num_partitions: int | None = None) -> Self:
         """`(key, (list of values, list of the next one's values ...))` for each key of any."""
-        sides = (self._items, *others)
+        sides = (self, *others)
         tagged = [side.map(_Tagged(place)) for place, side in enumerate(sides)]
         whole = tagged[0]
         for side in tagged[1:]:
@@ -213,27 +207,25 @@ class Pairs:
                 lists[place].append(value)
             return lists
 
-        return whole.group_by_key(num_partitions or self._items.num_partitions).map_values(divided)
+        return whole.group_by_key(num_partitions or self.num_partitions).map_values(divided)
 
-    def join(self, other: Items, num_partitions: int | None = None) -> Items:
+    def join(self, other: Self, num_partitions: int | None = None) -> Self:
         """`(key, (value, the other's value))` for each pair of values of a key."""
         return self._joined(other, num_partitions, left=False, right=False)
 
-    def left_outer_join(self, other: Items, num_partitions: int | None = None) -> Items:
+    def left_outer_join(self, other: Self, num_partitions: int | None = None) -> Self:
         """As `join`, with None where the other has no value of a key."""
         return self._joined(other, num_partitions, left=True, right=False)
 
-    def right_outer_join(self, other: Items, num_partitions: int | None = None) -> Items:
+    def right_outer_join(self, other: Self, num_partitions: int | None = None) -> Self:
         """As `join`, with None where this one has no value of a key."""
         return self._joined(other, num_partitions, left=False, right=True)
 
-    def full_outer_join(self, other: Items, num_partitions: int | None = None) -> Items:
+    def full_outer_join(self, other: Self, num_partitions: int | None = None) -> Self:
         """As `join`, with None where one side has no value of a key."""
         return self._joined(other, num_partitions, left=True, right=True)
 
-    def _joined(
-        self, other: Items, num_partitions: int | None, *, left: bool, right: bool
-    ) -> Items:
+    def _joined(self, other: Self, num_partitions: int | None, *, left: bool, right: bool) -> Self:
         def pairs(values: tuple[list[Any], list[Any]]) -> Iterable[Any]:
             mine, theirs = values
             return itertools.product(
@@ -242,7 +234,7 @@ class Pairs:
 
         return self.cogroup(other, num_partitions).flat_map_values(pairs)
 
-    def subtract_by_key(self, other: Items, num_partitions: int | None = None) -> Items:
+    def subtract_by_key(self, other: Self, num_partitions: int | None = None) -> Self:
         """The pairs whose keys the other does not have."""
         return self.cogroup(other, num_partitions).flat_map_values(
             lambda values: [] if values[1] else values[0]
@@ -252,11 +244,11 @@ class Pairs:
 
     def collect_as_map(self) -> dict[Any, Any]:
         """All pairs as a dictionary; of several values of a key, the last."""
-        return dict(self._items.collect())
+        return dict(self.collect())
 
     def lookup(self, key: Any) -> list[Any]:
         """The values of a key."""
-        return self._items.filter(lambda pair: pair[0] == key).values().collect()
+        return self.filter(lambda pair: pair[0] == key).values().collect()
 
     def count_by_key(self) -> dict[Any, int]:
         """How many pairs each key has."""
@@ -269,6 +261,6 @@ class Pairs:
     def count_by_value(self) -> dict[Any, int]:
         """How often each item occurs."""
         found: Counter[Any] = Counter()
-        for each in self._items.actions("count_by_value", Counter):
+        for each in self.actions("count_by_value", Counter):
             found.update(each)
         return dict(found)

@@ -12,7 +12,8 @@ from minishark.tasks.broadcast import Broadcast, broadcast
 from minishark.tasks.call import CallOptions
 from minishark.tasks.executor import Executor, mapped, submit
 from minishark.tasks.future import Future
-from minishark.tasks.items import Context, Items, lazily, parallelize
+from minishark.tasks.items import Items, lazily, parallelize
+from minishark.tasks.partitions import Context
 from minishark.tasks.pool import CallPool
 from minishark.tasks.results import Results
 

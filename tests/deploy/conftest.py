@@ -44,7 +44,9 @@ class RayCluster:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 line = " ".join(process.cmdline())
-                ours = "minishark.deploy.child" in line or "NodeActor" in line or "Keeper" in line
+                ours = (
+                    "minishark_platforms.child" in line or "NodeActor" in line or "Keeper" in line
+                )
                 if ours and self._is_ours(process):
                     found.append(line)
         return found

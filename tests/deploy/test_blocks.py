@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.deploy.blocks import Block, Cut, pieces_of
+from minishark_platforms.blocks import Block, Cut, pieces_of
 
 _BLOCKS = st.lists(st.builds(Block, st.integers(0, 1000), st.sampled_from("abc")), max_size=20)
 

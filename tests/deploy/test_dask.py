@@ -57,7 +57,7 @@ def test_a_worker_dies(dask: Any) -> None:
 
 
 def _hosts() -> dict[str, Any]:
-    from minishark.deploy import dask_nodes
+    from minishark_platforms import dask_nodes
 
     return dask_nodes._hosts
 
@@ -82,7 +82,7 @@ def test_wrong_arguments(dask: Any) -> None:
 
 def test_workers_are_yet_to_come(dask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of them is awaited; if none comes, the error says what to do."""
-    from minishark.deploy import dask_nodes
+    from minishark_platforms import dask_nodes
 
     dask.cluster.scale(0)
     while dask.scheduler_info()["workers"]:

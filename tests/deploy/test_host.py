@@ -17,17 +17,17 @@ import pytest
 import minishark
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.launch import make_keys
-from minishark.deploy.deployment import fresh_keys
-from minishark.deploy.host import NodeHost, NodeSpec
-from minishark.deploy.rendezvous import head_in, met
+from minishark.cluster.rendezvous import head_in, met
 from minishark.errors import ClusterError
+from minishark_platforms.deployment import fresh_keys
+from minishark_platforms.host import NodeHost, NodeSpec
 
 _IP = "127.0.0.1"
 _SOON_S = 10.0
 
 _PARENT = """
 import msgspec, signal, sys, time
-from minishark.deploy.host import NodeHost, NodeSpec
+from minishark_platforms.host import NodeHost, NodeSpec
 host = NodeHost("127.0.0.1")
 spec = msgspec.json.decode(sys.argv[1], type=NodeSpec)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as in threads of Ray's workers

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.deploy import deployment as deployment_module
-from minishark.deploy.deployment import Deployment
-from minishark.deploy.host import NodeSpec
-from minishark.deploy.supervisor import (
+from minishark.errors import ClusterError
+from minishark_platforms import deployment as deployment_module
+from minishark_platforms.deployment import Deployment
+from minishark_platforms.host import NodeSpec
+from minishark_platforms.supervisor import (
     BRIEF_PAUSE_S,
     FIRST_PAUSE_S,
     LAST_PAUSE_S,
@@ -27,7 +28,6 @@ from minishark.deploy.supervisor import (
     Started,
     Supervisor,
 )
-from minishark.errors import ClusterError
 
 
 def launches(supervisor: Supervisor, now: float = 0.0) -> list[Launch]:

@@ -19,9 +19,9 @@ from typing import Any
 from distributed import Client, get_client
 from distributed.comm.addressing import get_address_host
 
-from minishark.deploy.host import NodeEnd, NodeHost, NodeSpec
-from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
+from minishark_platforms.host import NodeEnd, NodeHost, NodeSpec
+from minishark_platforms.supervisor import Ended, Event, Launch, Placed, Started
 
 _LOOK_EVERY_S = 0.5
 _LOOK_S = 2.0  # how long a look waits for workers that are busy

@@ -21,20 +21,20 @@ import ray
 from ray.exceptions import RayError
 
 from minishark.cluster.machine import default_limit_bytes, node_meter
-from minishark.deploy.host import NodeEnd, NodeHost, NodeSpec
-from minishark.deploy.ray_errors import sentence
-from minishark.deploy.supervisor import Ended, Event, Launch, Placed, Started
 from minishark.errors import ClusterError
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
+from minishark_platforms.host import NodeEnd, NodeHost, NodeSpec
+from minishark_platforms.ray_errors import sentence
+from minishark_platforms.supervisor import Ended, Event, Launch, Placed, Started
 
 if TYPE_CHECKING:
-    from minishark.deploy.blocks import Cut
-    from minishark.deploy.ray_blocks import ResultColumns
     from minishark.tables.pieces import PieceFile, StoredPiece
     from minishark.worker.columns import ChosenColumns
     from minishark.worker.protocol import FileSlice
+    from minishark_platforms.blocks import Cut
+    from minishark_platforms.ray_blocks import ResultColumns
 
 _CLIENT = "ray://"
 _NODE_ID = "ray.io/node-id"
@@ -77,7 +77,7 @@ class NodeActor:
         self, node: str, file: PieceFile, cuts: Sequence[Cut], blocks: Sequence[Any]
     ) -> StoredPiece:
         """Write cuts of blocks, given by reference, to the node's store."""
-        from minishark.deploy.ray_blocks import write_cuts  # noqa: PLC0415 - slow to import
+        from minishark_platforms.ray_blocks import write_cuts  # noqa: PLC0415 - slow to import
 
         store = self._store(node)
         return write_cuts(store, self._memory.buffer_bytes, file, cuts, blocks)
@@ -86,7 +86,7 @@ class NodeActor:
         self, node: str, item: FileSlice, columns: ChosenColumns | ResultColumns
     ) -> tuple[pa.Table | None, bool]:
         """The rows of a file of the node's store; and whether there are any to be had here."""
-        from minishark.deploy.ray_blocks import read_block  # noqa: PLC0415 - slow to import
+        from minishark_platforms.ray_blocks import read_block  # noqa: PLC0415 - slow to import
 
         rows = read_block(self._store(node), item, columns)
         return rows, rows is not None
@@ -98,7 +98,7 @@ class NodeActor:
 
 def _import_blocks() -> None:
     """Have what the first dataset needs: it would wait for a third of a second."""
-    importlib.import_module("minishark.deploy.ray_blocks")
+    importlib.import_module("minishark_platforms.ray_blocks")
 
 
 def _fields(spec: NodeSpec) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from minishark.deploy.deployment import Deployment
-from minishark.deploy.ray_errors import sentence
-from minishark.deploy.ray_nodes import ON_HEAD, connect_ray
-from minishark.deploy.targets import RAY, Shape, deploy
+from minishark.cluster.platforms import Shape
 from minishark.errors import ClusterError
+from minishark_platforms.deployment import Deployment
+from minishark_platforms.ray_errors import sentence
+from minishark_platforms.ray_nodes import ON_HEAD, connect_ray
+from minishark_platforms.targets import RAY, deploy_on_ray
 from sparrow_core.runtime.transport.keys import Keys
 
 _NAMESPACE = "minishark"
@@ -32,7 +33,7 @@ class Keeper:
 
     def start(self) -> tuple[str, ...]:
         """Launch the cluster; sentences about nodes that have not come."""
-        self._deployment = deploy(RAY, self._shape, self._name)
+        self._deployment = deploy_on_ray(RAY, self._shape, self._name)
         self._deployment.await_start()
         return self._deployment.warnings
 

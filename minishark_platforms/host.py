@@ -23,7 +23,7 @@ from typing import IO
 import msgspec
 
 from minishark.cluster.folders import ClusterFolders, make_folders, reap, remove_if_orphaned
-from minishark.deploy.rendezvous import hold_ports
+from minishark.cluster.rendezvous import hold_ports
 from minishark.errors import ClusterError
 from sparrow_core.runtime.transport.deaths import describe_exit
 from sparrow_core.runtime.transport.keys import Keys, write_key_file
@@ -154,7 +154,7 @@ class NodeHost:
         log = self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the host
         path = os.pathsep.join(map(os.path.abspath, sys.path))
         process = self._process = subprocess.Popen(
-            [sys.executable, "-m", "minishark.deploy.child"],
+            [sys.executable, "-m", "minishark_platforms.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -10,14 +10,14 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from minishark.deploy.blocks import Cut
-from minishark.deploy.ray_errors import sentence
 from minishark.errors import DataError
 from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
 from minishark.worker.columns import ChosenColumns
 from minishark.worker.outputs import BATCH_ROWS, Outputs
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError, Store
+from minishark_platforms.blocks import Cut
+from minishark_platforms.ray_errors import sentence
 
 
 class ResultColumns(msgspec.Struct, frozen=True):

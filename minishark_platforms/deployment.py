@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from minishark.deploy.host import START_S, NodeSpec
-from minishark.deploy.supervisor import Command, End, Ended, Event, Launch, Start, Supervisor
 from minishark.errors import ClusterError
+from minishark_platforms.host import START_S, NodeSpec
+from minishark_platforms.supervisor import Command, End, Ended, Event, Launch, Start, Supervisor
 from sparrow_core.runtime.transport.keys import Keys, generate
 
 _STEP_S = 0.25

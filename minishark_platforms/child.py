@@ -11,8 +11,8 @@ import threading
 import msgspec
 
 from minishark.cluster.node import NodeOptions, run
-from minishark.deploy.host import NodeReport, NodeSettings
 from minishark.worker.protocol import StoreLocation
+from minishark_platforms.host import NodeReport, NodeSettings
 
 
 def _end_with_parent() -> None:

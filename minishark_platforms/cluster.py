@@ -8,8 +8,8 @@ from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Placement
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
-from minishark.deploy.deployment import Deployment
 from minishark.errors import ClusterError
+from minishark_platforms.deployment import Deployment
 
 _POLL_S = 0.05
 

@@ -23,11 +23,6 @@ from ray.experimental import get_object_locations
 
 from minishark.cluster.backend import FilesLostError
 from minishark.cluster.contract import Cluster
-from minishark.deploy.blocks import Block, Piece, pieces_of
-from minishark.deploy.cluster import DeployedCluster
-from minishark.deploy.ray_blocks import ResultColumns, taken, write_cuts
-from minishark.deploy.ray_errors import sentence
-from minishark.deploy.ray_nodes import RayNodes
 from minishark.errors import DataError, ExecutionError, OptionError
 from minishark.query.sinks import HandOver
 from minishark.query.stored_rows import StoredRows
@@ -36,6 +31,11 @@ from minishark.worker.columns import ChosenColumns
 from minishark.worker.memory import NodeMemory
 from minishark.worker.protocol import FileSlice
 from minishark.worker.store import InputMissingError
+from minishark_platforms.blocks import Block, Piece, pieces_of
+from minishark_platforms.cluster import DeployedCluster
+from minishark_platforms.ray_blocks import ResultColumns, taken, write_cuts
+from minishark_platforms.ray_errors import sentence
+from minishark_platforms.ray_nodes import RayNodes
 
 _CORE_S = 10.0
 _POLL_S = 0.1

@@ -1,4 +1,4 @@
-"""Clusters on machines that Ray, Dask or Slurm hands out.
+"""Clusters on machines that Ray or Dask hands out; Ray's datasets.
 
 They launch, watch and restart our nodes. Placement of tasks, data and replicas stay ours.
 
@@ -7,9 +7,8 @@ They launch, watch and restart our nodes. Placement of tasks, data and replicas 
     cluster      what a session holds of it
     ray_nodes    a platform: how a node is launched on a machine, watched and ended
     dask_nodes   another
-    targets      which of them `connect` was told to use
+    targets      the entry points: what `connect` was told to use
     host         what runs on that machine: starts a node's process (child), ends it, cleans up
-    rendezvous   for launchers that start all nodes alike, as srun does: they meet in a file
     ray_keeper   keeps a cluster on Ray that outlives sessions
     ray_data     Ray datasets into tables, and back
     ray_blocks   what an actor does for that with its node's files
