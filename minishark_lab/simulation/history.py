@@ -308,6 +308,8 @@ class _User:
             case "release":
                 front.release(name)
                 running.number = self.model.publish()
+            case "keyed":
+                session.sql_at_once(statement.sql)
             case _:
                 session.sql(statement.sql)
 
@@ -482,7 +484,7 @@ class _Run:
             ]
             user.work(statements, "writer", front.main, pause_s)
             self.fibers.join(others)
-            with front.engine.up_to_date(front.main.scope):
+            with contextlib.suppress(MinisharkError), front.engine.up_to_date(front.main.scope):
                 pass  # what was released last is dropped, too
 
         return self.fibers.start(front.endpoint, work)

@@ -208,10 +208,21 @@ class SimulatedSession:
         self._statements = Statements(self.runtime)
 
     def sql(self, text: str) -> pa.Table:
-        """Run a statement that is not simulated, with all that it leaves to the next one."""
-        answer = self._statements.run(text).to_arrow()
-        with self.front.engine.up_to_date(self.scope):
-            return answer
+        """Run a statement that is not simulated; its answer."""
+        return self._statements.run(text).to_arrow()
+
+    def sql_at_once(self, text: str) -> None:
+        """Run a statement that only the scratch database can: in a transaction, all or nothing.
+
+        Alone, what it has made would be loaded by whichever statement follows.
+        """
+        self.sql("BEGIN")
+        try:
+            self.sql(text)
+        except BaseException:
+            self.sql("ROLLBACK")
+            raise
+        self.sql("COMMIT")
 
     def query(self, query: Query) -> list[Row]:
         """The rows of a query."""
