@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Collection
 
 import psutil
-import zmq
 from msgspec import structs
 
+from machine_kit.keys import Keys
 from minishark.cluster import wire
 from minishark.cluster.front import Front, sent
 from minishark.cluster.joining import RefusedError, greet
@@ -27,7 +27,6 @@ from minishark.cluster.membership import Ask, Node, silent
 from minishark.cluster.node import service_address
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.errors import ClusterError, MinisharkError, ResourceError
-from sparrow_core.runtime.transport.keys import Keys
 
 _CALL_S = 2.0
 _KEEP_EVERY_S = 1.0
@@ -93,7 +92,7 @@ class AttachedCluster(Front):
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
             # Files that say where the cluster is now may be written at the moment, or be wrong.
-            with contextlib.suppress(MinisharkError, OSError, ValueError, zmq.ZMQError):
+            with contextlib.suppress(MinisharkError, OSError, ValueError):
                 self.learn(self._kept())
                 self.make_missing_folders()
                 self._remote_files.remove_unwanted()

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.backend import Workplace
+from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.wire import Reply, Request, Usage
 from minishark.worker.paths import StorePaths
 from sparrow_core import NodeStatus
@@ -70,6 +71,9 @@ class Cluster(Workplace, Nodes, Protocol):
 
     memory_limit_bytes: int
     """Memory limit of the nodes on this machine together; the default for a shared cluster."""
+
+    def shared_outputs(self) -> SharedOutputs | None:
+        """Outputs that outlive the session; None if nothing does."""
 
     def mailbox(self, name: str) -> Mailbox:
         """A mailbox of the session, which executors can reach; the caller closes it."""

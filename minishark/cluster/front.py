@@ -14,12 +14,15 @@ from msgspec import structs
 
 from canary_core.runtime.mailbox import Mailbox
 from machine_kit.addresses import Address
+from machine_kit.keys import Keys
+from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.backend import Backend
-from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.connections import Connections
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import greet, open_schedulers
+from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.membership import (
     Drain,
@@ -33,6 +36,7 @@ from minishark.cluster.membership import (
     Request,
 )
 from minishark.cluster.node import IDLE, service_address, store_of, this_host
+from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.status import node_usages
@@ -40,8 +44,6 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
-from sparrow_core.runtime.transport.keys import Keys
-from sparrow_core.runtime.transport.refusal import refuses
 
 _SLOTS_S = 5.0
 _USAGE_S = 0.5
@@ -175,6 +177,11 @@ class Front(Members):
         store = Store(self.paths, self.store_name, self._host, self._remote_files)
         store.meet((*(node.at for node in self.told()), self._own))
         return store
+
+    def shared_outputs(self) -> SharedOutputs:
+        return SharedOutputs(
+            self.store_name, self._connections, lambda: tuple(node.at for node in self.told())
+        )
 
     def mailbox(self, name: str) -> Mailbox:
         own = own_endpoint(self.address, self.scratch, name)

@@ -38,6 +38,7 @@ from minishark.errors import (
     TaskFailedError,
 )
 from minishark.events.kinds import AnyEvent
+from minishark.events.record import QueryRecord
 from minishark.events.stream import EventStream
 from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
@@ -46,22 +47,23 @@ from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import DiskUse, Limits
 from minishark.query.locality import hosts_of
-from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site, query_folder, site_of
-from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
+from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
-from minishark.session.interruption import stopped_by
+from minishark.session.kept_outputs import kept_outputs
 from minishark.session.prints import TaskPrints
 from minishark.session.scope import Scope
-from minishark.session.scratch_database import ChangedTable, SharedScratch
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
 from minishark.tables.deltas import SIZES, Sizes
+from minishark.tables.interruption import stopped_by
+from minishark.tables.memory_store import built
 from minishark.tables.merging import Merger
+from minishark.tables.scratch_database import SharedScratch
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.host_files import OBJECTS, HostFiles
@@ -129,6 +131,7 @@ class Engine:
         *,
         limits: Limits | None = None,
         prints: bool = True,
+        reuse: str = "off",
         parts: Parts = Parts(),
     ) -> None:
         """Over a cluster.
@@ -140,6 +143,7 @@ class Engine:
             storage: how object stores are reached.
             limits: of each query.
             prints: whether what tasks print is shown.
+            reuse: who takes outputs of its queries: "off", "session" or "cluster".
             parts: what it is made of.
         """
         config = {
@@ -171,9 +175,9 @@ class Engine:
         )
         self.scratch = SharedScratch(config, lambda: self.sources.names, clock.lock())
         self._placing = placing
-        self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
         self.limits = limits or Limits()
+        self.reuse = kept_outputs(cluster, reuse, self.tables.contents)
         self.open_queries = OpenQueries()
         self.running: dict[int, QueryObserver] = {}
         self.events = EventStream()
@@ -227,6 +231,8 @@ class Engine:
                 steps.callback(self._replicator.join)
             steps.callback(self.merger.join, _MERGER_END_S)
             steps.callback(self.cluster.close)
+            if self.reuse is not None:
+                steps.callback(self.reuse.close)
             if self._replicator is not None:
                 steps.callback(self._replicator.stop)
             steps.callback(self.programs.stop)
@@ -256,18 +262,13 @@ class Engine:
             for table in scratch.changed():
                 if table.rows is not None:
                     with self.tables.folder() as folder:
-                        self.tables.publish(self.built(table, folder), replace=True)
+                        self.tables.publish(built(self.tables, table, folder), replace=True)
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 scratch.loaded(table)
         if scope.before_statements is not None:
             scope.before_statements()
         yield
-
-    def built(self, changed: ChangedTable, folder: str) -> Table:
-        """A table that a statement has changed in the scratch database, not published yet."""
-        table = self.tables.build(changed.name, folder, changed.rows, Layout(replicas=2))
-        return replace(table, definition=changed.definition or "", keys=changed.keys)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -345,7 +346,7 @@ class Engine:
         handlers: tuple[ProgressHandler, ...] = (),
         keep: Callable[[AnyEvent], None] | None = None,
         told: str = "",
-    ) -> tuple[Result, QueryMetrics]:
+    ) -> tuple[Result, QueryRecord]:
         """Run a query to its end.
 
         Args:
@@ -534,6 +535,11 @@ class Engine:
         # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
+    @property
+    def storage(self) -> Storage:
+        """How object stores are reached."""
+        return self.tables.storage
+
     def _place_loads(self) -> Placement:
         """The placement of tasks that load tables."""
         self.check_slots()
@@ -557,7 +563,16 @@ class Engine:
 
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
-        return site_of(self.cluster, self._placed, folder, clock=self.clock)
+        # Nodes of a running cluster may have started again, without the folder of outputs.
+        reuse, kept = self.reuse, tuple[str, ...]()
+        if reuse is not None and reuse.shared is None and self.cluster.address:
+            kept = (reuse.folder,)
+        return site_of(self.cluster, self._placed, folder, *kept, clock=self.clock)
+
+    def label(self, query: int) -> str:
+        """What others call a query."""
+        of = f" of session {self.cluster.store_name}" if self.cluster.address else ""
+        return f"query {query}{of}"
 
     def query_folder(self) -> AbstractContextManager[str]:
         """A folder for the files of one query, removed afterwards."""
@@ -581,10 +596,8 @@ class _Query(Generic[Result]):
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
 
-    def run(self) -> tuple[Result, QueryMetrics]:
-        result, metrics = climb(self)
-        self.observer.ended(metrics)
-        return result, metrics
+    def run(self) -> tuple[Result, QueryRecord]:
+        return climb(self)
 
     def plan(self, *, whole: bool) -> QueryPlan:
         on_hosts = self.engine.on_hosts
@@ -604,30 +617,31 @@ class _Query(Generic[Result]):
     def restore(self, lost: PartitionsLostError) -> None:
         self.engine.restore(lost, self.scope, self.observer.check)
 
-    def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+    def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryRecord]:
         with contextlib.closing(plan):
             return self._executed(plan, warnings)
 
-    def _executed(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+    def _executed(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryRecord]:
         engine, planning = self.engine, self.planner.planning
         if self.sink.takes_constants and plan.logical.is_constant:
             # Pools ask SELECT 1 all day. If it fails, the task's error is the one to tell.
             with contextlib.suppress(QueryError):
                 rows = planning.show(self.sql)
-                return self.sink.accept(rows), self._metrics((), warnings)
+                return self.sink.accept(rows), self._ended(warnings, in_front_end=True)
         if self.sink.takes_stored(on_hosts=engine.on_hosts):
             stored = stored_rows(plan, partial(planning.arrow_schema, self.sql))
             if stored is not None:
                 taken = self.sink.accept_stored(stored, engine.cluster.store())
                 if taken is not None:
-                    return taken, self._metrics((), warnings)
+                    return taken, self._ended(warnings, in_front_end=True)
         try:
             engine.check_slots()
         except ResourceError:
             if not isinstance(self.sink, CollectRows | StreamRows):
                 raise
             rows = self._front_end_rows()
-            return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
+            warnings = (*warnings, _SLOTS_HELD)
+            return self.sink.accept(rows), self._ended(warnings, in_front_end=True)
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
             plan=plan.physical,
@@ -652,22 +666,23 @@ class _Query(Generic[Result]):
                 observer=self.observer,
                 on_print=engine.prints.show,
                 disk=DiskUse(engine.limits.query_disk_bytes),
+                reuse=engine.reuse,
+                made_by=engine.label(self.observer.number),
             )
-            run.run()
-            result = self.sink.finish(run)
-        if run.uses_disk():
+            with contextlib.closing(run):
+                run.run()
+                result = self.sink.finish(run)
+        record = self.observer.record
+        if record.uses_disk:
             engine.warn(_DISK_WARNING)
-        metrics = self._metrics(run.metrics(), warnings)
-        if adaptation.revisions:
-            shown = (plan.physical, adaptation.executed(run.stages)) if self.explained else ()
-            metrics = replace(
-                metrics,
-                revisions=tuple(adaptation.revisions),
-                plans=tuple(map(plan_text, shown)),
-            )
-        return result, metrics
+            if engine.reuse is not None:
+                engine.reuse.make_room()
+        if record.revisions and self.explained:
+            shown = (plan.physical, adaptation.executed(run.stages))
+            record.plans = tuple(map(plan_text, shown))
+        return result, self._ended(warnings)
 
-    def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
+    def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryRecord]:
         """Run a statement that no executor accepts in the scratch database, which accepts more."""
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
@@ -679,19 +694,19 @@ class _Query(Generic[Result]):
             raise RefusedError(str(rejected)) from None
         result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
-        return result, self._metrics((), (note,))
+        return result, self._ended((note,), in_front_end=True)
 
     def _front_end_rows(self) -> pa.Table:
         return self.engine.query_in_front_end(
             self.sql, self.scope, lossless=self.sink.lossless, observer=self.observer
         )
 
-    def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
-        return QueryMetrics(
-            elapsed_s=time.perf_counter() - self._started_s,
-            planning_s=self._planned_s - self._started_s,
-            warnings=warnings,
-            by_stage=stages,
+    def _ended(self, warnings: tuple[str, ...], *, in_front_end: bool = False) -> QueryRecord:
+        return self.observer.ended(
+            time.perf_counter() - self._started_s,
+            self._planned_s - self._started_s,
+            warnings,
+            in_front_end=in_front_end,
         )
 
     def _tell(self, progress: QueryProgress) -> None:

@@ -167,6 +167,10 @@ OPTIONS: Mapping[str, Option] = {
         statements over tables of at most this many rows in total run in one task, and larger
         ones if that is estimated to be faster; 0 distributes everything, for tests and
         demonstrations."""),
+    "reuse": Option(kind=Kind.TEXT, default="off", sentence="""
+        who takes what tasks of the session's queries have put out, instead of computing it again
+        (see docs/reuse.md): "off" for nobody; "session" for its later queries; "cluster" for those
+        of all sessions of a running cluster that ask so, elsewhere the same as "session"."""),
     "task_threads": Option(kind=Kind.WHOLE, least=1, sentence="""
         threads of a task that runs alone, on a single-machine cluster; None for one per slot,
         or 1 if `partitions` is given. Concurrent queries share them."""),
@@ -190,8 +194,9 @@ OPTIONS: Mapping[str, Option] = {
         for each statement that needs a store."""),
     "warehouse": Option(kind=Kind.TEXT, sentence="""
         named schemas and durable tables: a folder, which is made if it is missing, also of S3
-        ("s3://bucket/lake"), or the address of an Iceberg REST catalog; None for none. Or the
-        properties of a catalog as PyIceberg takes them (see docs/warehouse.md)."""),
+        ("s3://bucket/lake"), or the address of an Iceberg REST catalog or of a DuckLake
+        ("ducklake:sqlite:FILE"); None for none. Or the properties of a catalog as PyIceberg takes
+        them (see docs/warehouse.md)."""),
     "audit": Option(kind=Kind.TEXT, on=_HERE, sentence="""
         a folder for Sparrow's audit logs, one file for each process: when each task was placed,
         started and ended; None for none. `sparrow audit FOLDER` reports times and shares, and

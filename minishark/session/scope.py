@@ -17,9 +17,9 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.query.inputs import lost_partitions
 from minishark.query.planner import QueryPlanner
 from minishark.query.progress import ProgressHandler
-from minishark.session.interruption import stopped_by
-from minishark.session.scratch_database import ReadTable, ScratchDatabase
-from minishark.session.transaction import SessionTransaction
+from minishark.tables.interruption import stopped_by
+from minishark.tables.scratch_database import ReadTable, ScratchDatabase
+from minishark.tables.transaction import SessionTransaction
 from minishark.worker.store import InputMissingError
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import zmq
 
 from minishark.catalog import Table
 from minishark.cluster.backend import CALLS_FOLDER, Files
@@ -126,7 +125,7 @@ class Replicator:
                 self._stops.get(timeout=_LOOK_S)
                 return
             # The cluster is closing, a node died meanwhile, or a disk is full: try again later.
-            with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
+            with contextlib.suppress(MinisharkError, OSError, RuntimeError):
                 before, nodes = nodes, self.cluster.nodes
                 if nodes == before and self.clock.now_s() < healed_s + _INTERVAL_S:
                     continue

@@ -12,11 +12,12 @@ from itertools import chain
 import pyarrow as pa
 from msgspec import structs
 
+from minishark.events.figures import TaskFigures
 from minishark.worker.dictionaries import Part, Parts
 from minishark.worker.protocol import BucketSlice, FileSlice, StageTask, TaskOutcome, TaskPayload
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches, grouped
-from minishark.worker.writing import StoredFile, mapped
+from minishark.worker.writing import StoredFile, checksum, mapped
 
 BATCH_ROWS = 122_880
 """Rows of a stored record batch: DuckDB's own row group size, which it scans fastest."""
@@ -74,12 +75,13 @@ class Outputs:
     ) -> TaskOutcome:
         file = _file(stage, task)
         if not stage.cuts:
-            return _outcome(self.store.write(file, schema, groups), file)
+            stored = self.store.write(file, schema, groups)
+            return _checked(task, stored, _outcome(stored, file))
         named = _named(stage, schema)
         counts: list[int] = []
         stored = self.store.write(file, named, _cut(groups, named, stage.cuts, counts))
         slices = [BucketSlice(i, i + 1, count) for i, count in enumerate(counts)]
-        return _outcome(stored, file, tuple(slices))
+        return _checked(task, stored, _outcome(stored, file, tuple(slices)))
 
     def partition(
         self,
@@ -161,7 +163,8 @@ class Outputs:
         file = _file(stage, task)
         written = (group for run in chain([first], runs) for group in groups(run))
         stored = self.store.write(file, schema, written)
-        return _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
+        outcome = _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
+        return _checked(task, stored, outcome)
 
 
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
@@ -233,6 +236,8 @@ def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordB
 
 
 def _file(stage: StageTask, task: TaskPayload) -> str:
+    if task.name:
+        return f"{stage.kept}/{task.name}-{attempt_name(task)}.arrow"
     return f"{stage.folder}/{stage.prefix}{attempt_name(task)}.arrow"
 
 
@@ -244,15 +249,20 @@ def attempt_name(task: TaskPayload) -> str:
     return f"{task.index}-{_PROCESS}-{next(_attempts)}"
 
 
+def _checked(task: TaskPayload, stored: StoredFile, outcome: TaskOutcome) -> TaskOutcome:
+    """The outcome with the checksum of the file, if the output has a name."""
+    return structs.replace(outcome, checksum=checksum(stored.path)) if task.name else outcome
+
+
 def _outcome(
     stored: StoredFile, file: str, slices: tuple[BucketSlice, ...] = (), runs: int = 1
 ) -> TaskOutcome:
     return TaskOutcome(
-        rows=stored.rows,
-        nbytes=stored.bytes,
+        figures=TaskFigures(
+            rows=stored.rows, bytes=stored.bytes, disk_bytes=stored.bytes if stored.on_disk else 0
+        ),
         file=file,
         buckets=slices,
-        on_disk=stored.on_disk,
         runs=runs,
     )
 
@@ -263,9 +273,9 @@ def _inline(
     size: int,
     slices: Sequence[BucketSlice] = (),
 ) -> TaskOutcome:
-    rows = sum(batch.num_rows for batch in batches)
+    figures = TaskFigures(rows=sum(batch.num_rows for batch in batches), bytes=size)
     data = _stream(batches, schema)
-    return TaskOutcome(rows=rows, nbytes=size, inline=data, buckets=tuple(slices))
+    return TaskOutcome(figures=figures, inline=data, buckets=tuple(slices))
 
 
 def stream(table: pa.Table) -> bytes:

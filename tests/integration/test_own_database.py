@@ -24,8 +24,8 @@ from minishark.errors import (
     QueryError,
     TaskFailedError,
 )
-from minishark.session.scratch_database import ScratchDatabase, SharedScratch
 from minishark.session.session import Session
+from minishark.tables.scratch_database import ScratchDatabase, SharedScratch
 
 Rows = list[tuple[object, ...]]
 

@@ -14,18 +14,16 @@ import pytest
 
 from minishark.catalog import Catalog, Partition, Table
 from minishark.query.stage_graph import StageGraph
-from minishark.session import memory_transactions, memory_writes
-from minishark.session import statements as statements_module
-from minishark.session.engine import Engine
-from minishark.session.memory_transactions import MemoryTransaction
-from minishark.session.memory_writes import MemoryWrites
-from minishark.session.scope import Scope
-from minishark.session.transaction import SessionTransaction
+from minishark.tables import memory_changes, memory_store, memory_transaction
 from minishark.tables import tables as tables_module
 from minishark.tables.cached import CachedTables
 from minishark.tables.deltas import DeltaWriter
+from minishark.tables.memory_changes import MemoryTable
+from minishark.tables.memory_transaction import MemoryTransaction
 from minishark.tables.replication import Replicator
+from minishark.tables.stores import StoreContext
 from minishark.tables.tables import Tables
+from minishark.tables.transaction import SessionTransaction
 from minishark.worker.scans import Scans
 from minishark_lab.simulation.attached import SimulatedAttached
 from sparrow_core.machines.node_monitor import NodeMonitor
@@ -145,7 +143,7 @@ def transactions_undo_what_others_did(patch: pytest.MonkeyPatch) -> None:
     """COMMIT publishes its versions whatever others have changed since it began."""
 
     def before(self: MemoryTransaction, name: str, changed: Any) -> Table | None:
-        return self.engine.tables.catalog.find(name)
+        return self.context.tables.catalog.find(name)
 
     patch.setattr(MemoryTransaction, "_before", before)
     patch.setattr(MemoryTransaction, "_after", lambda self, before, changed: changed.now)
@@ -162,12 +160,12 @@ def transactions_read_what_others_commit(patch: pytest.MonkeyPatch) -> None:
     def at_once(self: Catalog) -> Catalog:
         return Catalog()
 
-    def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
+    def begin(context: StoreContext) -> MemoryTransaction:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(type(engine.tables.catalog), "at_once", at_once)
-            return memory_transactions.begin(engine, scope)
+            inner.setattr(type(context.tables.catalog), "at_once", at_once)
+            return memory_transaction.begin(context)
 
-    patch.setattr(statements_module, "begin", begin)
+    patch.setattr(memory_store, "begin", begin)
 
 
 def rollback_commits(patch: pytest.MonkeyPatch) -> None:
@@ -197,17 +195,17 @@ def tables_of_a_rollback_keep_their_files(patch: pytest.MonkeyPatch) -> None:
 
 def stored_keys_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
     """An INSERT adds a row whose key another one has."""
-    patch.setattr(MemoryWrites, "_holders", lambda self, table, keys: keys.values.slice(0, 0))
+    patch.setattr(MemoryTable, "holders", lambda self, keys: keys.values.slice(0, 0))
 
 
 def replaced_rows_stay(patch: pytest.MonkeyPatch) -> None:
     """The row that an upsert has replaced is there, too."""
-    original = memory_writes.without_rows
+    original = memory_changes.without_rows
 
     def without_rows(table: Table, numbers: Any) -> Table:
         return table if table.keys else original(table, numbers)
 
-    patch.setattr(memory_writes, "without_rows", without_rows)
+    patch.setattr(memory_changes, "without_rows", without_rows)
 
 
 MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (

@@ -4,7 +4,7 @@
     TableVersion.snapshot(name) -> Snapshot   what queries read of it
     Catalog.change(name) -> TableChange       a change, of which nobody knows before `commit`
 
-Statements are the same for all catalogs (`session/warehouse_writes`). Their tasks write files as
+Statements are the same for all catalogs (`tables/warehouse/writes`). Their tasks write files as
 the change's `layout` says; then they become part of the table in one commit, or never.
 """
 
@@ -132,6 +132,10 @@ class TableVersion(Protocol):
     @property
     def required(self) -> Collection[str]:
         """The columns that are NOT NULL."""
+
+    @property
+    def defaults(self) -> Mapping[int, str]:
+        """SQL of what columns are in new rows that have no value for them, by position."""
 
     @property
     def comments(self) -> Mapping[str, str]:
