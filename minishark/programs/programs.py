@@ -20,7 +20,8 @@ from canary_core.protocol.messages import Outcome
 from canary_core.results import result_of
 from canary_core.runtime.control import ControlThread
 from minishark.catalog import Table
-from minishark.cluster.backend import Cluster, Placement
+from minishark.cluster.backend import Placement
+from minishark.cluster.contract import Cluster
 from minishark.errors import OptionError, ProgramError
 from minishark.programs.program import Program, Shown, unseen
 from minishark.programs.result_table import IntoTable, load_parts

@@ -20,11 +20,12 @@ from msgspec import structs
 from minishark.catalog import Table
 from minishark.cluster.backend import (
     Backend,
-    Cluster,
+    Files,
     FilesLostError,
     JobEvent,
     OnPrint,
     Placement,
+    Workplace,
     printed_by,
     task_error,
 )
@@ -75,7 +76,7 @@ class Site:
 
 
 def site_of(
-    cluster: Cluster,
+    cluster: Workplace,
     placement: Callable[[], Placement],
     *folders: str,
     clock: Clock = SYSTEM_CLOCK,
@@ -91,7 +92,7 @@ def site_of(
 
 
 @contextlib.contextmanager
-def query_folder(cluster: Cluster, number: int) -> Iterator[str]:
+def query_folder(cluster: Files, number: int) -> Iterator[str]:
     """A folder for the files of one query, removed afterwards."""
     folder = cluster.folder(f"queries/{number}")
     try:

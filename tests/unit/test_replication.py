@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from minishark.catalog import Partition, Table, TableStatistics
-from minishark.cluster.backend import Cluster
+from minishark.cluster.contract import Cluster
 from minishark.tables import replication
 from minishark.tables.rebalancing import Copy
 from minishark.tables.replication import (
