@@ -13,7 +13,7 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,12 +46,14 @@ from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine, Result
 from minishark.session.file_writer import FileWriter
+from minishark.session.jobs import Job, submit_query
 from minishark.session.progress import progress_for_people
 from minishark.session.scope import Scope
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
-from minishark.tables.stores import StoreContext
+from minishark.tables.scratch_store import ScratchTables, TemporaryTables
+from minishark.tables.stores import StoreContext, TableStore
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
@@ -90,7 +92,10 @@ class Runtime:
         self.planning, self.scratch = scope.planning, scope.scratch
         self.context = _context(engine, scope)
         self.named = MemoryStore(self.context)
-        self.definitions = Definitions(engine, scope, self.named)
+        self.elsewhere = ScratchTables(self.context)
+        self.definitions = Definitions(
+            engine=engine, scope=scope, named=self.named, elsewhere=self.elsewhere
+        )
         self.files = FileWriter(engine, scope)
         self.create_view = self.definitions.create_view
         self.has_files = self.files.has_files
@@ -100,6 +105,12 @@ class Runtime:
         self.register_progress_handler = scope.register_progress_handler
         self.remove_progress_handler = scope.remove_progress_handler
         self.warehouse = None if warehouse is None else self._warehouse(warehouse)
+        self.stores: tuple[TableStore, ...] = (
+            *((self.warehouse,) if self.warehouse is not None else ()),
+            TemporaryTables(self.context),
+            self.named,
+            self.elsewhere,
+        )
 
     def _warehouse(self, shared: SharedWarehouse) -> Warehouse:
         from minishark.tables.warehouse.store import Warehouse  # noqa: PLC0415 - an extra
@@ -242,6 +253,11 @@ class Runtime:
         with self._asked():
             return self._run(rows, sink)[0]
 
+    def submit_query(self, sql: str, name: str, terms: Mapping[str, Any]) -> Job:
+        with self._asked():
+            self.planner.bind(sql)  # what is wrong with it is said here
+            return submit_query(self.engine, self.scope, sql, name, terms)
+
     def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
         with self.scope.transaction.statement():
             return self.files.copy(query, target, kept=kept)
@@ -370,6 +386,7 @@ def _context(engine: Engine, scope: Scope) -> StoreContext:
         writing=engine.writing,
         loading=engine.loading,
         run=run,
+        bind=lambda sql: scope.planner.bind(sql).schema,
         up_to_date=partial(engine.up_to_date, scope),
         check_open=partial(engine.check_open, scope),
         compute=partial(engine.compute, scope=scope),
