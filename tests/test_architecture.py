@@ -431,17 +431,13 @@ def test_the_scheduler_knows_nothing_of_the_engine() -> None:
 
 
 def test_only_the_cluster_layer_runs_the_scheduler() -> None:
-    """Others may name jobs, tasks and events; processes and drivers are minishark.cluster's."""
+    """Others have jobs run by its `Backend`; what happens, and programs, have words in common."""
     homes = ("protocol.events", "protocol.types", "protocol.ids")
     names = {"JobSpec", "explain", *(name for home in homes for name in sparrow_core._HOMES[home])}
     vocabulary = frozenset(f"sparrow_core.{name}" for name in names)
     may = {
         "minishark.cluster": lambda _: True,
         "minishark.events": vocabulary.__contains__,
-        "minishark.page": vocabulary.__contains__,
-        "minishark.query": vocabulary.__contains__,
-        "minishark.tables": vocabulary.__contains__,
-        "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
         "minishark_platforms": TRANSPORT.__contains__,
     }

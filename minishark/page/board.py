@@ -473,7 +473,7 @@ class Board:
     def _stage_placed(self, event: StagePlaced, session: str) -> None:
         stage = self._stage(session, event.query, event.stage)
         stage.placed.append(event)
-        found = binding(event.steps)
+        found = binding(event)
         if found is not None:
             stage.binding = found
             key = f"{session}-{event.query}"

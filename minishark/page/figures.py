@@ -8,8 +8,7 @@ from functools import lru_cache
 from statistics import median
 from typing import Any
 
-from minishark.events.kinds import OperatorFigures, PlanNode, TaskEnded
-from sparrow_core import PlacementStep
+from minishark.events.kinds import OperatorFigures, PlanNode, StagePlaced, TaskEnded
 
 MARKS_MAX = 3_000
 """Of so many tasks, a timeline shows each."""
@@ -125,7 +124,7 @@ def known_rows(
     return rows
 
 
-def binding(steps: Sequence[PlacementStep]) -> dict[str, Any] | None:
+def binding(placed: StagePlaced) -> dict[str, Any] | None:
     """How long tasks of a job waited for a slot, and how long without late binding.
 
     With late binding, a job's tasks go to the nodes that ask first. Without it, each reservation
@@ -134,13 +133,13 @@ def binding(steps: Sequence[PlacementStep]) -> dict[str, Any] | None:
     asked for count with the time of the last one that was, so that time is a lower bound.
 
     Returns:
-        None if the steps are not known; else waits in seconds, numbers of tasks, reservations and
+        None if its steps are not known; else waits in seconds, numbers of tasks, reservations and
         probes, and by node, how much was reserved there and how much ran.
     """
     asked: list[tuple[float, str, int]] = []
     reserved: dict[str, int] = {}
     probed: dict[str, int] = {}
-    for step in steps:
+    for step in placed.steps:
         if step.what == "reserved":
             reserved[step.node] = reserved.get(step.node, 0) + step.count
         elif step.what == "probed":

@@ -15,9 +15,9 @@ from minishark.events.kinds import (
     TableReport,
     TaskEnded,
 )
+from minishark.events.placed import sentences
 from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query, Stage
 from minishark.page.figures import known_rows, natural, skew, spread, timeline
-from minishark.page.placed import sentences
 
 _LONGEST = 20
 _RUNNING_SHOWN = 50

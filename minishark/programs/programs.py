@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 
@@ -32,6 +32,9 @@ from minishark.worker.program_files import keep_part
 from minishark.worker.protocol import ProgramJob, StoredPartition, encode
 from minishark.worker.values import unsendable
 from sparrow_core import JobOptions, JobSpec, NodeName, TaskSpec
+
+ProgramDriver: TypeAlias = Driver
+"""What a user writes: a function of a `Run`."""
 
 _PARTITIONS_PER_WORKER = 4
 _WAIT_S = 1.0  # for all workers to come, before the program starts with those that have

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from minishark.cluster.jobs import Job, JobFinished, TaskFailed
 from minishark.errors import QueryCancelledError, QueryTimeoutError
 from minishark.events import kinds
 from minishark.events.traces import trace_parent
@@ -15,7 +16,6 @@ from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
 from minishark.query.operators import Measure
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
-from sparrow_core import JobFinished, JobSpec, TaskFailed
 
 _STEPS_MAX = 20_000
 _OPERATORS_MAX = 2_000
@@ -194,7 +194,7 @@ class QueryObserver:
         self,
         stage: int,
         elapsed_s: float,
-        job: JobSpec | None,
+        job: Job | None,
         event: JobFinished,
         measures: Sequence[Measure] = (),
     ) -> None:

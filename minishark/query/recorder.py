@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from minishark.cluster.backend import JobEvent
+from minishark.cluster.jobs import Job, JobEvent, JobFinished, TaskCompleted, explain
 from minishark.compiler.stages.stage import Stage
 from minishark.query.metrics import OperatorMetrics, StageMetrics, TaskMetrics
 from minishark.query.operators import Measure, measured, own_operators
 from minishark.query.shown import estimated_rows
 from minishark.worker.protocol import TaskOutcome
-from sparrow_core import JobFinished, JobSpec, TaskCompleted, explain
 
 
 def task_metrics(
@@ -43,7 +42,7 @@ def task_metrics(
 class _Job:
     """A job of the stage without payloads, and its events without results: both may be large."""
 
-    spec: JobSpec
+    spec: Job
     events: list[JobEvent] = field(default_factory=list)
 
 
@@ -61,7 +60,7 @@ class StageRecord:
     _started_s: float = field(default_factory=time.perf_counter)
     _elapsed_s: float = 0.0
 
-    def submitted(self, number: int, job: JobSpec, preferred: dict[int, frozenset[str]]) -> None:
+    def submitted(self, number: int, job: Job, preferred: dict[int, frozenset[str]]) -> None:
         """A job of the stage starts; `preferred` has the preferred nodes of its tasks."""
         tasks = tuple(structs.replace(task, payload=b"") for task in job.tasks)
         self._jobs[number] = _Job(structs.replace(job, tasks=tasks, shared=b""))
@@ -126,7 +125,7 @@ class StageRecord:
         local = event.node in preferred if preferred else None
         return task_metrics(event, self._outcomes[index], local, why)
 
-    def job(self, number: int) -> JobSpec:
+    def job(self, number: int) -> Job:
         """A job of the stage, without payloads."""
         return self._jobs[number].spec
 

@@ -22,12 +22,12 @@ from minishark.cluster.backend import (
     Backend,
     Cluster,
     FilesLostError,
-    JobEvent,
     OnPrint,
     Placement,
     printed_by,
     task_error,
 )
+from minishark.cluster.jobs import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.query.adaptation import Adaptation
@@ -47,7 +47,6 @@ from minishark.worker.prints import PRINTS_FOLDER, PrintedFiles
 from minishark.worker.progress import parts_done
 from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode_outcome
 from minishark.worker.store import InputMissingError, Store
-from sparrow_core import JobFinished, JobSpec, TaskCompleted, TaskFailed
 
 _KEPT = (OutputKind.PARTITION, OutputKind.FILES)
 """Outputs that are what the user asked for: no query takes them for itself."""
@@ -304,7 +303,7 @@ class QueryRun:
 
     # The protocol that `StageJobs` drives
 
-    def job(self, submission: Submission) -> JobSpec:
+    def job(self, submission: Submission) -> Job:
         """Tasks of a stage, as a job."""
         stage = self._by_index[submission.stage]
         job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
