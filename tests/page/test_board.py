@@ -329,12 +329,12 @@ def test_binding_compares_with_tasks_that_go_to_a_reservation_at_random() -> Non
         PlacementStep(1.0, "a", "asked", 1, (0,)),
         PlacementStep(5.0, "b", "asked", 1, (1,)),
     )
-    found = binding(StagePlaced(at=0.0, query=1, stage=0, steps=steps))
+    found = binding(kinds.StagePlaced(at=0.0, query=1, stage=0, steps=steps))
     assert found is not None
     assert (2, 4, 1, 2) == tuple(found[k] for k in ("tasks", "reservations", "probes", "unserved"))
     assert (3.0, (1 + 5 + 5 + 5) / 4) == (found["late_s"], found["random_s"])
     assert [["a", 1, 2, 1], ["b", 0, 1, 1], ["c", 0, 1, 0]] == found["nodes"]
-    assert binding(StagePlaced(at=0.0, query=1, stage=0)) is None
+    assert binding(kinds.StagePlaced(at=0.0, query=1, stage=0)) is None
 
 
 def test_queries_whose_end_was_dropped_do_not_stay_forever(
