@@ -22,6 +22,7 @@ class ColumnStatistics(msgspec.Struct, frozen=True):
     # there is none or it was not measured.
     minimum: str | None = None
     maximum: str | None = None  # the largest value, likewise
+    without_nulls: bool = False  # whether there is surely no NULL: all rows were counted
 
 
 class TableStatistics(msgspec.Struct, frozen=True):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -24,6 +27,7 @@ from minishark.compiler.physical.options import PlannerOptions
 from minishark.query import calibration
 from minishark.session import connect
 
+ROOT = Path(__file__).resolve().parents[1]
 # Clusters end a moment after the test that closed or killed them.
 _GONE_S = 10.0
 _PREFIX = "ms-run-"
@@ -70,6 +74,24 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_own_folder] = folder
         config.stash[_abandoned_before] = frozenset(abandoned_folders(SHARED_MEMORY))
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+
+
+@pytest.fixture(scope="session")
+def script() -> Callable[[str], ModuleType]:
+    """Loads a script of `benchmarks/` as a module, by its name."""
+
+    @cache
+    def load(name: str) -> ModuleType:
+        file = ROOT / "benchmarks" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # where dataclasses look for their annotations
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -36,8 +36,8 @@ from minishark.expressions import quote, quote_text
 from minishark.session.connect import connect
 from minishark.session.options import OPTIONS, Kind, Option
 from minishark.session.session import Session
-from minishark.tables.warehouse.catalog import MAIN
-from minishark.tables.warehouse.catalog import NAME as WAREHOUSE
+from minishark.tables.warehouse.contract import MAIN
+from minishark.tables.warehouse.contract import NAME as WAREHOUSE
 
 _OF_SERVERS = {"tls": Option(kind=Kind.SWITCH, sentence="encrypted", default=False)}
 

@@ -44,6 +44,9 @@ OnPrint: TypeAlias = Callable[[str, str], None]
 CALLS_FOLDER = "tasks"
 """The session's folder for large arguments and results of Python calls, which lasts."""
 
+TRANSACTIONS_FOLDER = "transactions"
+"""Has a folder for each transaction that is open."""
+
 BackendError: TypeAlias = SparrowError
 """What a backend raises when it is closed."""
 

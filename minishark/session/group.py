@@ -105,9 +105,9 @@ def _calls(engine: Engine) -> Calls:
 
 
 def _warehouse(engine: Engine, where: str | Path | Mapping[str, str]) -> SharedWarehouse:
-    from minishark.tables.warehouse.catalog import open_catalog  # noqa: PLC0415 - an extra
+    from minishark.tables.warehouse.opening import open_catalog  # noqa: PLC0415 - often unused
 
     catalog = open_catalog(where, engine.storage.access)
-    from minishark.session.warehouse_tables import SharedWarehouse  # noqa: PLC0415 - an extra
+    from minishark.session.warehouse_tables import SharedWarehouse  # noqa: PLC0415
 
     return SharedWarehouse.of(catalog, engine)

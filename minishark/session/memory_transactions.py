@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from minishark.catalog import CatalogView, Table
+from minishark.cluster.backend import TRANSACTIONS_FOLDER
 from minishark.errors import ConflictError
 from minishark.tables.changed_statistics import changed_statistics
 from minishark.tables.deltas import changed_files
@@ -103,6 +104,10 @@ class MemoryTransaction:
         if new.folder in self._loads:
             self._written.update(changed_files(old, new))
             self.scope.planning.update_uncommitted(new)
+        elif self.engine.tables.is_current(old):
+            # Everybody plans with it, which costs nobody an answer, also if it is undone: it must
+            # not lack the first NULLs of the transaction's own rows.
+            self.scope.planning.update_table(new)
 
     def put(self, table: Table) -> None:
         """A statement has created a table, perhaps in the place of one of that name."""
@@ -232,7 +237,7 @@ def in_memory(scope: Scope) -> MemoryTransaction | None:
 
 def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
     """A transaction of a session, whose queries read what there is now."""
-    folder = engine.cluster.folder(f"transactions/{next(_numbers)}")
+    folder = engine.cluster.folder(f"{TRANSACTIONS_FOLDER}/{next(_numbers)}")
     with engine.up_to_date(scope):
         engine.cluster.make_folder(folder)
         tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]

@@ -25,11 +25,8 @@ from minishark.session.named_tables import HIDDEN
 from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables
 from minishark.session.warehouse_writes import WarehouseWrites
 from minishark.tables.warehouse import ddl
-from minishark.tables.warehouse.catalog import MAIN, NAME, TableName
-from minishark.tables.warehouse.commits import committing
+from minishark.tables.warehouse.contract import MAIN, NAME, TableName, TableVersion
 from minishark.tables.warehouse.names import names_after, parts
-from minishark.tables.warehouse.types import duckdb_schema
-from minishark.tables.warehouse.vacuum import vacuum
 
 _LISTED = ("TABLES", "SCHEMAS", "DATABASES", "ALL")  # what SHOW lists
 
@@ -101,8 +98,8 @@ class Warehouse:
             case kinds.Comment(table=table):
                 name = self.tables.found(table) if table else None
                 if name is not None:
-                    with self.writes.changed(name) as transaction:
-                        ddl.comment(transaction, statement)
+                    with self.writes.changed(name) as change:
+                        ddl.comment(change, statement)
                     return counted(0)
         return statement
 
@@ -234,11 +231,7 @@ class Warehouse:
     def size(self, name: str) -> tuple[int, int] | None:
         """The rows and stored bytes of a table, as far as they are known without reading it."""
         found = self.tables.found(parts(name))
-        snapshot = None if found is None else self.tables.current(found).current_snapshot()
-        if snapshot is None or snapshot.summary is None:
-            return None
-        totals = [snapshot.summary[key] for key in ("total-records", "total-files-size")]
-        return None if None in totals else (int(totals[0] or 0), int(totals[1] or 0))
+        return None if found is None else self.tables.current(found).size
 
     # Tables in memory
 
@@ -302,18 +295,17 @@ class Warehouse:
         """Have the scratch database know the schemas and tables, without rows."""
         catalog, shown = self.tables.catalog, self.tables.shared.shown
         schemas = catalog.schemas()
-        found: dict[TableName, Any] = {}
+        found: dict[TableName, TableVersion] = {}
         for name in catalog.tables():
             with contextlib.suppress(MinisharkError):  # dropped meanwhile, or of an unknown type
                 found[name] = catalog.load(name)
         commands = [f"ATTACH IF NOT EXISTS ':memory:' AS {NAME}"]
         commands += [f"CREATE SCHEMA IF NOT EXISTS {NAME}.{quote(s)}" for s in schemas]
-        locations = {name: table.metadata_location for name, table in found.items()}
         for name in shown:
-            if locations.get(name) != shown[name]:
+            if found.get(name) is not shown[name]:
                 commands.append(f"DROP TABLE IF EXISTS {_quoted(name)}")
         for name, table in found.items():
-            if shown.get(name) != locations[name]:
+            if shown.get(name) is not table:
                 with contextlib.suppress(UnsupportedError):
                     commands += _mirrored(name, table)
         old = {name.schema for name in shown} - set(schemas)
@@ -325,7 +317,7 @@ class Warehouse:
 
         self.tables.engine.scratch.change(apply)
         shown.clear()
-        shown.update(locations)
+        shown.update(found)
 
     # Files
 
@@ -334,15 +326,7 @@ class Warehouse:
         name = self.tables.found(path) if path else None
         if path and name is None:
             raise CatalogError(f"{'.'.join(path)} is no table of the warehouse.")
-        names = [name] if name is not None else self.tables.catalog.tables()
-        removed = 0
-        for each in names:
-            with committing(each):
-                removed += vacuum(self.tables.catalog.load(each))
-            self.tables.catalog.forget(each)
-        if name is None:
-            removed += self.tables.catalog.remove_unknown_folders()
-        return counted(removed)
+        return counted(self.tables.catalog.vacuum(name))
 
     def close(self) -> None:
         self.tables.catalog.close()
@@ -352,21 +336,15 @@ def _quoted(name: TableName) -> str:
     return f"{NAME}.{quote(name.schema)}.{quote(name.table)}"
 
 
-def _mirrored(name: TableName, table: Any) -> list[str]:
+def _mirrored(name: TableName, table: TableVersion) -> list[str]:
     """SQL for a table of a name and columns like another's."""
-    schema = table.schema()
+    required, comments = table.required, table.comments
     columns = [
-        f"{quote(c.name)} {c.type}{' NOT NULL' if f.required else ''}"
-        for c, f in zip(duckdb_schema(schema), schema.fields, strict=True)
+        f"{quote(column.name)} {column.type}{' NOT NULL' if column.name in required else ''}"
+        for column in table.columns
     ]
     commands = [f"CREATE TABLE {_quoted(name)} ({', '.join(columns)})"]
-    if table.properties.get("comment"):
-        commands.append(
-            f"COMMENT ON TABLE {_quoted(name)} IS {quote_text(table.properties['comment'])}"
-        )
-    commands += [
-        f"COMMENT ON COLUMN {_quoted(name)}.{quote(f.name)} IS {quote_text(f.doc)}"
-        for f in schema.fields
-        if f.doc
-    ]
+    for column, text in comments.items():
+        what = f"COLUMN {_quoted(name)}.{quote(column)}" if column else f"TABLE {_quoted(name)}"
+        commands.append(f"COMMENT ON {what} IS {quote_text(text)}")
     return commands

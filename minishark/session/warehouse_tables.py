@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any
 
-from pyiceberg.table import Table as IcebergTable
-
-from minishark.catalog import Catalog
-from minishark.errors import CatalogError, QueryError
+from minishark.catalog import Catalog as MemoryCatalog
+from minishark.errors import CatalogError, ConflictError, QueryError
 from minishark.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.query.sources import SourceTables
 from minishark.session.engine import Engine
 from minishark.session.named_tables import NamedTables
 from minishark.session.scope import Scope
-from minishark.tables.warehouse.catalog import MAIN, NAME, TableName, WarehouseCatalog
-from minishark.tables.warehouse.commits import committing
+from minishark.tables.warehouse.contract import (
+    MAIN,
+    NAME,
+    Catalog,
+    CurrentRows,
+    Moment,
+    TableChange,
+    TableName,
+    TableVersion,
+)
 from minishark.tables.warehouse.names import (
     At,
     References,
@@ -31,7 +36,6 @@ from minishark.tables.warehouse.names import (
     renamed,
     token_references,
 )
-from minishark.tables.warehouse.source import WarehouseSource
 
 NOT_OURS = ("memory", "temp", "system")
 """Databases that are not the warehouse."""
@@ -43,16 +47,14 @@ _TEXTS_MAX = 256  # queries of which is known where they name tables
 class WarehouseTransaction:
     """A transaction over a table of the warehouse, and what it has done so far."""
 
-    catalog: WarehouseCatalog
     sources: SourceTables  # what queries read
     name: TableName | None = None  # the table of the warehouse that it changes
-    iceberg: Any = None  # pyiceberg's transaction
-    files: list[str] = field(default_factory=list)  # the data files that were written
+    change: TableChange | None = None  # of that table
     source: str = ""  # the planning database's name of the table as it is in the transaction
     # Whether, as long as it has changed nothing, what no transaction can hold is committed at once.
     is_lazy: bool = False
     lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
-    view: Catalog | None = None  # tables in memory are as they are
+    view: MemoryCatalog | None = None  # tables in memory are as they are
 
     @property
     def refuses(self) -> bool:
@@ -65,46 +67,46 @@ class WarehouseTransaction:
         Raises:
             ConflictError: another writer has changed the table; nothing is committed.
         """
-        with self._ended():
-            if self.name is not None:
-                with committing(self.name):
-                    self.iceberg.commit_transaction()
+        self._end()
+        if self.change is not None:
+            committed_or_undone(self.change)
 
     def roll_back(self) -> None:
         """Remove the files that it has written."""
-        with self._ended():
-            if self.name is not None:
-                io = self.catalog.load(self.name).io
-                for path in self.files:
-                    with contextlib.suppress(Exception):
-                        io.delete(path)
+        self._end()
+        if self.change is not None:
+            self.change.roll_back()
 
-    @contextlib.contextmanager
-    def _ended(self) -> Iterator[None]:
+    def _end(self) -> None:
         if self.source:
             self.sources.remove(self.source)
-        try:
-            yield
-        finally:
-            if self.name is not None:
-                self.catalog.forget(self.name)
+
+
+def committed_or_undone(change: TableChange) -> None:
+    """Commit a change, or remove its files if that certainly changes nothing."""
+    try:
+        change.commit()
+    except (ConflictError, CatalogError):
+        change.roll_back()
+        raise
 
 
 @dataclass(slots=True, kw_only=True)
 class SharedWarehouse:
     """What sessions share of a warehouse."""
 
-    catalog: WarehouseCatalog
+    catalog: Catalog
     references: Callable[[str], References]  # where a text names tables
-    cached: dict[TableName, Any] = field(default_factory=dict)  # with their metadata when loaded
+    # Tables in memory, with their version when they were loaded.
+    cached: dict[TableName, TableVersion] = field(default_factory=dict)
     refreshed: int | None = None  # the catalog's version when it was looked at
-    # Where the scratch database's empty tables of these names have their columns from.
-    shown: dict[TableName, str | None] = field(default_factory=dict)
+    # The versions that the scratch database's empty tables of these names look like.
+    shown: dict[TableName, TableVersion] = field(default_factory=dict)
     loading: threading.RLock = field(default_factory=threading.RLock)
     showing: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
-    def of(cls, catalog: WarehouseCatalog, engine: Engine) -> SharedWarehouse:
+    def of(cls, catalog: Catalog, engine: Engine) -> SharedWarehouse:
         known = lru_cache(_TEXTS_MAX)(partial(references, syntax=engine.planning.syntax))
         return cls(catalog=catalog, references=known)
 
@@ -120,12 +122,12 @@ class WarehouseTables:
     schema: str | None = None  # the schema that USE has chosen; None for the tables in memory
 
     @property
-    def catalog(self) -> WarehouseCatalog:
+    def catalog(self) -> Catalog:
         return self.shared.catalog
 
     @property
-    def cached(self) -> dict[TableName, Any]:
-        """The tables in memory, with their metadata when they were loaded."""
+    def cached(self) -> dict[TableName, TableVersion]:
+        """The tables in memory, with their version when they were loaded."""
         return self.shared.cached
 
     @property
@@ -199,30 +201,24 @@ class WarehouseTables:
             elif str(name) not in sources:
                 sources.add(str(name), self._source(name))
             return str(name)
-        number, moment = self._moment(at)
-        version = f"{name}@{number if moment is None else moment.isoformat()}"
+        moment = self._moment(at)
+        version = f"{name}@{moment}"
         if version not in sources:
-            source = WarehouseSource(
-                name=version,
-                current=lambda: self.catalog.load(name),
-                snapshot_id=number,
-                timestamp=moment,
-            )
-            sources.add(version, source)
+            sources.add(version, CurrentRows(version, lambda: self.catalog.load(name), moment))
         return version
 
-    def _source(self, name: TableName) -> WarehouseSource:
-        return WarehouseSource(name=str(name), current=lambda: self.catalog.load(name))
+    def _source(self, name: TableName) -> CurrentRows:
+        return CurrentRows(str(name), lambda: self.catalog.load(name))
 
     def _staged(self, open_: WarehouseTransaction, name: TableName) -> str:
         """A name for the table as this session's transaction has left it, which others lack."""
         if not open_.source:
-            source = WarehouseSource(name=str(name), current=lambda: self.current(name))
+            source = CurrentRows(str(name), lambda: self.current(name))
             open_.source = self.engine.sources.add_unnamed(source).name
         return open_.source
 
-    def _moment(self, at: At) -> tuple[int | None, datetime | None]:
-        """The snapshot, or the point in time, that an AT clause means."""
+    def _moment(self, at: At) -> Moment:
+        """What an AT clause means."""
         kind = "BIGINT" if at.unit == "VERSION" else "TIMESTAMPTZ"
         with contextlib.closing(self.scope.planning.connection()) as con:
             try:
@@ -236,21 +232,14 @@ class WarehouseTables:
         if row[0] is None:
             raise QueryError(f"AT ({at.unit} => ...) needs a value, not NULL.")
         if at.unit == "VERSION":
-            return int(row[0]), None
-        return None, datetime.fromtimestamp(row[0] / 1e6, UTC)
+            return Moment(number=int(row[0]))
+        return Moment(time=datetime.fromtimestamp(row[0] / 1e6, UTC))
 
-    def current(self, name: TableName) -> Any:
-        """Pyiceberg's table as statements see it now: with what an open transaction has done."""
+    def current(self, name: TableName) -> TableVersion:
+        """A table as statements see it now: with what an open transaction has done."""
         open_ = self.transaction
-        if open_ is not None and open_.name == name:
-            table = self.catalog.load(name)
-            return IcebergTable(
-                (name.schema, name.table),
-                open_.iceberg.table_metadata,
-                table.metadata_location,
-                table.io,
-                table.catalog,
-            )
+        if open_ is not None and open_.name == name and open_.change is not None:
+            return open_.change.version
         return self.catalog.load(name)
 
     def refresh(self) -> None:
@@ -288,7 +277,7 @@ class WarehouseTables:
             except CatalogError:
                 self.uncache(name)
                 raise
-            if self.cached.get(name) is table.metadata:
+            if self.cached.get(name) is table:
                 return
             sources = self.engine.sources
             held = f"{name} (loading)"
@@ -298,7 +287,7 @@ class WarehouseTables:
                     sources.remove(str(name))
                 query = f"FROM {quote(held)}"
                 self.named.store_query(str(name), query, Layout(replicas=2), replace=True)
-                self.cached[name] = table.metadata
+                self.cached[name] = table
             except BaseException:
                 self.cached.pop(name, None)
                 raise

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.table import Table as IcebergTable
 
 from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.changes import Change, Delete, Insert, Merge, NewTable, Update
@@ -25,26 +24,22 @@ from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted
 from minishark.session.scope import Scope
-from minishark.session.warehouse_tables import WarehouseTables, WarehouseTransaction
+from minishark.session.warehouse_tables import (
+    WarehouseTables,
+    WarehouseTransaction,
+    committed_or_undone,
+)
 from minishark.tables.store import table_schema
 from minishark.tables.warehouse import ddl, dml
-from minishark.tables.warehouse.catalog import TableName, WarehouseCatalog
-from minishark.tables.warehouse.commits import (
-    RETRIES,
-    append,
-    committing,
-    replace,
-    replace_schema,
+from minishark.tables.warehouse.contract import (
+    Catalog,
+    Described,
+    TableChange,
+    TableName,
+    TableVersion,
 )
 from minishark.tables.warehouse.sink import WriteTable, WrittenRows
-from minishark.tables.warehouse.source import (
-    FixedSource,
-    LocatedRows,
-    WarehouseSource,
-    as_it_is,
-    remove_files,
-)
-from minishark.tables.warehouse.types import duckdb_schema, iceberg_schema
+from minishark.tables.warehouse.source import FixedSource, LocatedRows
 from minishark.tables.warehouse.writer import WriteRows
 
 SEVERAL = (
@@ -68,7 +63,7 @@ class WarehouseWrites:
         return self.tables.scope
 
     @property
-    def catalog(self) -> WarehouseCatalog:
+    def catalog(self) -> Catalog:
         return self.tables.catalog
 
     def write_to(self, statement: kinds.Write, name: TableName) -> pa.Table:
@@ -93,9 +88,9 @@ class WarehouseWrites:
     def _alter(self, sql: str, name: TableName) -> None:
         with (
             contextlib.closing(self.scope.planning.connection()) as con,
-            self.changed(name) as transaction,
+            self.changed(name) as change,
         ):
-            renamed_to = ddl.alter(transaction, sql, con)
+            renamed_to = ddl.alter(change, sql, con)
         if renamed_to is not None:
             self.refuse_in_transaction(f"ALTER TABLE {name} RENAME")
             self.tables.forget(name)
@@ -115,40 +110,30 @@ class WarehouseWrites:
         query = self.tables.renamed(statement.query) if statement.query else ""
         if query:
             with engine.up_to_date(scope):
-                found = ddl.Described(table_schema(scope.planning.bind(query).schema), ())
+                columns = Described(table_schema(scope.planning.bind(query).schema))
         else:
             with contextlib.closing(scope.planning.connection()) as con:
-                found = ddl.described(con, statement.columns)
-        schema = iceberg_schema(found.schema, found.required)
-        spec = ddl.partition_spec(statement.partitions, schema)
+                columns = ddl.described(con, statement.columns)
+        partitions = ddl.parsed_partitions(statement.partitions, columns.schema)
         if old is not None:
-            return self._replaced(old, schema, spec, query)
-        transaction = catalog.new_table(name, schema, spec, statement.properties)
-        location = transaction.table_metadata.location
-        try:
-            written = None
-            if query:
-                written = self._written(name, transaction, _typed(query, transaction))
-                append(transaction, written.files, _write_id())
-            with committing(name):
-                transaction.commit_transaction()
-        except BaseException:
-            catalog.abandon(name, location)
-            raise
-        return counted(written.rows if written is not None else 0)
+            with self.changed(name) as change:
+                change.redefine(columns, partitions)
+                rows = self._filled(name, change, query)
+            self.tables.forget(name)  # only now: the query may read the table that it replaces
+            return counted(rows)
+        with self._committed(
+            catalog.create(name, columns, partitions, statement.properties)
+        ) as new:
+            rows = self._filled(name, new, query)
+        return counted(rows)
 
-    def _replaced(self, name: TableName, schema: Any, spec: Any, query: str) -> pa.Table:
-        """CREATE OR REPLACE: a new version of a table, with other columns and rows."""
-        with self.changed(name) as transaction:
-            # The old files first: how they are partitioned says something about old columns.
-            replace(transaction, [*_files(self._table(name)).values()], (), _write_id())
-            replace_schema(transaction, schema, spec)
-            written = None
-            if query:
-                written = self._written(name, transaction, _typed(query, transaction))
-                append(transaction, written.files, _write_id())
-        self.tables.forget(name)  # only now: the query may read the table that it replaces
-        return counted(written.rows if written is not None else 0)
+    def _filled(self, name: TableName, change: TableChange, query: str) -> int:
+        """Give a new table the rows of a query; how many."""
+        if not query:
+            return 0
+        written = self._written(name, change, _typed(query, change))
+        change.append(written.files)
+        return written.rows
 
     # Changes of rows
 
@@ -163,106 +148,98 @@ class WarehouseWrites:
             case Merge():
                 return counted(self._merge(change, name))
 
-    def _insert(self, change: Insert, name: TableName) -> int:
-        with self.changed(name) as transaction:
-            target = _target(name, transaction)
+    def _insert(self, insert: Insert, name: TableName) -> int:
+        with self.changed(name) as change:
+            target = _target(name, change)
             names: list[str] = []
-            if change.query:
-                bound = self._bound(f"{change.ctes}{change.query}")
+            if insert.query:
+                bound = self._bound(f"{insert.ctes}{insert.query}")
                 names = [column.name for column in bound]
-            sql = dml.inserted(change, target, names)
-            written = self._written(name, transaction, sql)
-            append(transaction, written.files, _write_id())
+            written = self._written(name, change, dml.inserted(insert, target, names))
+            change.append(written.files)
             return written.rows
 
-    def _delete(self, change: Delete, name: TableName) -> int:
-        with self.changed(name) as transaction:
-            table = self._table(name)
-            files = _files(table)
+    def _delete(self, delete: Delete, name: TableName) -> int:
+        with self.changed(name) as change:
+            table = change.version
+            stored = table.places()
             with self._located(name, table) as (located, of):
-                if self._varies(change.condition, change.using, change.ctes):
-                    matching = self._rows(dml.matching_files(_all(change), located))
+                if self._varies(delete.condition, delete.using, delete.ctes):
+                    matching = self._rows(dml.matching_files(_all(delete), located))
                     counts = {}
                     affected = dict(matching)
                 else:
-                    counts = dict(self._rows(dml.matching_files(change, located)))
+                    counts = dict(self._rows(dml.matching_files(delete, located)))
                     affected = counts
-                whole = {p for p, n in counts.items() if n == files[p].record_count}
+                whole = {place for place, n in counts.items() if n == stored[place]}
                 left = frozenset(affected) - whole
                 written = WrittenRows((), 0)
                 if left:
                     with of(left) as some:
-                        sql = dml.kept(change, _target(name, transaction), some)
-                        written = self._written(name, transaction, sql)
+                        sql = dml.kept(delete, _target(name, change), some)
+                        written = self._written(name, change, sql)
                 if affected:
-                    replace(transaction, [files[p] for p in affected], written.files, _write_id())
+                    change.replace(affected, written.files)
                 return sum(affected.values()) - (written.rows if not counts else 0)
 
-    def _update(self, change: Update, name: TableName) -> int:
-        with self.changed(name) as transaction:
-            table = self._table(name)
-            files = _files(table)
-            target = _target(name, transaction)
-            for column, _ in change.values:
+    def _update(self, update: Update, name: TableName) -> int:
+        with self.changed(name) as change:
+            table = change.version
+            target = _target(name, change)
+            for column, _ in update.values:
                 target.position(column)
             with self._located(name, table) as (located, of):
-                affected = frozenset(files)
-                if not self._varies(change.condition, change.source, change.ctes):
-                    rows = self._rows(dml.matching_files(change, located))
-                    affected = frozenset(path for path, _ in rows)
+                affected = frozenset(table.places())
+                if not self._varies(update.condition, update.source, update.ctes):
+                    rows = self._rows(dml.matching_files(update, located))
+                    affected = frozenset(place for place, _ in rows)
                 if not affected:
                     return 0
                 with of(affected) as some:
-                    sql = dml.updated(change, target, some)
-                    written = self._written(name, transaction, sql, counts=True)
-                replace(transaction, [files[p] for p in affected], written.files, _write_id())
+                    sql = dml.updated(update, target, some)
+                    written = self._written(name, change, sql, counts=True)
+                change.replace(affected, written.files)
                 return written.changed
 
-    def _merge(self, change: Merge, name: TableName) -> int:
-        conditions = (change.condition, *(clause.condition for clause in change.clauses))
-        if self._varies(change.source, change.ctes, *conditions):
+    def _merge(self, merge: Merge, name: TableName) -> int:
+        conditions = (merge.condition, *(clause.condition for clause in merge.clauses))
+        if self._varies(merge.source, merge.ctes, *conditions):
             raise UnsupportedError(
                 "MERGE reads its source several times, so it takes no random(), uuid(), LIMIT or "
                 "the like there and in conditions: store the source as a table first."
             )
-        change = dataclasses.replace(change, source_names=self._names(change))
-        with self.changed(name) as transaction:
-            table = self._table(name)
-            files = _files(table)
-            target = _target(name, transaction)
-            with self._located(name, table) as (located, of):
-                rows = self._rows(dml.merged_files(change, located))
+        merge = dataclasses.replace(merge, source_names=self._names(merge))
+        with self.changed(name) as change:
+            target = _target(name, change)
+            with self._located(name, change.version) as (located, of):
+                rows = self._rows(dml.merged_files(merge, located))
                 if any(changes > 1 for _, _, changes, _ in rows):
                     raise QueryError(
                         "MERGE INTO changes a row of the table more than once: several rows of "
                         "the source match it. Leave one of them in the source."
                     )
-                affected = {path: int(n) for path, n, _, _ in rows}
+                affected = {place: int(n) for place, n, _, _ in rows}
                 several = any(partners > 1 for _, _, _, partners in rows)
                 written = WrittenRows((), 0)
                 count = sum(affected.values())
                 if affected:
                     with of(frozenset(affected)) as some:
-                        sql = dml.merged(change, target, some, several=several)
-                        written = self._written(name, transaction, sql, counts=True)
+                        sql = dml.merged(merge, target, some, several=several)
+                        written = self._written(name, change, sql, counts=True)
                 added = WrittenRows((), 0)
-                inserts = dml.merged_inserts(change, target, located)
+                inserts = dml.merged_inserts(merge, target, located)
                 if inserts is not None:
-                    added = self._written(name, transaction, inserts)
+                    added = self._written(name, change, inserts)
                 new = (*written.files, *added.files)
                 if affected:
-                    replace(transaction, [files[p] for p in affected], new, _write_id())
+                    change.replace(affected, new)
                 else:
-                    append(transaction, new, _write_id())
+                    change.append(new)
                 return count + added.rows
 
     def _varies(self, *texts: str) -> bool:
         """Whether two queries might find different rows for these parts of a statement."""
         return any(map(self.scope.planning.varies, texts))
-
-    def _table(self, name: TableName) -> Any:
-        """Pyiceberg's table as it is now, which no other thread changes."""
-        return as_it_is(self.tables.current(name))
 
     def _bound(self, sql: str) -> Schema:
         with self.engine.up_to_date(self.scope):
@@ -278,38 +255,29 @@ class WarehouseWrites:
         return list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
 
     def _written(
-        self, name: TableName, transaction: Any, sql: str, *, counts: bool = False
+        self, name: TableName, change: TableChange, sql: str, *, counts: bool = False
     ) -> WrittenRows:
         """The rows of a query as data files; removed again if that fails."""
-        metadata = transaction.table_metadata
-        io = transaction._table.io  # noqa: SLF001 - a new table has it nowhere else
+        layout = change.layout
         write = WriteRows(
-            table=str(name),
-            location=metadata.properties.get("write.data.path", f"{metadata.location}/data"),
-            schema=metadata.schema().model_dump_json(),
-            spec=metadata.spec().model_dump_json(),
-            write_id=_write_id(),
-            properties=dict(metadata.properties),
-            io={key: str(value) for key, value in io.properties.items()},
-            counts=counts,
+            table=str(name), layout=layout, write_id=secrets.token_hex(8), counts=counts
         )
         try:
             with self.engine.up_to_date(self.scope):
                 renamed = self.tables.renamed(sql)
                 written, _ = self.engine.run(renamed, WriteTable(write), self.scope)
         except BaseException:
-            remove_files(io, write.location, write.write_id)
+            layout.remove_written(write.write_id)
             raise
-        if self.tables.transaction is not None:
-            self.tables.transaction.files += [file.file_path for file in written.files]
+        change.files.extend(file.file_path for file in written.files)
         return written
 
     @contextlib.contextmanager
     def _located(
-        self, name: TableName, table: Any
+        self, name: TableName, table: TableVersion
     ) -> Iterator[tuple[str, Callable[[frozenset[str]], Any]]]:
         """A relation of a table's rows with their places, and one of some of its files."""
-        snapshot = WarehouseSource(name=str(name), current=lambda: table).resolve()
+        snapshot = table.snapshot(str(name))
 
         @contextlib.contextmanager
         def of(files: frozenset[str] | None) -> Iterator[str]:
@@ -325,44 +293,35 @@ class WarehouseWrites:
             yield located, of
 
     @contextlib.contextmanager
-    def changed(self, name: TableName) -> Iterator[Any]:
-        """Pyiceberg's transaction for a change of a table, committed after the block."""
+    def changed(self, name: TableName) -> Iterator[TableChange]:
+        """A change of a table, committed after the block; in a transaction, that waits."""
         open_ = self.tables.transaction
-        if open_ is not None:
-            if open_.name is None:
-                open_.name, open_.iceberg = name, self._begun(name)
-            elif open_.name != name:
-                raise UnsupportedError(SEVERAL.format(name, open_.name))
-            yield open_.iceberg
+        if open_ is None:
+            with self._committed(self.catalog.change(name)) as change:
+                yield change
             return
-        transaction = self._begun(name)
-        try:
-            with committing(name):
-                yield transaction
-                transaction.commit_transaction()
-        finally:
-            self.catalog.forget(name)
+        if open_.change is None:
+            open_.name, open_.change = name, self.catalog.change(name)
+        elif open_.name != name:
+            raise UnsupportedError(SEVERAL.format(name, open_.name))
+        yield open_.change
 
-    def _begun(self, name: TableName) -> Any:
-        table = self.catalog.load(name)
-        properties = {**RETRIES, **table.metadata.properties}
-        copy = IcebergTable(
-            (name.schema, name.table),
-            table.metadata.model_copy(update={"properties": properties}),
-            table.metadata_location,
-            table.io,
-            table.catalog,
-        )
-        return copy.transaction()
+    @contextlib.contextmanager
+    def _committed(self, change: TableChange) -> Iterator[TableChange]:
+        """A block whose change is committed after it, or undone if it fails."""
+        try:
+            yield change
+        except BaseException:
+            change.roll_back()
+            raise
+        committed_or_undone(change)
 
     # Transactions
 
     def begin(self, *, is_lazy: bool = False) -> None:
         """Begin a transaction over a table of the warehouse."""
         self.scope.transaction.begin(
-            lambda: WarehouseTransaction(
-                catalog=self.catalog, sources=self.engine.sources, is_lazy=is_lazy
-            )
+            lambda: WarehouseTransaction(sources=self.engine.sources, is_lazy=is_lazy)
         )
 
     def refuse_in_transaction(self, what: str) -> None:
@@ -378,25 +337,16 @@ class WarehouseWrites:
             raise UnsupportedError(SEVERAL.format(target, changed))
 
 
-def _write_id() -> str:
-    return secrets.token_hex(8)
+def _target(name: TableName, change: TableChange) -> dml.Target:
+    return dml.Target(str(name), change.version.columns)
 
 
-def _target(name: TableName, transaction: Any) -> dml.Target:
-    return dml.Target(str(name), duckdb_schema(transaction.table_metadata.schema()))
-
-
-def _typed(query: str, transaction: Any) -> str:
+def _typed(query: str, change: TableChange) -> str:
     """The rows of a query in the types of the table that is made of them."""
-    target = dml.Target("", duckdb_schema(transaction.table_metadata.schema()))
+    target = dml.Target("", change.version.columns)
     names = [f"v{i}" for i in range(len(target.schema))]
     values = dict(enumerate(names))
     return f"SELECT {target.typed(values)} FROM ({query}) AS v({', '.join(names)})"
-
-
-def _files(table: Any) -> Mapping[str, Any]:
-    """The data files of a table by path, as pyiceberg describes them."""
-    return {task.file.file_path: task.file for task in table.scan().plan_files()}
 
 
 def _all(change: Delete) -> Delete:

@@ -106,6 +106,16 @@ class Split(ABC):
         """
 
 
+class PlacedSplit(Split):
+    """A split whose rows are in one place, and come in the same order each time.
+
+    Attributes:
+        path: the place: a file, or what its table calls it.
+    """
+
+    path: str
+
+
 class Snapshot(ABC):
     """One version of a source.
 

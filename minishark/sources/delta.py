@@ -292,6 +292,7 @@ class DeltaSnapshot(Snapshot):
             distinct=len(set(lows)) if known and name in self._partitioned else None,
             minimum=text_of(min(lows), type_) if known else None,
             maximum=text_of(max(highs), type_) if known else None,
+            without_nulls=all(each.nulls == 0 for each in bounds),
         )
 
 

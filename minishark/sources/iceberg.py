@@ -27,7 +27,15 @@ from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import DataError, MinisharkError, UnsupportedError
 from minishark.expressions import Schema
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
-from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.contract import (
+    Comparison,
+    PlacedSplit,
+    Predicate,
+    Pushed,
+    Snapshot,
+    Source,
+    Split,
+)
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 from minishark.sources.mapped_parquet import (
     MappedColumn,
@@ -258,7 +266,7 @@ class IcebergSnapshot(Snapshot):
         return tuple(columns)
 
 
-class IcebergFile(Split):
+class IcebergFile(PlacedSplit):
     """A file that pyiceberg reads, with its deletes."""
 
     def __init__(self, name: str, task: FileScanTask, metadata: TableMetadata, io: FileIO) -> None:
@@ -582,6 +590,7 @@ def _column_statistics(
         distinct=_distinct(rows - nulls, (min(lows), max(highs)) if known else None, size),
         minimum=None if None in lows else text_of(min(lows), arrow),
         maximum=None if None in highs else text_of(max(highs), arrow),
+        without_nulls=None not in counts and not nulls,
     )
 
 

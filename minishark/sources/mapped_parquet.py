@@ -63,6 +63,11 @@ class MappedFile:
     deleted: str = ""  # deleted positions as text, with commas
 
     @property
+    def place(self) -> str:
+        """What its table calls the file."""
+        return self.named_in_deletes or self.path
+
+    @property
     def has_deletes(self) -> bool:
         return bool(self.delete_files or self.deleted)
 

@@ -102,7 +102,8 @@ def _joined(
     distinct = max(known.distinct, new.distinct)
     if not is_within:
         distinct += min(known.distinct, new.distinct)
-    return ColumnStatistics(nulls, distinct, *bounds)
+    without_nulls = known.without_nulls and new.without_nulls
+    return ColumnStatistics(nulls, distinct, *bounds, without_nulls=without_nulls)
 
 
 def _outer(one: _Bounds, other: _Bounds, type_: str) -> _Bounds:
@@ -134,7 +135,8 @@ def _with_values(
     if bounds != (known.minimum, known.maximum) or is_empty:
         rare = 1.0 if is_empty else known.distinct / rows
         distinct += round(rare * _distinct(values))
-    return ColumnStatistics(nulls, distinct, *bounds)
+    without_nulls = known.without_nulls and not values.null_count
+    return ColumnStatistics(nulls, distinct, *bounds, without_nulls=without_nulls)
 
 
 def _distinct(values: pa.ChunkedArray) -> int:

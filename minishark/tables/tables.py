@@ -25,7 +25,7 @@ from minishark.catalog import (
     Table,
     TableStatistics,
 )
-from minishark.cluster.backend import CALLS_FOLDER, Cluster, Placement
+from minishark.cluster.backend import CALLS_FOLDER, TRANSACTIONS_FOLDER, Cluster, Placement
 from minishark.cluster.platforms import datasets_of
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -118,6 +118,8 @@ class Tables:
     # By the folder of a load: the names under which its rows were numbered.
     _numbered: dict[str, set[str]] = field(default_factory=dict)
     _retired: DrainTracker = field(default_factory=DrainTracker)  # files of former versions
+    # Folders of tables that are no more, with the transactions that may still read them.
+    _forgotten: dict[str, frozenset[str]] = field(default_factory=dict)
     _restoring: AbstractContextManager[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -247,7 +249,16 @@ class Tables:
             self.planning.remove_table(name)
         self._homes.pop(folder, None)
         self._emptied.pop(folder, None)
-        self.cluster.remove_folder(folder)
+        readers = self._transactions()
+        if readers:  # they go on reading the tables that there were when they began
+            self._forgotten[folder] = readers
+        else:
+            self.cluster.remove_folder(folder)
+
+    def _transactions(self) -> frozenset[str]:
+        """The folders of transactions that are open."""
+        home = f"{self.cluster.folder(TRANSACTIONS_FOLDER)}/"
+        return frozenset(each for each in self.cluster.open_folders if each.startswith(home))
 
     def read(self, name: str) -> pa.Table:
         for _ in range(_READS_MAX - 1):
@@ -459,8 +470,14 @@ class Tables:
         return found
 
     def sweep(self) -> None:
-        """Delete files of former versions that no open query can be reading."""
+        """Delete files of former versions, and tables, that nothing open can be reading."""
         cluster = self.cluster
+        if self._forgotten:
+            readers = self._transactions()
+            for folder, then in tuple(self._forgotten.items()):
+                if then.isdisjoint(readers):
+                    self._forgotten.pop(folder, None)
+                    cluster.remove_folder(folder)
         lasting = {cluster.folder(CALLS_FOLDER), *(table.folder for table in self.catalog)}
         for file, node in self._retired.superfluous(cluster.open_folders - lasting):
             self.cluster.remove_copy(file, node)

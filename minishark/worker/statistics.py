@@ -203,7 +203,7 @@ def _column_statistics(
     if total is not None:
         values = round(total * (1.0 - null_fraction))
         return ColumnStatistics(null_fraction, _inferred(distinct, count, values))
-    return ColumnStatistics(null_fraction, distinct, *bounds)
+    return ColumnStatistics(null_fraction, distinct, *bounds, without_nulls=count == seen)
 
 
 def _inferred(distinct: int, sampled: int, total: int) -> int:

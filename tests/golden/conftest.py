@@ -33,7 +33,9 @@ def golden_catalog() -> Catalog:
 
 def _table(name: str, keys: tuple[str, ...], measured: dict[str, Any]) -> Table:
     schema = tuple(Column(column, type_) for column, type_, *_ in measured["columns"])
-    columns = tuple(ColumnStatistics(0.0, *rest) for _, _, *rest in measured["columns"])
+    columns = tuple(
+        ColumnStatistics(0.0, *rest, without_nulls=True) for _, _, *rest in measured["columns"]
+    )
     statistics = TableStatistics(measured["rows"], measured["bytes"], columns)
     count = _PARTITIONS if keys else 1
     replicas = _REPLICAS if keys else len(_NODES)

@@ -95,6 +95,29 @@ def test_a_conflict_undoes_the_later_transaction(pair: tuple[Session, Session]) 
     assert [(78, 7)] == ask(other, "FROM b WHERE v = 7")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE OR REPLACE TABLE a AS SELECT 1 AS k, 1 AS v",
+        "CREATE INDEX i ON a (k)",
+    ],
+)
+def test_a_transaction_reads_what_others_have_replaced(
+    pair: tuple[Session, Session], change: str
+) -> None:
+    """A table stays readable as it was, with the transaction's changes, and is freed afterwards."""
+    one, other = pair
+    table = one._runtime.tables.catalog.get("a")
+    one.sql("BEGIN; INSERT INTO a VALUES (10, 1)")
+    other.sql(change)
+    assert [11] == ask(one, "SELECT count(*) FROM a WHERE v < 2")
+    assert [(10, 1)] == ask(one, "FROM a WHERE v = 1")
+    with pytest.raises(ConflictError):
+        one.sql("COMMIT")
+    root = one._runtime.cluster.paths.memory  # type: ignore[attr-defined]
+    assert [] == [*root.glob(f"*/{table.folder}/*.arrow")]
+
+
 def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session]) -> None:
     """Inserts do not conflict; the transaction reads what there was when it began."""
     one, other = pair

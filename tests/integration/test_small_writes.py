@@ -42,6 +42,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "keyed": {"partition_by": "k", "partitions": 2, "replicas": 2},
     "ranges": {"partitions": 2},
 }
+UPDATE_NULLS = "UPDATE n SET s = nullif(s, 's7')"
 # Each statement names the table as {t}; numbers and text come from Hypothesis.
 STATEMENTS = (
     "INSERT INTO {t} VALUES ({n}, {m}, '{text}', 1.5, true, [1])",
@@ -410,3 +411,18 @@ def test_changes_while_executors_die() -> None:
                     for sql in STATEMENTS
                 ]
                 compare(session, layout, changes, queries=1, meanwhile=lambda: pool.submit(kill))
+
+
+@pytest.mark.parametrize("change", ["INSERT INTO n VALUES (NULL, 'x'), (1, NULL)", UPDATE_NULLS])
+def test_first_nulls_are_seen_by_filters(change: str) -> None:
+    """Filters that only NULLs don't pass hold for those that come later, in transactions too."""
+    query = "SELECT count(*) FROM n WHERE s LIKE '%'"
+    with minishark.connect(in_process=True, partitions=2) as session:
+        session.sql("CREATE TABLE n AS SELECT i, 's' || i AS s FROM range(10) r(i)")
+        assert [10] == [row[0] for row in session.sql(query).collect()]
+        session.sql("BEGIN")
+        session.sql(change)
+        kept = session.sql(query).to_arrow(verify=True)
+        assert (9 if change == UPDATE_NULLS else 11) == kept.column(0)[0].as_py()
+        session.sql("COMMIT")
+        assert kept == session.sql(query).to_arrow(verify=True)

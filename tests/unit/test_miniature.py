@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from statistics import median
 
 import duckdb
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -231,3 +232,36 @@ def test_a_replaced_table_is_made_again(con: duckdb.DuckDBPyConnection) -> None:
     miniatures.put("T", KEY, key_table(20))
     miniatures.refresh(con)
     assert 20 == count(con, "t")
+
+
+@pytest.mark.parametrize("rows", [1, 10, 100_000])
+def test_a_filter_of_nulls_stays_where_there_may_be_some(
+    con: duckdb.DuckDBPyConnection, rows: int
+) -> None:
+    """DuckDB drops it only where there is surely no NULL; rows and values are the same."""
+    column, text = ColumnStatistics(0.0, rows), (("k", "VARCHAR"),)
+    for name, without_nulls in (("sampled", False), ("counted", True)):
+        counted = msgspec.structs.replace(column, without_nulls=without_nulls)
+        create_miniature(con, name, text, TableStatistics(rows, 1, (counted,)), 1.0)
+    con.execute("SET disabled_optimizers = 'statistics_propagation,compressed_materialization'")
+    filtered = "EXPLAIN FROM {} WHERE k LIKE '%'"
+    assert "constant_or_null" in str(con.execute(filtered.format("sampled")).fetchall())
+    assert "constant_or_null" not in str(con.execute(filtered.format("counted")).fetchall())
+    same = "(FROM sampled EXCEPT ALL FROM counted) UNION ALL (FROM counted EXCEPT ALL FROM sampled)"
+    assert [] == con.execute(same).fetchall()
+
+
+def test_a_first_null_remakes_a_miniature(con: duckdb.DuckDBPyConnection) -> None:
+    """What was planned before would drop filters that the new rows don't pass."""
+    miniatures = Miniatures()
+    counted = ColumnStatistics(0.0, 10, "1", "10", without_nulls=True)
+    miniatures.put("t", KEY, TableStatistics(10, 1, (counted,)))
+    miniatures.refresh(con)
+    version = miniatures.version
+    miniatures.update("t", KEY, TableStatistics(11, 1, (counted,)))
+    miniatures.refresh(con)
+    assert version == miniatures.version
+    some = msgspec.structs.replace(counted, without_nulls=False)
+    miniatures.update("t", KEY, TableStatistics(11, 1, (some,)))
+    miniatures.refresh(con)
+    assert version < miniatures.version

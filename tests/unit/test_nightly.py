@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -15,15 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def nightly() -> ModuleType:
+def nightly(script: Callable[[str], ModuleType]) -> ModuleType:
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("nightly", ROOT / "benchmarks" / "nightly.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["nightly"] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return script("nightly")
 
 
 def _python(code: str) -> str:

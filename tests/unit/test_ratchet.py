@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -16,15 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def ratchet() -> ModuleType:
+def ratchet(script: Callable[[str], ModuleType]) -> ModuleType:
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("ratchet", ROOT / "benchmarks" / "ratchet.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for their annotations
-    spec.loader.exec_module(module)
-    return module
+    return script("ratchet")
 
 
 def samples(slower: float, spread: float) -> tuple[list[float], list[float]]:

@@ -63,7 +63,8 @@ class ToyTable:
             for i in range(self.partitions)
         )
         distinct = max(1, self.believed_rows // 2)
-        columns = tuple(ColumnStatistics(0.0, distinct, None, None) for _ in self.columns)
+        column = ColumnStatistics(0.0, distinct, without_nulls=True)
+        columns = (column,) * len(self.columns)
         statistics = TableStatistics(share * self.partitions, self.believed_rows * 10, columns)
         return Table(
             name=self.name,

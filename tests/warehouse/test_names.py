@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from minishark.compiler.sql.tokens import syntax_tree
-from minishark.tables.warehouse.catalog import TableName
+from minishark.tables.warehouse.contract import TableName
 from minishark.tables.warehouse.names import At, parts, references, renamed, token_references
 
 

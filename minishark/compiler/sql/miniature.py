@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 
 import duckdb
@@ -63,17 +63,38 @@ def create_miniature(
 ) -> None:
     """Create or replace the native table `name` as a miniature of one with these statistics."""
     rows = scaled(statistics.rows, factor)
-    outputs = ", ".join(
-        f"{_column(type_name, column, statistics.rows, rows, factor)} AS {quote(column_name)}"
-        for (column_name, type_name), column in zip(columns, statistics.columns, strict=True)
-    )
+    outputs, first_values = [], {}
+    for (column_name, type_name), column in zip(columns, statistics.columns, strict=True):
+        value = _column(type_name, column, statistics.rows, rows, factor)
+        if rows and column.null_fraction <= 0.0 and not column.without_nulls:
+            first_values[quote(column_name)] = value
+            value = f"CASE WHEN i > 0 THEN {value} END"
+        outputs.append(f"{value} AS {quote(column_name)}")
     head = f"CREATE OR REPLACE TABLE {quote(name)} AS SELECT"
     try:
-        con.execute(f"{head} {outputs} FROM range({rows}) r(i)")
+        con.execute(f"{head} {', '.join(outputs)} FROM range({rows}) r(i)")
+        if first_values:
+            _replace_first_nulls(con, name, first_values)
     except duckdb.Error:
         # Extreme bounds can overflow a type: then only the row count is imitated.
         nulls = ", ".join(f"CAST(NULL AS {type_}) AS {quote(column)}" for column, type_ in columns)
         con.execute(f"{head} {nulls} FROM range({rows})")
+
+
+def _replace_first_nulls(
+    con: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, str]
+) -> None:
+    """Give the first row its values, where it was NULL for a moment.
+
+    DuckDB drops filters that only NULLs don't pass, such as LIKE '%', on a column that never had
+    one. The real one may have some: it was sampled, say.
+    """
+    changes = ", ".join(f"{column} = first.{column}" for column in values)
+    outputs = ", ".join(f"{value} AS {column}" for column, value in values.items())
+    con.execute(
+        f"UPDATE {quote(name)} SET {changes} "
+        f"FROM (SELECT {outputs} FROM range(1) r(i)) AS first WHERE rowid = 0"
+    )
 
 
 class Miniatures:
@@ -120,7 +141,11 @@ class Miniatures:
         """Tell of changed rows: the miniature stays if it is nearly as it would be now."""
         _, _, known = self._tables[name.lower()]
         few, many = sorted((known.rows, statistics.rows))
-        if many > _CHANGE_MAX * few:
+        has_first_nulls = any(
+            before.without_nulls and not now.without_nulls
+            for before, now in zip(known.columns, statistics.columns, strict=True)
+        )
+        if many > _CHANGE_MAX * few or has_first_nulls:
             self.put(name, columns, statistics)
 
     def remove(self, name: str) -> None:

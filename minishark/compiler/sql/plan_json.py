@@ -259,7 +259,7 @@ _FUNCTIONS_WITH_HIDDEN_ARGUMENTS = frozenset(
         "array_transform", "array_filter", "array_reduce", "apply", "filter", "reduce",
         "list_apply", "array_apply", "list_aggregate", "aggregate", "array_aggregate",
         "list_aggr", "array_aggr", "union_value", "constant_or_null", "write_log", "combine",
-        "finalize", "getvariable", "unnest", "current_setting", "in_search_path",
+        "finalize", "getvariable", "unnest", "current_setting", "in_search_path", "alias",
     ]
 )  # fmt: skip
 

@@ -280,7 +280,8 @@ _INSTEAD = {
 _UNSUPPORTED = ("COPY_DATABASE", "UPDATE_EXTENSIONS")
 _RESERVED = re.compile(
     r"threads|worker_threads|external_threads|memory_limit|max_memory|temp_directory|\w*arrow\w*"
-    r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+",
+    r"|disabled_\w+|debug_\w+|python_\w+|lock_configuration|enable_external_access|allowed_\w+"
+    r"|default_transaction_invalidation_policy",
     re.IGNORECASE,
 )
 # DuckDB's views of PostgreSQL's catalog; other names that begin so may be users'.
@@ -389,7 +390,12 @@ def _cache(text: str, found: re.Match[str]) -> ParsedStatement:
     return CacheTable(sql, path=path, caches=not found[1], missing_ok=bool(found[2]))
 
 
-def _transaction(sql: str, _: Cursor, first: str) -> ParsedStatement:
+def _transaction(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
+    cursor.skip_any("TRANSACTION", "WORK")
+    if cursor.skip("READ", "ONLY"):
+        raise UnsupportedError(
+            "Transactions are not read-only here: write BEGIN without READ ONLY."
+        )
     return Transaction(sql, verb=_VERBS.get(first, "ROLLBACK"))
 
 

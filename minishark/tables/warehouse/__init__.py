@@ -1,13 +1,15 @@
-"""The warehouse: named schemas and durable tables, as Iceberg in a catalog.
+"""The warehouse: named schemas and durable tables, in catalogs that other engines use as well.
 
 The modules:
 
-    catalog     which schemas and tables there are, and which version of each is current
-    types       DuckDB's types as Iceberg's
-    partitions  what a partitioned table's rows are divided by
-    writer      what tasks do: rows as Parquet files
-    commits     what becomes of the files: one atomic commit, or none of them
-    dml         INSERT, DELETE, UPDATE and MERGE as queries for the rows to be written
-    ddl         CREATE, ALTER, COMMENT and DROP
-    names       where statements name its tables
+    contract         what catalogs, versions of tables and changes of them can do
+    opening          which catalog an address means
+    iceberg_catalog  Iceberg: which schemas and tables there are, and which version is current
+    iceberg          its versions, changes and commits
+    iceberg_layout   how its files are written: partitions, counts, bounds
+    iceberg_types    DuckDB's types as Iceberg's
+    writer           what tasks do: rows as Parquet files
+    dml              INSERT, DELETE, UPDATE and MERGE as queries for the rows to be written
+    ddl              CREATE, ALTER and COMMENT, parsed
+    names            where statements name its tables
 """

@@ -27,7 +27,7 @@ from minishark.compiler.sql.tokens import (
 )
 from minishark.errors import QueryError
 from minishark.expressions import quote
-from minishark.tables.warehouse.catalog import NAME
+from minishark.tables.warehouse.contract import NAME
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
 _NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")

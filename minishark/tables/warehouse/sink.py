@@ -6,15 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
-import msgspec
 import pyarrow as pa
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.query.sinks import CompleteRun, Output, Sink
-from minishark.tables.warehouse.writer import WRITTEN, DataFile, WriteRows
+from minishark.tables.warehouse.writer import WRITTEN, WriteRows
 from minishark.worker.protocol import OutputKind, TaskFunction
 
 
@@ -22,7 +19,7 @@ from minishark.worker.protocol import OutputKind, TaskFunction
 class WrittenRows:
     """What tasks have written."""
 
-    files: tuple[Any, ...]  # data files, as pyiceberg describes them
+    files: tuple[Any, ...]  # data files, as the table's changes take them
     changed: int  # how many rows were marked to be counted
 
     @property
@@ -53,11 +50,6 @@ class WriteTable(Sink[WrittenRows]):
         return self._written(pa.concat_tables(self.write(rows.to_reader())))
 
     def _written(self, answer: pa.Table) -> WrittenRows:
-        schema = Schema.model_validate_json(self.write.schema)
-        spec = PartitionSpec.model_validate_json(self.write.spec)
-        files = [
-            msgspec.msgpack.decode(file, type=DataFile).described(schema, spec)
-            for file in answer.column("file").to_pylist()
-            if file is not None
-        ]
+        described = answer.column("file").to_pylist()
+        files = [self.write.layout.file(file) for file in described if file is not None]
         return WrittenRows(tuple(files), sum(answer.column("changed").to_pylist()))

@@ -1,58 +1,20 @@
-"""Tables of the warehouse as sources: current and earlier versions, and rows with their places."""
+"""Tables of the warehouse as sources of rows with their places."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyiceberg.table import StaticTable
 
 from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.expressions import Column, quote_text
-from minishark.sources.contract import Pushed, Snapshot, Source, Split
-from minishark.sources.iceberg import IcebergFile, IcebergSnapshot, IcebergSource
+from minishark.sources.contract import PlacedSplit, Pushed, Snapshot, Source, Split
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
 from minishark.tables.warehouse.dml import FILE, ROW
 
 _numbers = itertools.count()
-
-
-def as_it_is(table: Any) -> StaticTable:
-    """A table that stays as it is now; `table` is pyiceberg's."""
-    from pyiceberg.catalog.noop import NoopCatalog  # noqa: PLC0415 - an extra
-
-    return StaticTable(
-        table.name(), table.metadata, table.metadata_location, table.io, NoopCatalog("fixed")
-    )
-
-
-@dataclass(slots=True, kw_only=True)
-class WarehouseSource(Source):
-    """The current rows of a table, or those of an earlier version."""
-
-    name: str
-    current: Callable[[], Any]  # gives pyiceberg's table as it is now
-    snapshot_id: int | None = None
-    timestamp: datetime | None = None
-    _known: tuple[Any, IcebergSource] | None = field(default=None, repr=False)
-
-    def resolve(self) -> IcebergSnapshot:
-        table = self.current()
-        known = self._known
-        if known is None or known[0] is not table.metadata:
-            source = IcebergSource(
-                as_it_is(table),
-                snapshot_id=self.snapshot_id,
-                timestamp=self.timestamp,
-                name=self.name,
-            )
-            known = self._known = (table.metadata, source)
-        return known[1].resolve()
 
 
 class LocatedRows(Snapshot):
@@ -61,7 +23,7 @@ class LocatedRows(Snapshot):
     `ROW` is a row's number in its file, among all that were ever written there.
     """
 
-    def __init__(self, snapshot: IcebergSnapshot, files: frozenset[str] | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, files: frozenset[str] | None = None) -> None:
         self._snapshot, self._files = snapshot, files
         self.version = f"{snapshot.version} located {next(_numbers)}"
         self.schema = (*snapshot.schema, Column(FILE, "VARCHAR"), Column(ROW, "BIGINT"))
@@ -78,12 +40,12 @@ class LocatedRows(Snapshot):
     def _located(self, split: Split) -> Split | None:
         if isinstance(split, MappedParquet):
             parts = [
-                replace(part, columns=(*part.columns, *_places(part.named_in_deletes)))
+                replace(part, columns=(*part.columns, *_places(part.place)))
                 for part in split.file_parts
-                if self._has(part.named_in_deletes)
+                if self._has(part.place)
             ]
             return MappedParquet(split.name, parts, split.access) if parts else None
-        assert isinstance(split, IcebergFile), "Iceberg has no other splits"
+        assert isinstance(split, PlacedSplit), "tables of warehouses have no other splits"
         return LocatedFile(split) if self._has(split.path) else None
 
     def _has(self, path: str) -> bool:
@@ -98,12 +60,12 @@ def _places(path: str) -> tuple[MappedColumn, MappedColumn]:
 
 
 class LocatedFile(Split):
-    """A file that pyiceberg reads, with the columns `FILE` and `ROW`.
+    """A split of rows in one place, with the columns `FILE` and `ROW`.
 
     Rows are counted as they are read, which is always in the same order.
     """
 
-    def __init__(self, split: IcebergFile) -> None:
+    def __init__(self, split: PlacedSplit) -> None:
         self._split = split
         self.rows, self.bytes = split.rows, split.bytes
 
@@ -134,36 +96,3 @@ class FixedSource(Source):
 
     def resolve(self) -> Snapshot:
         return self.snapshot
-
-
-def remove_files(io: Any, location: str, prefix: str) -> None:
-    """Remove the files below a folder whose names begin so, as far as that is possible.
-
-    Args:
-        io: pyiceberg's access to files.
-        location: the folder's URI.
-        prefix: how the names begin.
-    """
-    with contextlib.suppress(Exception):
-        for uri, _ in listed(io, location):
-            if uri.rpartition("/")[2].startswith(prefix):
-                io.delete(uri)
-
-
-def listed(io: Any, location: str) -> list[tuple[str, float]]:
-    """The files below a folder, and when they were last changed, in seconds since 1970.
-
-    Raises:
-        OSError: it can't be listed.
-    """
-    from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
-
-    scheme, host, path = io.parse_location(location, io.properties)
-    system = io.fs_by_scheme(scheme, host)
-    prefix = location.removesuffix(path)
-    selector = FileSelector(path, recursive=True, allow_not_found=True)
-    return [
-        (f"{prefix}{info.path}", info.mtime.timestamp() if info.mtime is not None else 0.0)
-        for info in system.get_file_info(selector)
-        if info.is_file
-    ]

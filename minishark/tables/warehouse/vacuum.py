@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from minishark.errors import DataError
-from minishark.tables.warehouse.catalog import ORPHAN_AGE_S
-from minishark.tables.warehouse.source import listed
+from minishark.tables.warehouse.iceberg_catalog import ORPHAN_AGE_S
+from minishark.tables.warehouse.iceberg_layout import listed
 
 _SNAPSHOT_AGE_MS = 5 * 24 * 3600 * 1000
-_OWN_FOLDER = re.compile(r"-[0-9a-f]{8}/?$")  # see WarehouseCatalog.new_location
+_OWN_FOLDER = re.compile(r"-[0-9a-f]{8}/?$")  # see IcebergCatalog.new_location
 _AGE = "history.expire.max-snapshot-age-ms"
 _ORPHAN_AGE = "minishark.vacuum.file-age-s"
 

@@ -1,4 +1,4 @@
-"""What tasks do to write a table: their rows become Parquet files with Iceberg's field ids.
+"""What tasks do to write a table: their rows become Parquet files with field ids.
 
 A `WriteRows` travels to executors as the function of a query's last stage. Nobody reads the files
 before a commit names them; those of failed attempts are left behind until the front end, or VACUUM,
@@ -14,62 +14,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from minishark.errors import ConstraintError, DataError, DataValueError, ResourceError
+from minishark.tables.warehouse.contract import Layout
 
 CHANGED = "_minishark_changed"
 """A BOOLEAN column after the table's own: which rows a statement counts. It is not stored."""
 
 WRITTEN = (("file", "BLOB"), ("changed", "BIGINT"))
 """What `WriteRows` returns: a row for each file, and one without a file for rows to be counted."""
-
-
-class DataFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A data file as its task describes it to the front end; numbers of columns are field ids."""
-
-    path: str
-    size: int  # in bytes
-    partition: tuple[bytes | None, ...]  # the values in Iceberg's single-value serialization
-    # What Iceberg keeps of a file besides: its rows, and counts and bounds of its columns.
-    record_count: int
-    column_sizes: dict[int, int]
-    value_counts: dict[int, int]
-    null_value_counts: dict[int, int]
-    nan_value_counts: dict[int, int]
-    lower_bounds: dict[int, bytes]
-    upper_bounds: dict[int, bytes]
-    split_offsets: list[int]
-
-    def described(self, schema: Any, spec: Any) -> Any:
-        """The file as pyiceberg describes it, given the table's columns and partitions."""
-        from pyiceberg import manifest  # noqa: PLC0415 - an extra
-        from pyiceberg.conversions import from_bytes  # noqa: PLC0415
-        from pyiceberg.typedef import Record  # noqa: PLC0415
-
-        types = [field.field_type for field in spec.partition_type(schema).fields]
-        values = [
-            None if value is None else from_bytes(type_, value)
-            for type_, value in zip(types, self.partition, strict=True)
-        ]
-        statistics = msgspec.structs.asdict(self)
-        for own in ("path", "size", "partition"):
-            del statistics[own]
-        return manifest.DataFile.from_args(
-            content=manifest.DataFileContent.DATA,
-            file_path=self.path,
-            file_format=manifest.FileFormat.PARQUET,
-            partition=Record(*values),
-            file_size_in_bytes=self.size,
-            sort_order_id=None,
-            spec_id=spec.spec_id,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics,
-        )
 
 
 # DuckDB's own size: a unit of its parallel scans, and small enough for bounds to exclude some.
@@ -84,12 +40,8 @@ class WriteRows:
     """Writes rows as data files of a table."""
 
     table: str  # what messages call it
-    location: str  # the folder of its data files, as a URI
-    schema: str  # the table's columns: Iceberg's JSON
-    spec: str  # how rows are partitioned: Iceberg's JSON
+    layout: Layout
     write_id: str  # what the names of the files begin with
-    properties: dict[str, str]  # the table's properties
-    io: dict[str, str]  # how its files are reached
     counts: bool = False  # whether rows have the column CHANGED
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
@@ -99,8 +51,7 @@ class WriteRows:
             for chunk in _chunks(rows):
                 writing.write(chunk)
             files = writing.finished()
-        described = [msgspec.msgpack.encode(file) for file in files]
-        columns = {"file": [*described, None], "changed": [*[0] * len(files), writing.changed]}
+        columns = {"file": [*files, None], "changed": [*[0] * len(files), writing.changed]}
         types = pa.schema([("file", pa.binary()), ("changed", pa.int64())])
         return (pa.table(columns, types),)
 
@@ -123,33 +74,20 @@ class _Writing:
     """The files that a task has open, by partition; a context manager that removes unfinished."""
 
     def __init__(self, target: WriteRows) -> None:
-        from pyiceberg.io import load_file_io  # noqa: PLC0415 - an extra, and only writers need it
-        from pyiceberg.io.pyarrow import schema_to_pyarrow  # noqa: PLC0415
-        from pyiceberg.partitioning import PartitionSpec  # noqa: PLC0415
-        from pyiceberg.schema import Schema  # noqa: PLC0415
-
-        self.target = target
-        self.io = load_file_io(dict(target.io), target.location)
-        self.schema = Schema.model_validate_json(target.schema)
-        self.spec = PartitionSpec.model_validate_json(target.spec)
-        self.arrow = schema_to_pyarrow(self.schema)
+        self.target, self.layout = target, target.layout
         self.changed = 0
         self._open: dict[tuple[Any, ...], _File] = {}
-        self._files: list[DataFile] = []
-        size = target.properties.get("write.target-file-size-bytes")
+        self._paths: list[str] = []
+        self._files: list[bytes] = []
+        size = self.layout.options.get("write.target-file-size-bytes")
         self._most_bytes = int(size) if size else _FILE_BYTES
 
     def write(self, rows: pa.Table) -> None:
         if self.target.counts:
             self.changed += rows.column(CHANGED).to_pylist().count(True)
             rows = rows.drop_columns([CHANGED])
-        rows = _stored(rows, self.arrow, self.target.table)
-        if self.spec.is_unpartitioned():
-            self._write((), rows)
-            return
-        from minishark.tables.warehouse.partitions import divided  # noqa: PLC0415 - needs the extra
-
-        for key, part in divided(rows, self.spec, self.schema):
+        rows = _stored(rows, self.layout.arrow, self.target.table)
+        for key, part in self.layout.divided(rows):
             self._write(key, part)
 
     def _write(self, key: tuple[Any, ...], rows: pa.Table) -> None:
@@ -165,20 +103,10 @@ class _Writing:
 
     def _close(self, key: tuple[Any, ...]) -> None:
         self._files.append(self._open[key].finished())
-        del self._open[key]
+        self._paths.append(self._open.pop(key).path)
 
-    def serialized(self, key: tuple[Any, ...]) -> tuple[bytes | None, ...]:
-        """The values of a partition."""
-        from pyiceberg.conversions import to_bytes  # noqa: PLC0415
-
-        types = [field.field_type for field in self.spec.partition_type(self.schema).fields]
-        return tuple(
-            None if value is None else to_bytes(type_, value)  # type: ignore[arg-type]
-            for type_, value in zip(types, key, strict=True)
-        )
-
-    def finished(self) -> list[DataFile]:
-        """The complete files."""
+    def finished(self) -> list[bytes]:
+        """The complete files, as the layout describes them."""
         for key in [*self._open]:
             self._close(key)
         return self._files
@@ -190,35 +118,31 @@ class _Writing:
         for file in self._open.values():
             file.remove()
         if kind is not None:
-            for described in self._files:
+            for path in self._paths:
                 with contextlib.suppress(Exception):
-                    self.io.delete(described.path)
+                    self.layout.delete(path)
 
 
 class _File:
     """A data file that is being written."""
 
     def __init__(self, writing: _Writing, key: tuple[Any, ...]) -> None:
-        from pyiceberg.typedef import Record  # noqa: PLC0415
-
-        target = writing.target
-        self._writing = writing
-        self._key = key
-        folder = target.location
-        if key:
-            folder += f"/{writing.spec.partition_to_path(Record(*key), writing.schema)}"
+        target, layout = writing.target, writing.layout
+        self._layout, self._key = layout, key
+        folder = f"{layout.location}/{layout.folder(key)}".rstrip("/")
         self.path = f"{folder}/{target.write_id}-{uuid.uuid4().hex[:12]}.parquet"
-        codec = target.properties.get("write.parquet.compression-codec", "zstd")
-        level = target.properties.get("write.parquet.compression-level")
-        rows = target.properties.get("write.parquet.row-group-limit")
+        self._measured: Any = None
+        codec = layout.options.get("write.parquet.compression-codec", "zstd")
+        level = layout.options.get("write.parquet.compression-level")
+        rows = layout.options.get("write.parquet.row-group-limit")
         self._group_rows = int(rows) if rows else _ROW_GROUP_ROWS
         self._sink: Any = None
         self._writer: pq.ParquetWriter | None = None
         with _naming(self.path):
-            self._sink = writing.io.new_output(self.path).create(overwrite=True)
+            self._sink = layout.create(self.path)
             self._writer = pq.ParquetWriter(
                 self._sink,
-                writing.arrow,
+                layout.arrow,
                 compression="none" if codec == "uncompressed" else codec,
                 compression_level=int(level) if level else None,
                 store_decimal_as_integer=True,
@@ -232,32 +156,17 @@ class _File:
         assert self._writer is not None, "it is open"
         with _naming(self.path):
             self._writer.write_table(rows, row_group_size=self._group_rows)
+        self._measured = self._layout.measured(rows, self._measured)
 
-    def finished(self) -> DataFile:
+    def finished(self) -> bytes:
         """Close the file; its description, with bounds and counts."""
-        from pyiceberg.io.pyarrow import (  # noqa: PLC0415
-            compute_statistics_plan,
-            data_file_statistics_from_parquet_metadata,
-            parquet_path_to_id_mapping,
-        )
-
         assert self._writer is not None, "it is open"
         with _naming(self.path):
             self._writer.close()
             size = self.size
             self._sink.close()
-        schema = self._writing.schema
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=self._writer.writer.metadata,
-            stats_columns=compute_statistics_plan(schema, self._writing.target.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(schema),
-        )
-        return DataFile(
-            path=self.path,
-            size=size,
-            partition=self._writing.serialized(self._key),
-            **statistics.to_serialized_dict(),
-        )
+        footer = self._writer.writer.metadata
+        return self._layout.described(self.path, size, self._key, footer, self._measured)
 
     def remove(self) -> None:
         """Close and remove the file, which is not complete."""
@@ -274,7 +183,7 @@ class _File:
             self._sink.close()
 
     def _delete(self) -> None:
-        self._writing.io.delete(self.path)
+        self._layout.delete(self.path)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The catalog of a warehouse: its schemas and tables, and which version of each is current.
+"""The catalog of a warehouse of Iceberg tables, and which version of each is current.
 
 By default the catalog is a SQLite file in the warehouse's folder, `catalog.sqlite`, which PyIceberg
 opens as `SqlCatalog("warehouse", uri="sqlite:///FOLDER/catalog.sqlite")`; in a folder of S3, it is
@@ -8,7 +8,6 @@ opens as `SqlCatalog("warehouse", uri="sqlite:///FOLDER/catalog.sqlite")`; in a 
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import sqlite3
 import threading
@@ -16,7 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+)
+from sqlalchemy.exc import SQLAlchemyError
 
 from minishark.errors import (
     AlreadyExistsError,
@@ -25,7 +34,6 @@ from minishark.errors import (
     ExecutionError,
     OptionError,
 )
-from minishark.expressions import quote
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,
     StoreAccess,
@@ -33,18 +41,22 @@ from minishark.sources.filesystems import (
     remove_files,
 )
 from minishark.sources.iceberg import from_environment
-from minishark.sources.optional import library
 from minishark.sources.store_settings import access_of_properties, iceberg_properties
-
-Where: TypeAlias = str | Path | Mapping[str, str]
-"""A folder, the address of a REST catalog, or the properties of a catalog of PyIceberg's."""
-
-NAME = "warehouse"
-"""The warehouse's name in SQL, and its catalog's in PyIceberg."""
-
-MAIN = "main"
-"""The schema of tables that are named without one."""
-
+from minishark.tables.warehouse.contract import (
+    MAIN,
+    NAME,
+    Described,
+    TableName,
+    Transform,
+    same_name,
+)
+from minishark.tables.warehouse.iceberg import (
+    IcebergChange,
+    IcebergVersion,
+    committing,
+    partition_spec,
+)
+from minishark.tables.warehouse.iceberg_types import iceberg_schema
 
 ORPHAN_AGE_S = 24 * 3600
 """Files that no table uses are removed from this age on: younger ones may be about to be used."""
@@ -52,22 +64,6 @@ ORPHAN_AGE_S = 24 * 3600
 _LOCAL = "file://"
 _STORED = ("s3://", "s3a://")
 _LOCK_S = 30  # until another process must have released SQLite's lock
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TableName:
-    """A table of the warehouse; names are matched in any case, as DuckDB does."""
-
-    schema: str
-    table: str
-
-    def __str__(self) -> str:
-        # Each name means one table only, whatever dots there are in its parts.
-        parts = (
-            part if re.fullmatch(r"[^\W\d]\w*", part) else quote(part)
-            for part in (self.schema, self.table)
-        )
-        return ".".join([NAME, *parts])
 
 
 class Places:
@@ -114,7 +110,7 @@ class Places:
 
 
 @dataclass(slots=True, kw_only=True)
-class WarehouseCatalog:
+class IcebergCatalog:
     """Schemas and tables of a warehouse; safe to use from several threads."""
 
     where: str  # what messages call it; without credentials
@@ -123,7 +119,7 @@ class WarehouseCatalog:
     access: Callable[[], StoreAccess] = lambda: FROM_ENVIRONMENT  # how object stores are reached
     given: Mapping[str, str] = field(default_factory=dict, repr=False)  # what users said
     _session: dict[str, str] = field(default_factory=dict, repr=False)
-    _tables: dict[TableName, Any] = field(default_factory=dict)
+    _tables: dict[TableName, IcebergVersion] = field(default_factory=dict)
     _places: Places | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -135,7 +131,7 @@ class WarehouseCatalog:
 
     def schema(self, name: str) -> str | None:
         """A schema's name as it was created; None if there is none of that name in any case."""
-        return _same(name, self.schemas())
+        return same_name(name, self.schemas())
 
     def create_schema(self, name: str, *, exists_ok: bool = False) -> None:
         with self._lock:
@@ -190,7 +186,7 @@ class WarehouseCatalog:
         found = self.schema(schema)
         if found is None:
             return None
-        name = _same(table, [known.table for known in self.tables(found)])
+        name = same_name(table, [known.table for known in self.tables(found)])
         return None if name is None else TableName(found, name)
 
     def new_name(self, schema: str, table: str) -> TableName:
@@ -200,29 +196,23 @@ class WarehouseCatalog:
             raise self._no_schema(schema)
         return TableName(found, table)
 
-    def load(self, name: TableName) -> Any:
-        """PyIceberg's table as it is now; one look at the catalog if it has not changed.
-
-        Raises:
-            CatalogError: there is no such table (any more).
-        """
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415 - an extra
-
+    def load(self, name: TableName) -> IcebergVersion:
+        """The version as it is now; one look at the catalog if it has not changed."""
         self._renew()
         with self._lock:
-            known = self._tables.get(name)
+            last = self._tables.get(name)
         try:
             with _reached(self.where):
-                if known is not None and self._location(name) == known.metadata_location:
-                    return known
-                found = self.catalog.load_table((name.schema, name.table))
+                if last is not None and self._location(name) == last.table.metadata_location:
+                    return last
+                version = IcebergVersion(name, self.catalog.load_table((name.schema, name.table)))
         except NoSuchTableError as error:
             with self._lock:
                 self._tables.pop(name, None)
             raise CatalogError(f"There is no table called {name}.") from error
         with self._lock:
-            self._tables[name] = found
-        return found
+            self._tables[name] = version
+        return version
 
     def _location(self, name: TableName) -> str | None:
         """Where the current metadata of a table is, if that is cheaper to ask than to load it."""
@@ -267,8 +257,6 @@ class WarehouseCatalog:
 
     def drop(self, name: TableName) -> None:
         """Drop a table; of an embedded catalog, its files, too."""
-        from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
-
         try:
             with _reached(self.where):
                 table = self.catalog.load_table((name.schema, name.table))
@@ -281,8 +269,6 @@ class WarehouseCatalog:
             remove_folder(table.location(), table.io)
 
     def rename(self, name: TableName, to: TableName) -> None:
-        from pyiceberg.exceptions import TableAlreadyExistsError  # noqa: PLC0415
-
         try:
             with _reached(self.where):
                 self.catalog.rename_table((name.schema, name.table), (to.schema, to.table))
@@ -299,21 +285,36 @@ class WarehouseCatalog:
             return None
         return f"{root.rstrip('/')}/{name.schema}/{name.table}-{secrets.token_hex(4)}"
 
-    def new_table(
-        self, name: TableName, schema: Any, spec: Any, properties: Mapping[str, str]
-    ) -> Any:
-        """Pyiceberg's transaction that creates a table when it is committed."""
+    def change(self, name: TableName) -> IcebergChange:
+        return IcebergChange.of(name, self.load(name).table, lambda: self.forget(name))
+
+    def create(
+        self,
+        name: TableName,
+        columns: Described,
+        partitions: Sequence[Transform],
+        properties: Mapping[str, str],
+    ) -> IcebergChange:
+        schema = iceberg_schema(columns.schema, columns.required)
+        spec = partition_spec(partitions, schema)
         self._renew()
-        with _reached(self.where):
-            return self.catalog.create_table_transaction(
+        with committing(name), _reached(self.where):
+            transaction = self.catalog.create_table_transaction(
                 (name.schema, name.table),
                 schema,
                 location=self.new_location(name),
                 partition_spec=spec,
                 properties=dict(properties),
             )
+        location = transaction.table_metadata.location
+        return IcebergChange(
+            name=name,
+            table=transaction._table,  # noqa: SLF001 - a new table is nowhere else
+            transaction=transaction,
+            abandoned=lambda: self._abandon(name, location),
+        )
 
-    def abandon(self, name: TableName, location: str) -> None:
+    def _abandon(self, name: TableName, location: str) -> None:
         """Remove the files of a table that was not created after all."""
         if not self.folder:
             return
@@ -323,7 +324,17 @@ class WarehouseCatalog:
                 return  # it was created
         remove_folder(location, self._io())
 
-    def remove_unknown_folders(self) -> int:
+    def vacuum(self, name: TableName | None) -> int:
+        from minishark.tables.warehouse.vacuum import vacuum  # noqa: PLC0415 - it needs this module
+
+        removed = 0
+        for each in self.tables() if name is None else [name]:
+            with committing(each):
+                removed += vacuum(self.load(each).table)
+            self.forget(each)
+        return removed if name is not None else removed + self._remove_unknown_folders()
+
+    def _remove_unknown_folders(self) -> int:
         """Remove folders that no table of an embedded catalog uses; how many files that were.
 
         They are left of writers that were killed. Newer ones may be of tables that are being
@@ -334,7 +345,7 @@ class WarehouseCatalog:
         if not self.folder:
             return 0
         self._renew()
-        used = {self.load(name).location() for name in self.tables()}
+        used = {self.load(name).table.location() for name in self.tables()}
         io = self._io()
         removed = 0
         for schema in self.schemas():
@@ -359,21 +370,10 @@ class WarehouseCatalog:
             self.catalog.close()
 
 
-def open_catalog(
-    where: Where, access: Callable[[], StoreAccess] = lambda: FROM_ENVIRONMENT
-) -> WarehouseCatalog:
-    """The catalog of a warehouse, which is made if `where` is a new folder.
-
-    Args:
-        where: the folder, address, or properties.
-        access: how object stores are reached, asked again before each use.
-
-    Raises:
-        OptionError: `where` is no warehouse, or PyIceberg is missing.
-        DataError: the folder can't be used, or the catalog does not answer.
-    """
-    for module in ("pyiceberg.catalog", "sqlalchemy"):
-        library(module, "iceberg")
+def open_iceberg(
+    where: str | Path | Mapping[str, str], access: Callable[[], StoreAccess]
+) -> IcebergCatalog:
+    """See `opening.open_catalog`; PyIceberg is installed."""
     if isinstance(where, Mapping):
         named = where.get("uri", where.get("type", "warehouse"))
         return _opened(str(named).rpartition("@")[2], dict(where), access)
@@ -406,7 +406,7 @@ def open_catalog(
 
 def _embedded(
     where: str, folder: str, properties: Mapping[str, str], access: Callable[[], StoreAccess]
-) -> WarehouseCatalog:
+) -> IcebergCatalog:
     found = _opened(where, properties, access)
     found.folder = folder
     with contextlib.suppress(CatalogError):  # another session was faster
@@ -416,15 +416,13 @@ def _embedded(
 
 def _opened(
     where: str, properties: Mapping[str, str], access: Callable[[], StoreAccess]
-) -> WarehouseCatalog:
-    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
-
+) -> IcebergCatalog:
     given = dict(properties)
     session = _session_properties(given, access())
     environment = from_environment() if given.get("warehouse", "").startswith(_STORED) else {}
     with _reached(where):
         catalog = load_catalog(NAME, **{**environment, **session, **given})
-    return WarehouseCatalog(
+    return IcebergCatalog(
         where=where, catalog=catalog, access=access, given=given, _session=session
     )
 
@@ -439,15 +437,6 @@ def _session_properties(properties: Mapping[str, str], access: StoreAccess) -> d
 @contextlib.contextmanager
 def _reached(where: str) -> Iterator[None]:
     """Errors of a catalog's network, files and database, naming the catalog."""
-    from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
-        NamespaceAlreadyExistsError,
-        NoSuchNamespaceError,
-        NoSuchTableError,
-        RESTError,
-        TableAlreadyExistsError,
-    )
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
-
     try:
         yield
     except (NoSuchTableError, TableAlreadyExistsError):
@@ -479,7 +468,3 @@ def remove_folder(location: str, io: Any) -> None:
             return
         system, path = file_system(location, io)
         system.delete_dir(path)
-
-
-def _same(name: str, known: Sequence[str]) -> str | None:
-    return next((other for other in known if other.lower() == name.lower()), None)
