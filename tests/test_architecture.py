@@ -43,7 +43,6 @@ LAYERS = (
     "tasks",
     "page",
     "session",
-    "tpch",
     "adapters",
     "dbapi",
     "spark",
@@ -343,9 +342,9 @@ def test_executors_start_without_what_starts_clusters() -> None:
 
 
 def test_only_the_top_layers_use_the_front_door() -> None:
-    """No layer below tpch imports what minishark/__init__.py offers."""
+    """No layer below adapters imports what minishark/__init__.py offers."""
     users = [module for module in _inner_modules() if any(map(_is_front_door, _imports(module)))]
-    assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
+    assert [] == [module for module in users if _layer(module) < LAYERS.index("adapters")]
 
 
 def test_the_product_does_not_import_what_is_optional() -> None:

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
+from minishark.cli.tpch.tables import TABLES
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.expressions import Column
-from minishark.tpch.tables import TABLES
 
 _NODES = ("node0", "node1", "node2")
 _PARTITIONS = 4
