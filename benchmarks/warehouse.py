@@ -20,7 +20,7 @@ import duckdb
 
 import minishark
 from minishark.cli.tpch.queries import load_queries, parse_selection
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.query.answers import differences, output_order
 from minishark_lab.harness.clocks import CpuClock, Steps, timed
 from minishark_lab.harness.parameters import Count

@@ -27,8 +27,7 @@ PACKAGES = (*PRODUCT, *OPTIONAL)
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
     "errors",
-    "expressions",
-    "catalog",
+    "model",
     "sources",
     "events",
     "compiler",

@@ -17,7 +17,7 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.subqueries import unmarked
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.tables.cached import CachedRows
 

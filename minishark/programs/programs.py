@@ -19,9 +19,9 @@ from canary_core.policy.balance import BALANCERS
 from canary_core.protocol.messages import Outcome
 from canary_core.results import result_of
 from canary_core.runtime.control import ControlThread
-from minishark.catalog import Table
 from minishark.cluster.backend import Cluster, Placement
 from minishark.errors import OptionError, ProgramError
+from minishark.model.catalog import Table
 from minishark.programs.program import Program, Shown, unseen
 from minishark.programs.result_table import IntoTable, load_parts
 from minishark.programs.run import ProgramRun

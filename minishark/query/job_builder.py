@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from minishark.catalog import Table
 from minishark.cluster.backend import Placement
 from minishark.cluster.jobs import Job
 from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
-from minishark.expressions import Schema
+from minishark.model.catalog import Table
+from minishark.model.expressions import Schema
 from minishark.query.inputs import (
     partition_slices,
     preferred_nodes,

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.catalog import Table
 from minishark.cluster.backend import (
     Backend,
     Cluster,
@@ -30,6 +29,7 @@ from minishark.cluster.backend import (
 from minishark.cluster.jobs import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
+from minishark.model.catalog import Table
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import TypeAlias
 
-from minishark.catalog import Table
 from minishark.compiler.logical.operators import Cte, Limit, Project, Scan, Sort, TopN, Window
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, StageOutput
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.events import kinds
+from minishark.model.catalog import Table
 from minishark.query.operators import own_operators
 
 _KEEP_ROWS = (Exchange, Cte, Project, Sort, Window)  # those of their last input

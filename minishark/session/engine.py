@@ -21,7 +21,6 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
@@ -38,6 +37,7 @@ from minishark.errors import (
 )
 from minishark.events.kinds import AnyEvent
 from minishark.events.stream import EventStream
+from minishark.model.catalog import Catalog, Table
 from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.job_builder import Environment

@@ -28,19 +28,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import (
+from minishark.compiler.sql.changes import Changed, Delete, Insert, Merge, Update
+from minishark.compiler.sql.statements import ChangeRows, Target
+from minishark.compiler.stages.fragment import bucket_column
+from minishark.dataframe.literals import literal
+from minishark.errors import DataError, PartitionsLostError, QueryError, UnsupportedError
+from minishark.model.catalog import (
     PARTITION_SHIFT,
     ROW_NUMBER,
     CatalogView,
     ColumnStatistics,
     Table,
 )
-from minishark.compiler.sql.changes import Changed, Delete, Insert, Merge, Update
-from minishark.compiler.sql.statements import ChangeRows, Target
-from minishark.compiler.stages.fragment import bucket_column
-from minishark.dataframe.literals import literal
-from minishark.errors import DataError, PartitionsLostError, QueryError, UnsupportedError
-from minishark.expressions import ColumnRef, quote
+from minishark.model.expressions import ColumnRef, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted

@@ -12,7 +12,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import Table
 from minishark.compiler.hints import UNNAMED_SOURCE
 from minishark.compiler.sql.changes import parse_change
 from minishark.compiler.sql.statements import AlterTable, ChangeRows, CreateTable, Target, Write
@@ -21,6 +20,7 @@ from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.names import ident
 from minishark.dataframe.partitioned import kept
 from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
+from minishark.model.catalog import Table
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine
 from minishark.session.memory_transactions import NOT_IN_TRANSACTION, MemoryTransaction, in_memory

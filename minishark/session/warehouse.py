@@ -19,7 +19,7 @@ from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.changes import Insert, NewTable
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.session.file_writer import counted
 from minishark.session.named_tables import HIDDEN
 from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables

@@ -19,7 +19,7 @@ import pyarrow as pa
 from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.changes import Change, Delete, Insert, Merge, NewTable, Update
 from minishark.errors import AlreadyExistsError, QueryError, UnsupportedError
-from minishark.expressions import Schema, quote
+from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine
 from minishark.session.file_writer import counted

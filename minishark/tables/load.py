@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from minishark.catalog import Partition
 from minishark.cluster.backend import (
     FilesLostError,
     FragmentRejectedError,
@@ -26,7 +25,8 @@ from minishark.cluster.backend import (
 from minishark.cluster.jobs import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.errors import DataError, TaskFailedError, TasksLostError
-from minishark.expressions import ColumnRef, Schema, quote
+from minishark.model.catalog import Partition
+from minishark.model.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import partition_slices, stage_slices
 from minishark.query.locality import replica_locations
 from minishark.query.observer import QueryObserver

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import zmq
 
-from minishark.catalog import Table
 from minishark.cluster.backend import CALLS_FOLDER, Cluster
 from minishark.errors import MinisharkError
+from minishark.model.catalog import Table
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import partition_slices
 from minishark.query.locality import replica_locations

@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 import zmq
 
-from minishark.catalog import (
+from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.stages.stage import Stage
+from minishark.errors import MinisharkError, PartitionsLostError
+from minishark.model.catalog import (
     Catalog,
     CatalogView,
     ColumnStatistics,
     Table,
     TableStatistics,
 )
-from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
-from minishark.compiler.physical.plan import PhysicalPlan
-from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.compiler.stages.stage import Stage
-from minishark.errors import MinisharkError, PartitionsLostError
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 from minishark.query.ladder import climb
 from minishark.query.observer import QueryObserver
 from minishark.query.planner import TablesPromisedError

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from minishark.catalog import ROW_NUMBER
-from minishark.expressions import Column
+from minishark.model.catalog import ROW_NUMBER
+from minishark.model.expressions import Column
 
 Row: TypeAlias = tuple[int, ...]
 Rows: TypeAlias = Sequence[Row]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minishark.catalog import Partition, Table
+from minishark.model.catalog import Partition, Table
 from minishark.query.stage_graph import StageGraph
 from minishark.tables import tables as tables_module
 from minishark.tables.cached import CachedTables

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minishark.compiler.sql.changes import Delete, Insert, Merge, Update, parse_change
 from minishark.errors import QueryError, UnsupportedError
-from minishark.expressions import Column
+from minishark.model.expressions import Column
 from minishark.tables.warehouse import dml
 from minishark.tables.warehouse.writer import CHANGED
 

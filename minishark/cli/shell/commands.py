@@ -22,7 +22,7 @@ from minishark.cli.tpch.tables import TABLES, load_tables
 from minishark.dataframe import EXPLAIN_MODES
 from minishark.dataframe.show import human_bytes
 from minishark.errors import ClusterError, OptionError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.query.report import metrics_text
 from minishark.session.catalog import TableInfo
 

@@ -11,7 +11,7 @@ import duckdb
 
 from minishark.cli.tpch.report import Reporter
 from minishark.errors import DataError
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 
 if TYPE_CHECKING:
     from minishark.session.session import Session

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.expressions import Column, quote_text
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Column, quote_text
 from minishark.sources.contract import PlacedSplit, Pushed, Snapshot, Source, Split
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
 from minishark.tables.warehouse.dml import FILE, ROW
