@@ -63,7 +63,7 @@ print(count, time.perf_counter() - began)
 _SERVICE = """
 import sys, time, numpy as np, pyarrow as pa
 from pathlib import Path
-from minishark.cluster.connections import load_keys
+from minishark.cluster.keys import load_keys
 from minishark.cluster.service import Service
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
@@ -97,7 +97,8 @@ time.sleep(3600)
 
 _FETCH = """
 import sys, time
-from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.connections import Connections
+from minishark.cluster.keys import load_keys
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.worker.protocol import FileSlice, StoreLocation
 
@@ -130,7 +131,8 @@ with minishark.connect(sys.argv[1]) as session:
 _COPY = """
 import sys, time
 from pathlib import Path
-from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.connections import Connections
+from minishark.cluster.keys import load_keys
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker.paths import StorePaths

@@ -86,9 +86,16 @@ def senders() -> dict[str, list[str]]:
             source = inspect.getsource(importlib.import_module(f"sparrow_core.{module}"))
             for node in ast.walk(ast.parse(source)):
                 match node:
+                    case ast.Call(func=ast.Name(id="Ticks"), args=[*_, ast.Name(id=name)]):
+                        made = name if hasattr(messages, name) else "Tick"
+                    case ast.Call(func=ast.Name(id="Ticks")):
+                        made = "Tick"
                     case ast.Call(func=ast.Name(id=name)) if hasattr(messages, name):
-                        if machine not in found.setdefault(name, []):
-                            found[name].append(machine)
+                        made = name
+                    case _:
+                        continue
+                if machine not in found.setdefault(made, []):
+                    found[made].append(machine)
     return found
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from minishark.cluster.keys import Keys, fresh_keys
 from minishark.errors import ClusterError
 from minishark_platforms.host import START_S, NodeSpec
 from minishark_platforms.supervisor import Command, End, Ended, Event, Launch, Start, Supervisor
-from sparrow_core.runtime.transport.keys import Keys, generate
 
 _STEP_S = 0.25
 _PLACE_S = 30.0  # until the first node has a machine
@@ -20,12 +20,6 @@ _OTHERS_S = 2.0  # how long a session waits for nodes without a machine when one
 _END_S = 10.0
 _PATIENCE_S = 15.0  # for a platform that fails while nodes run: it may come back
 _JOIN_S = 15.0  # longer than the thread takes to end a node
-
-
-def fresh_keys() -> Keys:
-    """A key pair that accepts itself: all nodes and sessions of a cluster share it."""
-    pair = generate()
-    return Keys(pair.public, pair.secret, (pair.public,))
 
 
 class Platform(Protocol):

@@ -23,10 +23,10 @@ from typing import IO
 import msgspec
 
 from minishark.cluster.folders import ClusterFolders, make_folders, reap, remove_if_orphaned
+from minishark.cluster.keys import Keys, write_keys
 from minishark.cluster.rendezvous import hold_ports
 from minishark.errors import ClusterError
 from sparrow_core.runtime.transport.deaths import describe_exit
-from sparrow_core.runtime.transport.keys import Keys, write_key_file
 
 START_S = 60.0  # a machine that starts many processes at once takes long
 _END_S = 5.0
@@ -138,9 +138,7 @@ class NodeHost:
         """
         folders = self._folders = make_folders()
         keys = folders.memory / _KEYS
-        keys.mkdir(mode=0o700)
-        write_key_file(keys / "own.key", spec.keys)
-        (keys / "allowed.keys").write_text("\n".join((spec.keys.public, *spec.keys.allowed)))
+        write_keys(keys, spec.keys)
         settings = NodeSettings(
             spec=spec,
             listen=f"tcp://{self._ip}:{'*' if self._port is None else self._port}",

@@ -11,13 +11,13 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from minishark.cluster.keys import Keys
 from minishark.cluster.platforms import Shape
 from minishark.errors import ClusterError
 from minishark_platforms.deployment import Deployment
 from minishark_platforms.ray_errors import sentence
 from minishark_platforms.ray_nodes import ON_HEAD, connect_ray
 from minishark_platforms.targets import RAY, deploy_on_ray
-from sparrow_core.runtime.transport.keys import Keys
 
 _NAMESPACE = "minishark"
 _START_S = 120.0

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from minishark.cluster.backend import Cluster
+    from minishark.cluster.keys import Keys
     from minishark.cluster.scaling import ScalingOptions
     from minishark.query.sinks import HandOver
     from minishark.tables.pieces import Pieces
     from minishark_platforms.deployment import Deployment, Platform
-    from sparrow_core.runtime.transport.keys import Keys
 
 RAY = "ray"
 _CLIENT = "ray://"

@@ -65,7 +65,19 @@ CANARY_LAYERS = (
     "runtime",
 )
 # machine_kit's layers, low to high.
-KIT_LAYERS = ("addresses", "machine", "network", "world", "local_driver")
+KIT_LAYERS = (
+    "errors",
+    "addresses",
+    "machine",
+    "peers",
+    "ticks",
+    "keys",
+    "refusal",
+    "endpoint",
+    "network",
+    "world",
+    "local_driver",
+)
 # minishark_lab's layers, low to high.
 LAB_LAYERS = (
     "tpch_data",
@@ -100,10 +112,16 @@ DRIVERS = (
 BANNED_IN_MACHINES = frozenset(
     {"asyncio", "logging", "secrets", "socket", "subprocess", "threading", "time", "uuid", "zmq"}
 )
-# What those need who hand keys to a node's process and tell how it ended.
-TRANSPORT = frozenset(
-    f"sparrow_core.runtime.transport.{name}"
-    for name in ("keys.Keys", "keys.generate", "keys.write_key_file", "deaths.describe_exit")
+# What those need who tell how a node's process ended.
+TRANSPORT = frozenset({"sparrow_core.runtime.transport.deaths.describe_exit"})
+# Which have options, errors and types of ZeroMQ: users of `machine_kit.endpoint`.
+ZEROMQ = (
+    "machine_kit.endpoint",
+    "machine_kit.keys",
+    "sparrow_core.runtime.transport.zmq_driver",
+    "canary_core.runtime.mailbox",
+    "minishark.cluster.connections",
+    "minishark.cluster.service",
 )
 SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
 """Public paths of modules of rooms, which only import names."""
@@ -447,16 +465,23 @@ def test_only_the_cluster_layer_runs_the_scheduler() -> None:
                 assert may.get(room, lambda _: False)(name), f"{module} imports {name}"
 
 
-def test_only_the_transport_knows_zeromq() -> None:
-    """In sparrow_core, zmq is imported in transport alone."""
-    users = [
+def test_sockets_are_made_in_one_place() -> None:
+    """What listens, authenticates and polls is an `Endpoint`; others send and receive."""
+    found = {
         module
-        for module in _modules("sparrow_core")
-        if any(_is_in(name, "zmq") for name in _imports(module))
-    ]
-    assert [] == [
-        module for module in users if not _is_in(module, "sparrow_core.runtime.transport")
-    ]
+        for module in _all_modules()
+        for node in _nodes(module)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and (
+            (ast.unparse(node.func.value) == "zmq" and node.func.attr in {"Context", "Poller"})
+            or (node.func.attr == "socket" and "zmq." in ast.unparse(node))
+        )
+    }
+    # A request to several services waits for all of their answers.
+    assert {"machine_kit.endpoint", "minishark.cluster.connections"} == found
+    users = [m for m in _all_modules() if any(_is_in(name, "zmq") for name in _imports(m))]
+    assert sorted(ZEROMQ) == sorted(users)
 
 
 def _machine_modules() -> list[str]:

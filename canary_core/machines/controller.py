@@ -63,6 +63,8 @@ from canary_core.protocol.messages import (
 from canary_core.values import Frames
 from machine_kit.addresses import Address, address, endpoint_of
 from machine_kit.machine import Envelope, Machine, Tick
+from machine_kit.peers import Peers
+from machine_kit.ticks import Ticks
 
 TICK_S = 0.05
 BALANCE_REPORTS = 5  # reports of each worker between two looks at the balance
@@ -106,7 +108,6 @@ class _Member(Struct, kw_only=True):
     """A worker of the current epoch."""
 
     host: str
-    heard_at: float
     end: int = 0
     digest: int = 0
     signals: int = 0
@@ -136,13 +137,12 @@ class Controller(Machine[ControllerIn]):
         self._balance = BALANCERS[settings.balancer]
         self._members: dict[Address, _Member] = {}
         self._waiting: dict[Address, Ready] = {}  # workers that came before the start
-        # Workers that leave and forward what still comes, with when they were heard of last.
-        self._released: dict[Address, float] = {}
+        self._released: dict[Address, None] = {}  # that leave, and forward what still comes
+        self._heard = Peers[Address]()  # members and those that leave
+        self._ticks = Ticks(address_, TICK_S)
         self._running = False
         self._outcome: Outcome | None = None
         self._is_kept = False  # the host has it
-        self._out: list[Envelope] = []
-        self._now = 0.0
         self._gathering_since = 0.0
         self._told_at = 0.0
         self._epoch = born << EPOCH_BITS  # greater than any of a predecessor
@@ -164,26 +164,28 @@ class Controller(Machine[ControllerIn]):
 
     def on_message(self, msg: ControllerIn, now: float) -> list[Envelope]:
         """Take a message."""
-        self._now = now
+        out = self._take(msg, now)
+        return out + self._links.flush(now)
+
+    def _take(self, msg: ControllerIn, now: float) -> list[Envelope]:
         match msg:
             case Packet():
-                self._on_packet(msg)
+                return self._on_packet(msg, now)
             case Tick():
-                self._on_tick(msg)
+                return self._on_tick(msg, now)
             case WorkerLost():
-                self._lose(msg.worker)
+                self._lose(msg.worker, now)
             case Drain():
                 self._drain(msg.worker)
             case Move():
                 self._move([PlannedMove((msg.size, msg.index), msg.to)])
             case Cancel():
-                self._fail("ProgramCancelled", "the program was cancelled")
+                return self._fail("ProgramCancelled", "the program was cancelled")
             case Kept():
                 self._end_workers()
             case _:
                 assert_never(msg)
-        out, self._out = self._out, []
-        return out + self._links.flush(now)
+        return []
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -193,6 +195,7 @@ class Controller(Machine[ControllerIn]):
             sizes = {size for size, _ in self._rows}
             assert len(self._rows) == sum(sizes)
             assert self._positions.keys() == self._rows.keys()
+            assert {*self._heard} == self._members.keys() | self._released.keys()
 
     def gauges(self) -> dict[str, float]:
         """Sizes of internal tables."""
@@ -200,119 +203,119 @@ class Controller(Machine[ControllerIn]):
 
     # --- messages ------------------------------------------------------------------------------
 
-    def _on_packet(self, packet: Packet) -> None:
-        ready, out = self._links.receive(packet, self._now)
-        self._out += out
+    def _on_packet(self, packet: Packet, now: float) -> list[Envelope]:
+        ready, out = self._links.receive(packet, now)
         restarted, self._links.restarted = self._links.restarted, []
         for each in restarted:
             self._waiting.pop(each, None)
-            self._lose(each)
-        member = self._members.get(packet.sender)
-        if member is not None:
-            member.heard_at = self._now
-        elif packet.sender in self._released:
-            self._released[packet.sender] = self._now
+            self._lose(each, now)
+        if packet.sender in self._heard:
+            self._heard.heard(packet.sender, now)
         for each_packet in ready:
             for body, frames in with_frames(each_packet):
-                self._on_body(each_packet, body, frames)
+                out += self._on_body(each_packet, body, frames, now)
+        return out
 
-    def _on_body(self, packet: Packet, body: Body, frames: Frames) -> None:
+    def _on_body(self, packet: Packet, body: Body, frames: Frames, now: float) -> list[Envelope]:
         sender = packet.sender
         if self._outcome is not None:
             if isinstance(body, Ready):
                 self._waiting[sender] = body
                 if self._is_kept:
                     self._links.post(sender, End(self._outcome.failure))
-            return
+            return []
         if isinstance(body, Ready):
-            self._on_ready(body)
-            return
+            self._on_ready(body, now)
+            return []
         if sender not in self._members and sender not in self._released:
             if isinstance(body, Report) and self._running:
                 self._links.post(sender, Rejoin(packet.born))
-            return
+            return []
         if packet.epoch != self._epoch:
-            return
+            return []
         match body:
             case Report():
                 self._on_report(sender, body)
             case WantGroup():
                 self._on_want_group(body.size)
             case Failed():
-                self._finish(Outcome(body.failure))
+                return self._finish(Outcome(body.failure))
             case Suspect():
-                self._on_suspect()
+                self._on_suspect(now)
             case Trail():
                 self._inquiry.answer(sender, body)
-                self._close_inquiry()
+                return self._close_inquiry(now)
             case ResultPart():
-                self._on_result_part(body, frames)
+                return self._on_result_part(body, frames, now)
             case Returned():
                 if sender in self._members:
                     self._members[sender].returned = body.digest
-                self._confirm()
+                return self._confirm(now)
             case Leaving():
                 self._drain(sender)
             case Left():
-                self._released.pop(sender, None)
+                if sender in self._released:
+                    del self._released[sender]
+                    self._heard.forget(sender)
             case _:
                 raise AssertionError(f"{type(body).__name__} is not for the controller")
+        return []
 
-    def _on_tick(self, tick: Tick) -> None:
-        now, settings = self._now, self._settings
+    def _on_tick(self, tick: Tick, now: float) -> list[Envelope]:
+        settings = self._settings
+        if not self._ticks.is_due(tick.generation, now):
+            return []
         if tick.generation == 0:
             self._gathering_since = self._told_at = self._cut_at = now
-        self._out.append(Envelope(self.address, Tick(tick.generation + 1), TICK_S))
-        self._out += self._links.tick(now)
+        out = [self._ticks.next(), *self._links.tick(now)]
         if self._outcome is not None:
-            return
+            return out
         if not self._running:
             waited_s = now - self._gathering_since
             if self._waiting and waited_s >= settings.wait_s:
-                self._start()
+                self._start(now)
             elif waited_s >= settings.patience_s:
-                self._fail("WorkersLost", f"no worker has come within {settings.patience_s:g} s")
-            return
-        for worker, member in list(self._members.items()):
-            if now - member.heard_at > settings.silence_s:
-                self._lose(worker)
-        for worker, heard_at in list(self._released.items()):
-            if now - heard_at > settings.silence_s:
-                self._lose(worker)
-        self._close_inquiry()
+                text = f"no worker has come within {settings.patience_s:g} s"
+                out += self._fail("WorkersLost", text)
+            return out
+        self._heard.forgive(self._ticks.stall_s, now)
+        for worker in self._heard.silent(now, settings.silence_s):
+            self._lose(worker, now)
+        out += self._close_inquiry(now)
         if self._members and now - self._told_at >= settings.report_s:
             self._told_at = now
-            self._release_leavers()
-            self._plan_cut()
-            self._tell_all(*self._witness())
-        self._confirm()
+            self._release_leavers(now)
+            self._plan_cut(now)
+            out.append(self._tell_all(*self._witness()))
+        return [*out, *self._confirm(now)]
 
     # --- members -------------------------------------------------------------------------------
 
-    def _on_ready(self, ready: Ready) -> None:
+    def _on_ready(self, ready: Ready, now: float) -> None:
         if ready.worker in self._members:
             return  # it repeats itself
         if self._running:
-            self._join(ready)
+            self._join(ready, now)
             return
         self._waiting[ready.worker] = ready
         self._custody.note(ready.worker, ready.held, ready.groups)
         if len(self._waiting) >= self._settings.workers:
-            self._start()
+            self._start(now)
 
-    def _start(self) -> None:
+    def _start(self, now: float) -> None:
         waiting, self._waiting = self._waiting, {}
         self._running = True
-        self._members = {
-            each: _Member(host=ready.host, heard_at=self._now) for each, ready in waiting.items()
-        }
+        for worker, ready in waiting.items():
+            self._members[worker] = _Member(host=ready.host)
+            self._heard.heard(worker, now)
         self._begin_epoch()
 
-    def _join(self, ready: Ready) -> None:
+    def _join(self, ready: Ready, now: float) -> None:
         """A worker comes while the program runs: it gets partitions when the balance says so."""
         if ready.epoch > self._epoch:
             return  # it knows a controller that has taken our place
-        self._members[ready.worker] = _Member(host=ready.host, heard_at=self._now)
+        self._members[ready.worker] = _Member(host=ready.host)
+        self._heard.heard(ready.worker, now)
         self._released.pop(ready.worker, None)
         self._links.post(ready.worker, self._begin(0, self._floor, self._cuts, joining=True))
         self._announce_members([each for each in self._members if each != ready.worker])
@@ -326,7 +329,7 @@ class Controller(Machine[ControllerIn]):
     def _roll(self) -> tuple[tuple[Address, ...], tuple[str, ...]]:
         return tuple(self._members), tuple([member.host for member in self._members.values()])
 
-    def _lose(self, worker: Address) -> None:
+    def _lose(self, worker: Address, now: float) -> None:
         """A worker is dead, or silent, or has restarted: its partitions continue elsewhere."""
         self._waiting.pop(worker, None)
         self._custody.lose(worker)
@@ -334,13 +337,14 @@ class Controller(Machine[ControllerIn]):
         counted = worker in self._members or worker in self._released
         self._members.pop(worker, None)
         self._released.pop(worker, None)
+        self._heard.forget(worker)
         if not counted or self._outcome is not None:
             return
         if self._members:
             self._begin_epoch()
         else:
             self._running = False
-            self._gathering_since = self._now
+            self._gathering_since = now
 
     def _everyone(self) -> list[Address]:
         return [*self._members, *self._waiting, *self._released]
@@ -380,6 +384,7 @@ class Controller(Machine[ControllerIn]):
         self._replicate()
         for worker in self._released:  # all that they had to forward is of an earlier epoch
             self._links.post(worker, End(None))
+            self._heard.forget(worker)
         self._released = {}
 
     def _replicate(self) -> None:
@@ -494,8 +499,8 @@ class Controller(Machine[ControllerIn]):
         witness = min(ends, key=lambda member: member.end, default=None)
         return (witness.end, witness.digest) if witness else (0, 0)
 
-    def _tell_all(self, witness: int, digest: int) -> None:
-        """The heartbeat."""
+    def _tell_all(self, witness: int, digest: int) -> Envelope:
+        """The heartbeat to workers; returns that to the host."""
         body = Advance(
             floor=self._floor,
             witness=witness,
@@ -514,9 +519,9 @@ class Controller(Machine[ControllerIn]):
             moves=self._moves,
             tasks=self._tasks,
         )
-        self._out.append(Envelope(self._host_address, progress))
+        return Envelope(self._host_address, progress)
 
-    def _plan_cut(self) -> None:
+    def _plan_cut(self, now: float) -> None:
         """Choose the stage of a snapshot by time: one that no partition has passed, with luck.
 
         Workers learn of it when they may have passed it: drivers go on meanwhile, about as far as
@@ -531,9 +536,9 @@ class Controller(Machine[ControllerIn]):
             self._cuts, self._cut_ahead = (), max(2, self._cut_ahead // 2)
         elif self._cuts and self._floor > self._cuts[0] + pace + CUT_MARGIN:
             self._cuts, self._cut_ahead = (), 2 * self._cut_ahead
-            self._cut_at = self._now - self._settings.snapshot_s
-        if not self._cuts and self._now - self._cut_at >= self._settings.snapshot_s:
-            self._cut_at = self._now
+            self._cut_at = now - self._settings.snapshot_s
+        if not self._cuts and now - self._cut_at >= self._settings.snapshot_s:
+            self._cut_at = now
             self._cuts = (end + CUT_MARGIN + self._cut_ahead * pace,)
 
     # --- workers that leave --------------------------------------------------------------------
@@ -552,14 +557,15 @@ class Controller(Machine[ControllerIn]):
             owners = {key: row.worker for key, row in self._rows.items()}
             self._move([PlannedMove(k, to) for k, to in reassign(owners, stayers).items()])
 
-    def _release_leavers(self) -> None:
+    def _release_leavers(self, now: float) -> None:
         for worker in [each for each, member in self._members.items() if member.leaving]:
             self._evacuate()
             if self._can_go(worker):
                 everyone = list(self._members)
                 del self._members[worker]
                 self._custody.lose(worker)
-                self._released[worker] = self._now
+                self._released[worker] = None
+                self._heard.heard(worker, now)
                 self._announce_members(everyone)
                 self._replicate()
 
@@ -573,64 +579,68 @@ class Controller(Machine[ControllerIn]):
 
     # --- results and divergence ----------------------------------------------------------------
 
-    def _on_result_part(self, body: ResultPart, frames: Frames) -> None:
+    def _on_result_part(self, body: ResultPart, frames: Frames, now: float) -> list[Envelope]:
         self._results[body.size, body.index] = (body, frames)
         single = self._results.get(SINGLE_KEY)
         if single is None:
-            return
+            return []
         if any(part.digest != single[0].digest for part, _ in self._results.values()):
-            self._on_suspect()
-            return
+            self._on_suspect(now)
+            return []
         groups = sorted(single[0].groups)
         keys = [(size, index) for size in groups for index in range(size)]
         if self._ready is None and all(key in self._results for key in keys):
             parts = tuple([Part(*key, self._results[key][1]) for key in keys])
             outcome = Outcome(None, single[0].tree, single[0].handles, parts)
-            self._ready = outcome, self._now
-            self._tell_all(single[0].stage + 1, single[0].digest)
-            self._confirm()
+            self._ready = outcome, now
+            told = self._tell_all(single[0].stage + 1, single[0].digest)
+            return [told, *self._confirm(now)]
+        return []
 
-    def _confirm(self) -> None:
+    def _confirm(self, now: float) -> list[Envelope]:
         """Tell the result, if the copies of the driver agree with the one that it is of.
 
         Where stages are of singles only, no message between workers would tell. A copy whose driver
         takes much longer than the others is not waited for.
         """
         if self._ready is None or self._outcome is not None:
-            return
+            return []
         outcome, since = self._ready
         digest = self._results[SINGLE_KEY][0].digest
         busy = {row.worker for row in self._rows.values()}
         awaited = [m for worker, m in self._members.items() if worker in busy and not m.leaving]
         if any(member.returned not in {None, digest} for member in awaited):
-            self._on_suspect()
-            return
-        is_late = self._now - since > CONFIRM_WAIT_S and not self._inquiry.is_open
+            self._on_suspect(now)
+            return []
+        is_late = now - since > CONFIRM_WAIT_S and not self._inquiry.is_open
         if is_late or all(member.returned is not None for member in awaited):
-            self._finish(outcome)
+            return self._finish(outcome)
+        return []
 
-    def _on_suspect(self) -> None:
+    def _on_suspect(self, now: float) -> None:
         """Copies of the driver differ: ask all for their stages, to name the first that does."""
-        if self._inquiry.open(self._now):
+        if self._inquiry.open(now):
             for worker in self._members:
                 self._links.post(worker, TellTrail())
 
-    def _close_inquiry(self) -> None:
-        if self._inquiry.is_answered(self._members, self._now):
+    def _close_inquiry(self, now: float) -> list[Envelope]:
+        if self._inquiry.is_answered(self._members, now):
             failure = self._inquiry.close()
             if failure is not None:
-                self._finish(Outcome(failure))
+                return self._finish(Outcome(failure))
+        return []
 
     # --- the end -------------------------------------------------------------------------------
 
-    def _fail(self, error: str, message: str) -> None:
-        if self._outcome is None:
-            self._finish(Outcome(Failure(error=error, message=message)))
+    def _fail(self, error: str, message: str) -> list[Envelope]:
+        if self._outcome is not None:
+            return []
+        return self._finish(Outcome(Failure(error=error, message=message)))
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: Outcome) -> list[Envelope]:
         """Tell the host. Workers end when it has the outcome: until then a successor needs them."""
         self._outcome = outcome
-        self._out.append(Envelope(self._host_address, Finished(outcome)))
+        return [Envelope(self._host_address, Finished(outcome))]
 
     def _end_workers(self) -> None:
         assert self._outcome is not None

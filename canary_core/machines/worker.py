@@ -74,6 +74,8 @@ from canary_core.tree import Node, above, below, block_of, is_relayed
 from canary_core.values import NOTHING, Frames
 from machine_kit.addresses import Address, address, endpoint_of
 from machine_kit.machine import Envelope, Machine, Tick
+from machine_kit.peers import Peers
+from machine_kit.ticks import Ticks
 
 WINDOW = 16  # stages that the driver is ahead of the slowest partition here
 SPREAD = 20_000  # ... and of the slowest anywhere, by the controller's last word
@@ -162,7 +164,8 @@ class Worker(Machine[WorkerIn]):
         self._links = Links(self.address, self._born)
         self._archive = Archive(self._links)
         self._epoch = 0
-        self._heard_at = 0.0
+        self._heard = Peers[Address]()  # the controller
+        self._ticks = Ticks(address_, TICK_S)
         self._working = False  # a Work message is on its way
         self._ended = False
         self._early: list[Packet] = []
@@ -190,7 +193,7 @@ class Worker(Machine[WorkerIn]):
     def on_message(self, msg: WorkerIn, now: float) -> list[Envelope]:
         """Take a message; Work runs tasks."""
         if self._ended and not isinstance(msg, Packet):
-            return self._tick_after_end(now) if isinstance(msg, Tick) else []
+            return self._tick_after_end(msg, now) if isinstance(msg, Tick) else []
         try:
             out = self._take(msg, now)
         except PackError as error:
@@ -441,7 +444,7 @@ class Worker(Machine[WorkerIn]):
         if self._ended:
             return out
         if packet.sender == self._controller:
-            self._heard_at = now
+            self._heard.heard(self._controller, now)
         if self._controller in self._links.restarted:
             self._announce()
         self._links.restarted.clear()
@@ -500,18 +503,22 @@ class Worker(Machine[WorkerIn]):
                 raise AssertionError(f"{type(body).__name__} is not for workers")
 
     def _on_tick(self, tick: Tick, now: float) -> list[Envelope]:
+        if not self._ticks.is_due(tick.generation, now):
+            return []
         if tick.generation == 0:
-            self._heard_at = now
-        out = [Envelope(self.address, Tick(tick.generation + 1), TICK_S)]
+            self._heard.heard(self._controller, now)
+        self._heard.forgive(self._ticks.stall_s, now)
+        silent_s = self._heard.silent_s(self._controller, now)
+        out = [self._ticks.next()]
         if self._begin is None:
             # It may have told a controller that died since: it says again and again that it waits.
-            if now - self._heard_at > ANSWER_S:  # one that lives acknowledges each time
+            if silent_s > ANSWER_S:  # one that lives acknowledges each time
                 return self._lose_controller(ANSWER_S)
             if tick.generation % ANNOUNCE_TICKS == 0:
                 self._announce()
             return out + self._links.tick(now)
         rules = self._begin.rules
-        if now - self._heard_at > rules.silence_s:
+        if silent_s > rules.silence_s:
             return self._lose_controller(rules.silence_s)
         if self._members and self.address not in self._members:
             return out + self._leave() + self._links.tick(now)
@@ -540,9 +547,11 @@ class Worker(Machine[WorkerIn]):
             return [Envelope(self._host_address, Ended(None))]
         return []
 
-    def _tick_after_end(self, now: float) -> list[Envelope]:
+    def _tick_after_end(self, tick: Tick, now: float) -> list[Envelope]:
         """Acknowledge the end, as often as the controller wants."""
-        return [Envelope(self.address, Tick(1), TICK_S), *self._links.tick(now)]
+        if not self._ticks.is_due(tick.generation, now):
+            return []
+        return [self._ticks.next(), *self._links.tick(now)]
 
     def _announce(self) -> None:
         """Tell the controller that this worker is there, and what it holds."""
@@ -577,7 +586,7 @@ class Worker(Machine[WorkerIn]):
         self._forget()
         self._epoch, self._begin, self._floor = epoch, begin, begin.floor
         self._signals.values.update(signals)
-        self._heard_at = now
+        self._heard.heard(self._controller, now)
         self._archive.shelf.retain(0, begin.stage)
         self._links.begin(epoch, lambda peer: peer == self._controller)
         self._replica = Replica(

@@ -17,9 +17,9 @@ from msgspec import structs
 from canary_core.protocol.messages import Packet
 from canary_core.runtime.mailbox import Frames, Mailbox, route_of
 from machine_kit.addresses import Address, address, endpoint_of
+from machine_kit.errors import TransportError
 from machine_kit.local_driver import LocalDriver
 from machine_kit.machine import Envelope
-from sparrow_core.protocol.errors import InsecureTransport
 
 _encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(tuple[str, Packet]).decode
@@ -116,7 +116,7 @@ class PacketLoop(LocalDriver):
         header = _encode((name, structs.replace(packet, frames=()) if packet.frames else packet))
         try:
             self._mailbox.send(route_of(endpoint), header, packet.frames)
-        except (InsecureTransport, ValueError):  # no route from here: as if it were lost
+        except (TransportError, ValueError):  # no route from here: as if it were lost
             self.undeliverable += 1
 
     def _unsent(self, to: Address, packet: Packet) -> Packet:

@@ -14,7 +14,6 @@ import contextlib
 import math
 import os
 import select
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,24 +23,24 @@ from pathlib import Path
 import zmq
 
 from canary_core.runtime.ring import IS_SUPPORTED, RingReader, RingWriter, default_capacity
-from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import (
-    Keys,
-    answer_admission,
-    check_private,
-    secure_client,
-    secure_server,
-    split_endpoint,
-)
+from machine_kit.endpoint import Endpoint, Socket
+from machine_kit.keys import Keys, check_private
+from machine_kit.refusal import is_listening
 
 Data = bytes | memoryview
 Frames = list[memoryview]
 
-_PROBE_S = 1.0
-_RECONNECT_MS = 5
-_RECONNECT_MAX_MS = 100
-_HEARTBEAT_MS = 1_000
-_SILENCE_MS = 8_000
+# No limit of their own: what may be on its way is bounded by how far workers run ahead.
+_INBOX = {zmq.RCVHWM: 0}
+_PEER = {
+    zmq.LINGER: 0,
+    zmq.SNDHWM: 0,
+    # Answered by ZeroMQ's own thread: also in a long task, but not by a suspended process.
+    zmq.HEARTBEAT_IVL: 1_000,
+    zmq.HEARTBEAT_TIMEOUT: 8_000,
+    zmq.RECONNECT_IVL: 5,
+    zmq.RECONNECT_IVL_MAX: 100,
+}
 _EVENTS, _POLLIN, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
 _BATCH = 256  # messages of one turn, so that a flood does not keep the loop from its tasks
 _MESSAGE, _RING, _WAKE = b"\0", b"\1", b"\2"  # what a socket brings, by its first byte
@@ -78,27 +77,6 @@ def route_of(endpoint: str) -> Route:
     return Route(host, ipc, tcp)
 
 
-def is_listening(endpoint: str) -> bool:
-    """Whether the process at an endpoint, as sockets know it, still has its inbox open.
-
-    One that is suspended has: connections are accepted by its kernel.
-    """
-    where, _ = split_endpoint(endpoint)
-    try:
-        if where.startswith("ipc://"):
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.setblocking(False)
-                probe.connect(where.removeprefix("ipc://"))
-        else:
-            host, _, port = where.removeprefix("tcp://").rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
-    except BlockingIOError:  # too many wait to be accepted
-        return True
-    except OSError:
-        return False
-    return True
-
-
 class Mailbox:
     """Sends to routes, and receives what others send to its own."""
 
@@ -122,10 +100,10 @@ class Mailbox:
                 it, all is sent by sockets.
 
         Raises:
+            TransportError: It can't be listened there.
             InsecureTransport: tcp without keys, or a socket in a folder open to others.
         """
         check_private(ipc)
-        self._keys = keys
         self._folder = rings if IS_SUPPORTED else None
         self._writers: dict[str, RingWriter] = {}  # by ipc
         self._readers: dict[str, RingReader] = {}
@@ -134,44 +112,17 @@ class Mailbox:
         self._looked_at = self._crowded_until = 0.0
         self._lost: list[Route] = []
         self._ipc = ipc
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, 4096)
-        self._poller = zmq.Poller()
-        self._peers: dict[str, zmq.Socket[bytes]] = {}
-        self._monitors: dict[zmq.Socket[bytes], Route] = {}
-        self._wake_r, self._wake_w = os.pipe()
-        os.set_blocking(self._wake_r, False)
-        os.set_blocking(self._wake_w, False)
-        self._poller.register(self._wake_r, zmq.POLLIN)
-        self._zap: zmq.Socket[bytes] | None = None
+        self._taken: list[Frames] = []  # what sockets have brought
+        self._peers: dict[str, tuple[Socket, Socket]] = {}  # each with its monitor
+        self._sockets = Endpoint(keys)
         try:
-            self._inboxes = [self._bound(f"ipc://{ipc}")]
-            self.route = Route(host, f"ipc://{ipc}", self._bind_tcp(tcp) if tcp else "")
+            _, own = self._sockets.listen(zmq.PULL, f"ipc://{ipc}", self._take, options=_INBOX)
+            if tcp:
+                _, tcp = self._sockets.listen(zmq.PULL, tcp, self._take, options=_INBOX)
         except BaseException:
             self.close()
             raise
-
-    def _bound(self, endpoint: str, keys: Keys | None = None) -> zmq.Socket[bytes]:
-        inbox = self._context.socket(zmq.PULL)
-        inbox.setsockopt(zmq.LINGER, 0)
-        # No limit of its own: what may be on its way is bounded by how far workers run ahead.
-        inbox.setsockopt(zmq.RCVHWM, 0)
-        if keys is not None:
-            secure_server(inbox, keys, b"canary")
-        inbox.bind(endpoint)
-        self._poller.register(inbox, zmq.POLLIN)
-        return inbox
-
-    def _bind_tcp(self, endpoint: str) -> str:
-        if self._keys is None:
-            raise InsecureTransport(f"{endpoint}: tcp needs keys")
-        # Bound before the first connection, which is authenticated here.
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.bind("inproc://zeromq.zap.01")
-        self._poller.register(self._zap, zmq.POLLIN)
-        inbox = self._bound(endpoint, self._keys)
-        self._inboxes.append(inbox)
-        return f"{inbox.getsockopt_string(zmq.LAST_ENDPOINT)}/{self._keys.public}"
+        self.route = Route(host, own, tcp)
 
     def send(self, to: Route, header: Data, buffers: Sequence[Data] = ()) -> None:
         """Send a message; one to a dead process is dropped in the end.
@@ -183,9 +134,8 @@ class Mailbox:
                 process has no keys.
         """
         where = self._endpoint_of(to)
-        peer = self._peers.get(where)
-        if peer is None:
-            peer = self._add_peer(where, to)
+        known = self._peers.get(where)
+        peer = self._add_peer(where, to) if known is None else known[0]
         ring = self._writers.get(where)
         if ring is not None and ring.write((header, *buffers)):
             if ring.must_wake():
@@ -195,12 +145,12 @@ class Mailbox:
         else:
             peer.send(_MESSAGE + header, zmq.NOBLOCK)
 
-    def _add_peer(self, where: str, route: Route) -> zmq.Socket[bytes]:
-        peer = self._peers[where] = self._connected(where)
+    def _add_peer(self, where: str, route: Route) -> Socket:
+        peer = self._sockets.connected(zmq.PUSH, where, _PEER)
         # Retried: nobody listens. Who sends here knows the address from somebody who did.
-        monitor = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED)
-        self._monitors[monitor] = route
-        self._poller.register(monitor, zmq.POLLIN)
+        events = zmq.Event.DISCONNECTED | zmq.Event.CONNECT_RETRIED
+        monitor = self._sockets.monitor(peer, events, lambda _: self._disconnect(where, route))
+        self._peers[where] = (peer, monitor)
         if self._folder is not None and where == route.ipc:
             self._rings_made += 1
             path = self._folder / f"{self._ipc.stem}-{self._rings_made}.ring"
@@ -217,23 +167,6 @@ class Mailbox:
     def _endpoint_of(self, to: Route) -> str:
         return to.ipc if to.host == self.route.host else to.tcp
 
-    def _connected(self, endpoint: str) -> zmq.Socket[bytes]:
-        where, key = split_endpoint(endpoint)
-        if key is not None and self._keys is None:
-            raise InsecureTransport(f"{endpoint}: tcp needs keys")
-        peer = self._context.socket(zmq.PUSH)
-        peer.setsockopt(zmq.LINGER, 0)
-        peer.setsockopt(zmq.SNDHWM, 0)
-        # Answered by ZeroMQ's own thread: also in a long task, but not by a suspended process.
-        peer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
-        peer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        peer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        if key is not None and self._keys is not None:
-            secure_client(peer, key, self._keys)
-        peer.connect(where)
-        return peer
-
     def receive(self, timeout_s: float) -> list[Frames]:
         """The messages that have come; waits for one at most so long, or until `wake`."""
         found: list[Frames] = []
@@ -241,7 +174,7 @@ class Mailbox:
         if not found and timeout_s:
             self._await(found, timeout_s)
         if time.monotonic() - self._looked_at >= _SOCKETS_S:
-            self._look_at_sockets(found, 0)
+            self._look_at_sockets(found, 0.0)
         return found
 
     def _await(self, found: list[Frames], timeout_s: float) -> None:
@@ -255,8 +188,7 @@ class Mailbox:
                 reader.sleep()
             if self.has_mail:
                 timeout_s = 0.0
-            timeout_ms = None if timeout_s == math.inf else math.ceil(timeout_s * 1000)
-            self._look_at_sockets(found, timeout_ms)
+            self._look_at_sockets(found, timeout_s)
         for reader in self._readers.values():
             reader.awake()
         self._take_from_rings(found)
@@ -291,53 +223,41 @@ class Mailbox:
             if now - before > _CROWDED_S:
                 self._crowded_until = now + _CROWDED_FOR_S
 
-    def _look_at_sockets(self, found: list[Frames], timeout_ms: int | None) -> None:
-        for ready, _ in self._poller.poll(timeout_ms):
-            if ready in self._inboxes:
-                self._take(ready, found)
-            elif ready == self._wake_r:
-                os.read(self._wake_r, 4096)
-            elif ready is self._zap and self._keys is not None:
-                self._zap.send_multipart(answer_admission(self._zap.recv_multipart(), self._keys))
-            elif ready in self._monitors:
-                self._disconnect(ready, found)
+    def _look_at_sockets(self, found: list[Frames], timeout_s: float) -> None:
+        self._sockets.wait(timeout_s)
+        found += self._taken
+        self._taken.clear()
         self._looked_at = time.monotonic()
 
-    def _disconnect(self, monitor: zmq.Socket[bytes], found: list[Frames]) -> None:
+    def _disconnect(self, where: str, route: Route) -> None:
         """A process has died: it must not be called for ever."""
-        route = self._monitors.pop(monitor)
         self._lost.append(route)
-        self._poller.unregister(monitor)
-        where = self._endpoint_of(route)
-        peer = self._peers.pop(where)
-        peer.disable_monitor()
-        monitor.close()
-        peer.close()
+        self._sockets.drop(*self._peers.pop(where))
         if (writer := self._writers.pop(where, None)) is not None:
             writer.close()
         reader = self._readers.get(where)
         if reader is not None and reader.is_abandoned:  # else it was suspended, or has reconnected
-            reader.take(found, math.inf)
+            reader.take(self._taken, math.inf)
             self._readers.pop(where).close()
 
-    def _take(self, inbox: zmq.Socket[bytes], found: list[Frames]) -> None:
+    def _take(self, inbox: Socket) -> None:
         for _ in range(_BATCH):
             first = memoryview(inbox.recv())
             frames = [first[1:]]
             while inbox.get(_RCVMORE):
                 frames.append(inbox.recv(copy=False).buffer)
             if first[:1] == _MESSAGE:
-                found.append(frames)
+                self._taken.append(frames)
             elif first[:1] == _RING and len(frames) == 3:
                 path, where = frames[1:]
-                self._open(Path(os.fsdecode(bytes(path))), bytes(where).decode(), found)
+                self._open(Path(os.fsdecode(bytes(path))), bytes(where).decode())
             if not int(inbox.get(_EVENTS)) & _POLLIN:
                 return
 
-    def _open(self, path: Path, where: str, found: list[Frames]) -> None:
+    def _open(self, path: Path, where: str) -> None:
         earlier = self._readers.pop(where, None)
         if earlier is not None:
-            earlier.take(found, math.inf)
+            earlier.take(self._taken, math.inf)
             earlier.close()
         with contextlib.suppress(FileNotFoundError):  # its writer has closed it again
             self._readers[where] = RingReader(path)
@@ -352,8 +272,7 @@ class Mailbox:
 
     def wake(self) -> None:
         """Make `receive` return soon. Thread-safe."""
-        with contextlib.suppress(OSError):  # full, so it wakes anyway; or closed
-            os.write(self._wake_w, b"\0")
+        self._sockets.wake()
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close everything, and remove the files; what is not sent yet has `linger_s`."""
@@ -363,8 +282,4 @@ class Mailbox:
             reader.close()
         self._writers.clear()
         self._readers.clear()
-        self._context.destroy(linger=round(linger_s * 1000))
-        os.close(self._wake_r)
-        os.close(self._wake_w)
-        self._wake_w = -1  # a late `wake` must not write to a reused descriptor
-        self._ipc.unlink(missing_ok=True)
+        self._sockets.close(linger_s)

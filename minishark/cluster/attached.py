@@ -20,17 +20,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import psutil
-import zmq
 from msgspec import structs
 
 from canary_core.runtime.mailbox import Mailbox
 from machine_kit.addresses import Address
+from machine_kit.keys import Keys
+from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.backend import Backend, Placement
-from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.connections import Connections
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.folders import make_folders
 from minishark.cluster.joining import RefusedError, greet, open_schedulers
+from minishark.cluster.keys import load_keys
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on, silent
@@ -44,8 +46,6 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
 from sparrow_core import NodeStatus
-from sparrow_core.runtime.transport.keys import Keys
-from sparrow_core.runtime.transport.refusal import refuses
 
 _CALL_S = 2.0
 _USAGE_S = 0.5
@@ -350,7 +350,7 @@ class AttachedCluster:
     def _keep_alive(self) -> None:
         while not self._stop.wait(_KEEP_EVERY_S):
             # Files that say where the cluster is now may be written at the moment, or be wrong.
-            with contextlib.suppress(MinisharkError, OSError, ValueError, zmq.ZMQError):
+            with contextlib.suppress(MinisharkError, OSError, ValueError):
                 released = tuple(self._released)
                 beat = structs.replace(
                     self._keep, released=released, schedulers=self._sparrow.live_schedulers

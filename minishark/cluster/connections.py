@@ -6,22 +6,16 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 import zmq
 
+from machine_kit.endpoint import Socket, Sockets
+from machine_kit.errors import TransportError
+from machine_kit.keys import Keys
+from machine_kit.refusal import refuses
 from minishark.cluster.wire import Reply, Request, decode_reply, encode_message
 from minishark.errors import ClusterError
-from sparrow_core import SparrowError
-from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import (
-    Keys,
-    read_keys,
-    secure_client,
-    split_endpoint,
-)
-from sparrow_core.runtime.transport.refusal import refuses
 
 _IDLE_MAX = 8  # sockets kept for each service
 _IDLE_S = 60.0  # and for how long: one to a node that has left would try to connect for ever
@@ -29,23 +23,9 @@ _STEP_MS = 100
 _DOUBT_S = 0.15  # without an answer, after which it is looked whether the process has ended
 _REFUSAL_S = 0.1
 _CLOSE_S = 5.0
-_HEARTBEAT_MS = 2_000
-# Not less: while a chunk is on its way over a slow link, no answer can come.
-_SILENCE_MS = 5_000
-_HANDSHAKE_MS = 2_000
-
-
-OWN_KEY = "own.key"
-ALLOWED_KEYS = "allowed.keys"
-
-
-def load_keys(folder: str | Keys | None) -> Keys | None:
-    if folder is None or isinstance(folder, Keys):
-        return folder
-    try:
-        return read_keys(Path(folder, OWN_KEY), Path(folder, ALLOWED_KEYS))
-    except SparrowError as error:
-        raise ClusterError(f"Can't use the keys in {folder}: {error}") from error
+# Not less silence: while a chunk is on its way over a slow link, no answer can come.
+_PEER = {zmq.LINGER: 0, zmq.HEARTBEAT_IVL: 2_000, zmq.HEARTBEAT_TIMEOUT: 5_000}
+_OVER_TCP = {zmq.CONNECT_TIMEOUT: 2_000}
 
 
 class NoAnswerError(Exception):
@@ -62,27 +42,27 @@ class Connections:
     def __init__(self, keys: Keys | None = None) -> None:
         """Create an empty pool; without keys, services are reached over ipc only."""
         self.interrupted = threading.Event()
-        self._keys = keys
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, 4096)
+        self._sockets = Sockets(keys)
         self._lock = threading.Condition()  # guards the following
-        self._idle: dict[str, list[tuple[zmq.Socket[bytes], float]]] = {}  # each with since when
+        self._idle: dict[str, list[tuple[Socket, float]]] = {}  # each with since when
         self._looked_s = 0.0  # when old ones among them were looked for
         self._in_use = 0
         self._closed = False
 
     @contextlib.contextmanager
-    def socket(self, service: str) -> Iterator[zmq.Socket[bytes]]:
+    def socket(self, service: str) -> Iterator[Socket]:
         """A socket to a service; returned to the pool unless the block raises."""
         acquired = self._acquire(service)
         usable = False
         try:
             yield acquired
             usable = True
+        except zmq.ZMQError as error:  # it is being closed
+            raise ClusterError(f"Can't reach {service}: {error}") from error
         finally:
             self._release(service, acquired, usable=usable)
 
-    def _acquire(self, service: str) -> zmq.Socket[bytes]:
+    def _acquire(self, service: str) -> Socket:
         with self._lock:
             if self._closed:
                 raise ClusterError("The connection to the cluster is closed; connect again.")
@@ -91,7 +71,7 @@ class Connections:
             self._in_use += 1
             return acquired
 
-    def _release(self, service: str, socket: zmq.Socket[bytes], *, usable: bool) -> None:
+    def _release(self, service: str, socket: Socket, *, usable: bool) -> None:
         with self._lock:
             idle = self._idle.setdefault(service, [])
             if usable and not self._closed and len(idle) < _IDLE_MAX:
@@ -115,22 +95,11 @@ class Connections:
             if not idle:
                 del self._idle[service]
 
-    def _connected(self, service: str) -> zmq.Socket[bytes]:
+    def _connected(self, service: str) -> Socket:
         try:
-            where, key = split_endpoint(service)
-        except InsecureTransport as error:
-            raise ClusterError(f"Invalid service address: {error}") from error
-        if key is not None and self._keys is None:
-            raise ClusterError(f"{service}: tcp needs the cluster's keys; pass keys=FOLDER.")
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
-        if key is not None and self._keys is not None:
-            socket.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
-            secure_client(socket, key, self._keys)
-        socket.connect(where)
-        return socket
+            return self._sockets.connected(zmq.DEALER, service, _PEER, _OVER_TCP)
+        except TransportError as error:
+            raise ClusterError(f"Invalid service address, or no keys=FOLDER: {error}") from error
 
     def call(self, service: str, request: Request, timeout_s: float) -> Reply:
         with self.socket(service) as socket:
@@ -143,7 +112,7 @@ class Connections:
         """The replies of several services, asked concurrently, by service."""
         # Services that do not answer in time, or with a malformed reply, are left out; at once if
         # their processes have ended.
-        waiting: dict[zmq.Socket[bytes], str] = {}
+        waiting: dict[Socket, str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
         message = encode_message(request)
@@ -168,6 +137,8 @@ class Connections:
                     with contextlib.suppress(NoAnswerError):
                         found[service] = self.decoded(answer[0])
                     self._release(service, socket, usable=service in found)
+        except zmq.ZMQError as error:  # they are being closed
+            raise ClusterError(f"Can't reach services: {error}") from error
         finally:
             for socket, service in waiting.items():
                 self._release(service, socket, usable=False)
@@ -181,16 +152,16 @@ class Connections:
             raise NoAnswerError(f"malformed reply: {error}") from error
         return reply
 
-    def receive(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[bytes]:
+    def receive(self, socket: Socket, timeout_s: float) -> list[bytes]:
         self._await(socket, timeout_s)
         return socket.recv_multipart()
 
-    def receive_frames(self, socket: zmq.Socket[bytes], timeout_s: float) -> list[zmq.Frame]:
+    def receive_frames(self, socket: Socket, timeout_s: float) -> list[zmq.Frame]:
         """As `receive`, without a copy of what was received."""
         self._await(socket, timeout_s)
         return socket.recv_multipart(copy=False)
 
-    def _await(self, socket: zmq.Socket[bytes], timeout_s: float) -> None:
+    def _await(self, socket: Socket, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not socket.poll(_STEP_MS):
             if self.interrupted.is_set():
@@ -204,14 +175,14 @@ class Connections:
             self._closed = True
             # Destroying the context under a socket that another thread uses would crash.
             if self._lock.wait_for(lambda: not self._in_use, _CLOSE_S):
-                self._context.destroy(linger=0)
+                self._sockets.close()
 
 
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of the decoders for malformed messages."""
 
 
-def ended(waiting: dict[zmq.Socket[bytes], str], until_s: float) -> Iterator[zmq.Socket[bytes]]:
+def ended(waiting: dict[Socket, str], until_s: float) -> Iterator[Socket]:
     """Sockets to services whose processes have ended; the others go to the end.
 
     Hosts behind a cut network take a while each: there may be no time to look at all.

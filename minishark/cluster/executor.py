@@ -11,11 +11,11 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import zmq
 from msgspec import structs
 
-from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SPILL, make_spill_folder, remove_if_orphaned
+from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import confine, node_meter
 from minishark.cluster.program_slot import ProgramSlot
 from minishark.cluster.remote_files import RemoteFiles
@@ -89,6 +89,7 @@ class ExecutorRunner:
             with contextlib.suppress(duckdb.Error):  # its connection is closed or being reopened
                 self._runner.fit_memory()
                 self._runner.tell_progress()
+                self._runner.look_for_spilled()
                 PRINTS.write(self._name)
             if self._is_doomed() and self._calls.idle_s > _REPORT_S:
                 # The front end has been told; only the end of the process stops that call. Not
@@ -98,7 +99,7 @@ class ExecutorRunner:
                 with contextlib.suppress(duckdb.Error):  # interrupted with a task: the next time
                     self._runner.forget_removed()
                 self._calls.forget_removed()
-                with contextlib.suppress(ClusterError, zmq.ZMQError):  # it is being closed
+                with contextlib.suppress(ClusterError):  # it is being closed
                     self._remote_files.remove_unwanted()
                 tidy_at_s = time.monotonic() + _TIDY_S
 

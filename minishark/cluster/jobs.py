@@ -12,11 +12,11 @@ from sparrow_core import (
     JobFailed,
     JobFinished,
     JobId,
+    PlacementStep,
     TaskCompleted,
     TaskFailed,
     TaskLost,
     TasksReturned,
-    explain,
 )
 from sparrow_core import JobSpec as Job
 from sparrow_core import TaskSpec as Task
@@ -27,12 +27,12 @@ __all__ = [
     "JobFailed",
     "JobFinished",
     "JobId",
+    "PlacementStep",
     "Task",
     "TaskCompleted",
     "TaskFailed",
     "TaskLost",
     "TasksReturned",
-    "explain",
 ]
 
 JobEvent: TypeAlias = (

@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from machine_kit.addresses import Address, endpoint_of
+from machine_kit.keys import Keys
 from minishark.cluster.backend import Placement
-from minishark.cluster.connections import Connections, NoAnswerError, load_keys
+from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.endpoints import own_endpoint
+from minishark.cluster.keys import load_keys
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.node import store_of
 from minishark.cluster.node_service import SESSION_PREFIX
@@ -22,7 +24,6 @@ from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_ver
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
-from sparrow_core.runtime.transport.keys import Keys
 
 _HELLO_S = 5.0
 _NODES_S = 20.0

@@ -20,9 +20,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from minishark.cluster.connections import ALLOWED_KEYS, OWN_KEY, Connections, load_keys
+from minishark.cluster.connections import Connections
 from minishark.cluster.folders import ClusterFolders, make_folders, remove_folder
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import Keys, fresh_keys, load_keys, write_keys
 from minishark.cluster.machine import live_process, node_memory
 from minishark.cluster.node import NodeOptions, service_address
 from minishark.cluster.platforms import kept
@@ -30,8 +31,7 @@ from minishark.cluster.rendezvous import head_in, is_rendezvous
 from minishark.cluster.wire import Hello, Welcome, own_versions
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.cores import usable_cores
-from sparrow_core import NodeStatus, SparrowError
-from sparrow_core.runtime.transport.keys import Keys, generate, write_key_file
+from sparrow_core import NodeStatus
 
 DEFAULT_NAME = "default"
 KEYS_VARIABLE = "MINISHARK_KEYS"
@@ -242,13 +242,8 @@ def bind_address(bind: str | None, listen: str) -> str | None:
 
 
 def make_keys(folder: Path) -> str:
-    keys = generate()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_key_file(folder / OWN_KEY, keys)
-        (folder / ALLOWED_KEYS).write_text(f"{keys.public} # this cluster\n")
-    except (OSError, SparrowError) as error:
-        raise ClusterError(f"Can't write keys to {folder}: {error}") from error
+    keys = fresh_keys()
+    write_keys(folder, keys)
     return keys.public
 
 

@@ -21,8 +21,10 @@ from pathlib import Path
 import msgspec
 
 from machine_kit.addresses import Address, address
-from minishark.cluster.connections import Connections, load_keys
+from machine_kit.keys import Keys
+from minishark.cluster.connections import Connections
 from minishark.cluster.folders import inherit_folders, make_folders
+from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import RUNNER, node_limits, node_memory, runner_config
 from minishark.cluster.node_service import NodeControl, NodeService
 from minishark.cluster.wire import Announce, Failure, Hello, Welcome, own_release, own_versions
@@ -32,7 +34,6 @@ from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorGroup, SparrowError
 from sparrow_core.protocol.messages import Drain, SetSchedulers
 from sparrow_core.runtime.transport.child import NodeSettings
-from sparrow_core.runtime.transport.keys import Keys
 from sparrow_core.runtime.transport.process import calm_collector, run_node
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 

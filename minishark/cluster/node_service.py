@@ -30,6 +30,8 @@ from pathlib import Path, PurePosixPath
 import psutil
 from msgspec import structs
 
+from machine_kit.keys import Keys
+from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
@@ -41,8 +43,6 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
 from minishark.worker.store import InputMissingError, Store
-from sparrow_core.runtime.transport.keys import Keys
-from sparrow_core.runtime.transport.refusal import refuses
 
 LEASE_S = 15.0  # lease of a session on another host
 CUT_OFF_MAX_S = 120.0  # a session whose host does not say that it is dead is, after this silence

@@ -17,8 +17,8 @@ from minishark.errors import ClusterError, OptionError
 
 if TYPE_CHECKING:
     from minishark.cluster.backend import Cluster
+    from minishark.cluster.keys import Keys
     from minishark.cluster.scaling import ScalingOptions
-    from sparrow_core.runtime.transport.keys import Keys
 
 _PLATFORMS, _DATASETS = "minishark.platforms", "minishark.datasets"
 # Those that come with us, with the extra that each needs.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from machine_kit.addresses import Address, endpoint_of
+from machine_kit.keys import Keys
 from minishark.cluster.endpoints import own_endpoint
 from minishark.worker.functions import FunctionFailedError, Interrupted, UserCode
 from minishark.worker.program_files import ProgramFiles, serving
 from minishark.worker.protocol import ProgramJob, TaskProblem, WorkerFigures
 from minishark.worker.store import Store
 from minishark.worker.task_errors import TaskError
-from sparrow_core.runtime.transport.keys import Keys
 
 if TYPE_CHECKING:
     from canary_core.runtime.mailbox import Mailbox

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
-import zmq
 
+from machine_kit.endpoint import Socket
+from machine_kit.keys import split_endpoint
 from minishark.cluster import sealed, wire
 from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.links import Link
@@ -25,7 +26,6 @@ from minishark.cluster.service import CODEC
 from minishark.errors import ClusterError
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError, RawSink
-from sparrow_core.runtime.transport.keys import split_endpoint
 
 _ANSWER_MAX_S = 4.0
 _SILENCE_MAX_S = 10.0  # between chunks
@@ -228,7 +228,7 @@ class RemoteFiles:
             if self._holders and len(self._unwanted) + len(files) <= _UNWANTED_MAX:
                 self._unwanted.update(dict.fromkeys(files))
 
-    def _awaited(self, socket: zmq.Socket[bytes], target: StoreLocation) -> wire.Reply:
+    def _awaited(self, socket: Socket, target: StoreLocation) -> wire.Reply:
         """Wait for the reply to a long request, as long as the service answers others."""
         deadline = time.monotonic() + _REPLICATION_MAX_S
         frames: list[bytes] = []
@@ -248,7 +248,7 @@ _UNASKED = InputMissingError("not asked for")
 class _Reader:
     """The reader's side of one fetch."""
 
-    def __init__(self, connections: Connections, socket: zmq.Socket[bytes], link: Link) -> None:
+    def __init__(self, connections: Connections, socket: Socket, link: Link) -> None:
         self._connections = connections
         self._socket = socket
         self._link = link

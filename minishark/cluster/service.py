@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 import queue
 import threading
 import time
@@ -27,24 +26,19 @@ import msgspec
 import pyarrow as pa
 import zmq
 
+from machine_kit.endpoint import Endpoint
+from machine_kit.errors import TransportError
+from machine_kit.keys import Keys
 from minishark.cluster import sealed, wire
 from minishark.cluster.connections import MALFORMED
 from minishark.cluster.links import CREDIT_MAX, Compression, Processor, chunk_bytes
 from minishark.errors import ClusterError
 from minishark.worker.paths import StorePaths
-from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import (
-    Keys,
-    answer_admission,
-    check_private,
-    secure_server,
-    split_endpoint,
-)
 
 _TRANSFERS_MAX = 256
 _PARTS_MAX = 100_000  # of one fetch
 _TRANSFER_SILENCE_MAX_S = 30.0
-_TICK_MS = 500
+_TICK_S = 0.5
 _LOOK_S = 0.1  # between looks at how busy the processors are
 _SEALED_BYTES_MIN = 4 << 20  # less is sent sooner than a connection is made
 _COPIED_BYTES = 64 << 10  # below, it costs less to copy a chunk than to hand it over
@@ -98,7 +92,6 @@ class Service:
         # `self.endpoint` is the actual address, over tcp with the public key.
         self._paths = paths
         self._store_name = store_name
-        self._keys = keys
         self._transfers: dict[bytes, _Transfer] = {}
         self._spreads: OrderedDict[str, _Spread] = OrderedDict()  # by file
         self._processor = Processor()
@@ -107,43 +100,21 @@ class Service:
         self._stopping = False
         # Answers requests for a session's events; None for other requests.
         self.shared: Callable[[wire.Request], wire.Reply | None] = lambda _: None
-        self._context = zmq.Context()
-        self._zap: zmq.Socket[bytes] | None = None
-        self._sealed: sealed.Sender | None = None
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._poller = zmq.Poller()
+        self._sockets = Endpoint(keys)
         try:
-            self.endpoint = self._bind(endpoint, bind or endpoint)
-        except (zmq.ZMQError, InsecureTransport) as error:
-            self._context.destroy(linger=0)
+            self._socket, self.endpoint = self._sockets.listen(
+                zmq.ROUTER, endpoint, lambda _: self._receive(), bind=bind
+            )
+        except TransportError as error:
+            self._sockets.close()
             raise ClusterError(f"Can't listen at {endpoint}: {error}") from error
-        self._wake_r, self._wake_w = os.pipe()
-        os.set_blocking(self._wake_r, False)
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._wake_r, zmq.POLLIN)
-        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="minishark-replication")
-        self._thread = threading.Thread(target=self._loop, name="minishark-service", daemon=True)
-
-    def _bind(self, endpoint: str, bind: str) -> str:
-        self._socket.setsockopt(zmq.LINGER, 0)
-        if endpoint.startswith("ipc://"):
-            check_private(Path(endpoint.removeprefix("ipc://")))
-            self._socket.bind(endpoint)
-            return endpoint
-        if self._keys is None:
-            raise InsecureTransport("tcp needs keys (see `minishark cluster keygen`)")
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.bind("inproc://zeromq.zap.01")
-        self._poller.register(self._zap, zmq.POLLIN)
-        secure_server(self._socket, self._keys, b"minishark")
-        self._socket.bind(bind)
-        if sealed.is_available():
-            host = bind.removeprefix("tcp://").rpartition(":")[0]
+        self._sealed: sealed.Sender | None = None
+        if not endpoint.startswith("ipc://") and sealed.is_available():
+            host = (bind or endpoint).removeprefix("tcp://").rpartition(":")[0]
             with contextlib.suppress(OSError):  # all goes through ZeroMQ then
                 self._sealed = sealed.Sender(host.strip("[]*"))
-        if endpoint.endswith(":*"):
-            endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        return f"{endpoint}/{self._keys.public}"
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="minishark-replication")
+        self._thread = threading.Thread(target=self._loop, name="minishark-service", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -174,22 +145,12 @@ class Service:
     def _loop(self) -> None:
         ticked_s = looked_s = 0.0
         while not self._stopping:
-            for ready, _ in self._poller.poll(_TICK_MS):
-                if ready is self._socket:
-                    self._receive()
-                elif ready is self._zap:
-                    assert self._zap is not None
-                    assert self._keys is not None
-                    self._zap.send_multipart(
-                        answer_admission(self._zap.recv_multipart(), self._keys)
-                    )
-                else:
-                    os.read(self._wake_r, 4096)
+            self._sockets.wait(_TICK_S)
             self._send_finished()
             if (now := time.monotonic()) - looked_s >= _LOOK_S:
                 looked_s = now
                 self._processor.seen(*_scheduled())
-            if now - ticked_s >= _TICK_MS / 1e3:
+            if now - ticked_s >= _TICK_S:
                 ticked_s = now
                 for peer, transfer in list(self._transfers.items()):
                     if now - transfer.heard_s > _TRANSFER_SILENCE_MAX_S:
@@ -248,7 +209,7 @@ class Service:
         except Exception as error:  # noqa: BLE001 - the peer waits for a reply in any case
             reply = wire.Failure(f"{type(error).__name__}: {error}")
         self._finished.put((peer, reply))
-        self._wake()
+        self._sockets.wake()
 
     def _send_finished(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -394,28 +355,17 @@ class Service:
 
     # The end
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._wake_w, b"\0")
-
     def stop(self) -> None:
         if self._stopping:
             return
         self._stopping = True
-        self._wake()
+        self._sockets.wake()
         if self._thread.is_alive():
             self._thread.join()
         self._workers.shutdown(wait=False, cancel_futures=True)
         if self._sealed is not None:
             self._sealed.stop()
-        self._context.destroy(linger=0)
-        # A late worker must not write to a file that reuses the descriptor.
-        wake_w, self._wake_w = self._wake_w, -1
-        os.close(wake_w)
-        os.close(self._wake_r)
-        where, key = split_endpoint(self.endpoint)
-        if key is None:
-            Path(where.removeprefix("ipc://")).unlink(missing_ok=True)
+        self._sockets.close()
 
 
 def _scheduled() -> tuple[int, int]:

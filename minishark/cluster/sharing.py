@@ -15,14 +15,14 @@ from pathlib import Path
 from msgspec import structs
 
 from minishark.cluster import wire
-from minishark.cluster.connections import NoAnswerError, load_keys
+from minishark.cluster.connections import NoAnswerError
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import Keys, load_keys
 from minishark.cluster.node import service_address, store_of
 from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
 from minishark.events import kinds
 from minishark.events.stream import EventStream
 from minishark.worker.paths import StorePaths
-from sparrow_core.runtime.transport.keys import Keys
 
 EVENTS_MAX = 4_000  # in one reply
 _CALL_S = 1.0

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from minishark.cluster.connections import Connections, load_keys
+from machine_kit.keys import Keys
+from minishark.cluster.connections import Connections
 from minishark.cluster.joining import peer_session
+from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import memory_of
 from minishark.cluster.node import service_address, store_of, this_host
 from minishark.cluster.running import running_task
@@ -30,7 +32,6 @@ from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.storage import folder_bytes
 from sparrow_core import NodeStatus
-from sparrow_core.runtime.transport.keys import Keys
 
 _REPORT_S = 5.0
 _SCHEDULERS_S = 2.0

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from minishark.errors import OptionError
-from minishark.query.metrics import QueryMetrics, StageMetrics, as_dict
-from minishark.query.report import aligned, metrics_text
+from minishark.query.metrics import QueryMetrics
+from minishark.query.report import aligned, metrics_text, task_rows
 
-_TASK_HEADER = ("task", "executor", "attempt", "rows", "KB", "run ms", "queue ms", "local")
 _FRAME_STYLE = "width: 100%; height: 40rem; border: 0; resize: vertical"
 
 
@@ -47,7 +46,7 @@ class Profile:
         if not tasks:
             return str(self)
         tables = (
-            "\n".join([f"stage {stage.index}", *aligned([_TASK_HEADER, *_task_rows(stage)])])
+            "\n".join([f"stage {stage.index}", *aligned(task_rows(stage))])
             for stage in self.metrics.by_stage
         )
         return "\n\n".join([str(self), *tables])
@@ -58,14 +57,14 @@ class Profile:
         Raises:
             OptionError: there is no such task.
         """
-        for found in self.metrics.by_stage:
-            if found.index == stage and 0 <= task < len(found.by_task):
-                return "\n".join(found.by_task[task].why)
+        for record in self.metrics.by_stage:
+            if record.index == stage and task in record.ended:
+                return "\n".join(record.why(task))
         raise OptionError(f"The query has no task {task} in a stage {stage}.")
 
     def to_dict(self) -> dict[str, Any]:
         """All metrics as dictionaries, lists and numbers, for JSON."""
-        return {"sql": self.sql, **as_dict(self.metrics)}
+        return {"sql": self.sql, **self.metrics.as_dict()}
 
     def to_html(self) -> str:
         """The query's page as one document, to save and send; it needs no network.
@@ -84,18 +83,4 @@ class Profile:
             f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.to_html())}" '
             f'title="Profile of a query" style="{_FRAME_STYLE}"></iframe>'
             f"<details><summary>As text</summary><pre>{html.escape(str(self))}</pre></details>"
-        )
-
-
-def _task_rows(stage: StageMetrics) -> Iterator[tuple[str, ...]]:
-    for number, task in enumerate(stage.by_task):
-        yield (
-            str(number),
-            task.executor,
-            str(task.attempt),
-            f"{task.rows:,}",
-            f"{task.bytes / 1024:,.0f}",
-            f"{task.run_s * 1e3:.1f}",
-            f"{task.queue_s * 1e3:.1f}",
-            {None: "-", True: "yes", False: "no"}[task.local],
         )

@@ -12,12 +12,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import structs
 
 from minishark.errors import DataError
-from minishark.events.kinds import FORMAT, AnyEvent, SessionStarted
+from minishark.events.kinds import FORMAT, AnyEvent, SessionStarted, TaskEnded
 
 SUFFIX = ".events.jsonl"
 FILE_BYTES = 16 << 20
@@ -38,7 +39,7 @@ class HistoryWriter:
             DataError: the folder can't be written.
         """
         self._folder = Path(folder)
-        self._began = began
+        self._began = structs.replace(began, format=FORMAT)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.at))
         self._stem = f"{stamp}-{began.session}"
         self._number = 0
@@ -177,4 +178,13 @@ def _decoded(line: bytes) -> AnyEvent | None:
     try:
         return _decode(line)
     except msgspec.DecodeError:
+        return _translated(line)
+
+
+def _translated(line: bytes) -> AnyEvent | None:
+    """An event of format 1, which had a task's figures beside its numbers."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+        return msgspec.convert(fields | {"figures": fields}, TaskEnded)
+    except (msgspec.DecodeError, msgspec.ValidationError):
         return None

@@ -2,7 +2,8 @@
 
 An event says what happened, with numbers and short texts only, so that it can be kept, sent and
 written as a line of JSON. Texts of users are cut (`shortened`), so an event's size is bounded.
-Fields are only ever added, with defaults: newer versions read older files.
+Fields are only ever added, with defaults, so newer versions read older files; `history` translates
+what has changed otherwise.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.errors import redacted
+from minishark.events.figures import OperatorFigures, TaskFigures
 from sparrow_core import PlacementStep
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format of files; higher ones are not read."""
 
 _SQL_CHARS = 20_000
@@ -52,7 +54,7 @@ class SessionStarted(Event, frozen=True, kw_only=True):
     version: str = ""
     cluster: str = ""
     slots: int = 0
-    format: int = FORMAT
+    format: int = 1  # of files; those of the first format do not say it
 
 
 class SessionEnded(Event, frozen=True):
@@ -182,14 +184,6 @@ class PlanNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: int | None = None
 
 
-class OperatorFigures(msgspec.Struct, frozen=True, array_like=True):
-    """What an operator did; as in `minishark.query.metrics.OperatorMetrics`."""
-
-    rows: int | None = None
-    run_s: float | None = None
-    ended_early: bool = False
-
-
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stage as planned.
 
@@ -255,7 +249,7 @@ class QueryPlanned(Event, frozen=True, kw_only=True):
 
 
 class StageStarted(Event, frozen=True, kw_only=True):
-    """Tasks of a stage were submitted, as one job; `again` of them had completed before."""
+    """Tasks of a stage were submitted, as one job; so far, `again` had completed before."""
 
     query: int
     stage: int
@@ -264,20 +258,17 @@ class StageStarted(Event, frozen=True, kw_only=True):
 
 
 class TaskEnded(Event, frozen=True, kw_only=True):
-    """A task has completed; figures as in `minishark.query.metrics.TaskMetrics`."""
+    """A task has completed."""
 
     query: int
     stage: int
     task: int
-    node: str
-    executor: str
-    attempt: int = 1
-    rows: int = 0
-    bytes: int = 0
-    disk_bytes: int = 0
-    run_s: float = 0.0
-    queue_s: float = 0.0
-    local: bool | None = None
+    figures: TaskFigures
+
+    @property
+    def began_s(self) -> float:
+        """When it began to run."""
+        return self.at - self.figures.run_s
 
 
 class TaskFailed(Event, frozen=True, kw_only=True):

@@ -25,11 +25,11 @@ def sentences(task: TaskEnded, placed: StagePlaced) -> tuple[str, ...]:
     ended = TaskCompleted(
         task_id=number,
         result=b"",
-        node=task.node,
-        executor=task.executor,
-        attempt=task.attempt,
-        queue_s=task.queue_s,
-        run_s=task.run_s,
+        node=task.figures.node,
+        executor=task.figures.executor,
+        attempt=task.figures.attempt,
+        queue_s=task.figures.queue_s,
+        run_s=task.figures.run_s,
     )
     job = JobSpec(tasks=(spec,), options=JobOptions(requires=placed.requires))
     found = explain(job, (ended, JobFinished(placement=placed.steps)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from minishark.errors import OptionError
+from minishark.events.figures import FIGURES
 from minishark.events.kinds import (
     AnyEvent,
     CallEnded,
@@ -138,25 +139,21 @@ class Spans:
         return found
 
     def _task_ended(self, event: TaskEnded) -> None:
-        began = event.at - event.run_s
-        stage = self._stage(self._open[event.query], event.stage, began)
+        stage = self._stage(self._open[event.query], event.stage, event.began_s)
         attributes: dict[str, Any] = {
             **self._common,
             "minishark.stage": event.stage,
             "minishark.task": event.task,
-            "minishark.node": event.node,
-            "minishark.executor": event.executor,
-            "minishark.attempt": event.attempt,
-            "minishark.queue_s": event.queue_s,
-            "minishark.rows": event.rows,
-            "minishark.output_bytes": event.bytes,
+            "minishark.node": event.figures.node,
+            "minishark.executor": event.figures.executor,
         }
-        if event.local is not None:
-            attributes["minishark.local"] = event.local
+        for figure in FIGURES.values():
+            if (value := figure.of(event.figures)) is not None:
+                attributes[f"minishark.{figure.attribute or figure.name}"] = value
         self._tracer.start_span(
             f"task {event.stage}.{event.task}",
             context=self._trace.set_span_in_context(stage),
-            start_time=_ns(began),
+            start_time=_ns(event.began_s),
             attributes=attributes,
         ).end(_ns(event.at))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from minishark.events.kinds import (
     AnyEvent,
@@ -21,8 +21,6 @@ from minishark.events.kinds import (
     NodeDied,
     NodeLeft,
     NodeReport,
-    OperatorFigures,
-    PlanNode,
     ProgramReport,
     QueryEnded,
     QueryPlanned,
@@ -32,7 +30,6 @@ from minishark.events.kinds import (
     SessionStarted,
     StageEnded,
     StagePlaced,
-    StagePlan,
     StageStarted,
     TableDropped,
     TableReport,
@@ -40,6 +37,7 @@ from minishark.events.kinds import (
     TaskFailed,
     TasksRunning,
 )
+from minishark.events.record import QueryRecord
 from minishark.page.figures import binding
 
 SESSIONS_MAX = 200
@@ -64,103 +62,34 @@ _DEATHS_MAX = 50
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
-    """A stage of a query; its figures derive from its tasks."""
-
-    plan: StagePlan | None = None
-    began_s: float = 0.0
-    elapsed_s: float = 0.0
-    planned_tasks: int = 0
-    is_open: bool = False
-    again: int = 0
-    tasks: dict[int, TaskEnded] = field(default_factory=dict)
-    # The figures of tasks whose details are not kept: tasks, rows, bytes, bytes on disk.
-    beyond: tuple[int, int, int, int] = (0, 0, 0, 0)
-    failed: list[TaskFailed] = field(default_factory=list)
-    placed: list[StagePlaced] = field(default_factory=list)
-    binding: dict[str, Any] | None = None
-    operators: tuple[OperatorFigures, ...] = ()  # by their places, if the query was explained
-
-    def ended(self, task: TaskEnded) -> None:
-        """A task has completed; a later attempt replaces an earlier one."""
-        if task.task in self.tasks or len(self.tasks) < STAGE_TASKS_MAX:
-            self.tasks[task.task] = task
-            return
-        count, rows, size, disk = self.beyond
-        self.beyond = (count + 1, rows + task.rows, size + task.bytes, disk + task.disk_bytes)
-
-    @property
-    def done(self) -> int:
-        return len(self.tasks) + self.beyond[0]
-
-    @property
-    def rows(self) -> int:
-        return sum(task.rows for task in self.tasks.values()) + self.beyond[1]
-
-    @property
-    def bytes(self) -> int:
-        return sum(task.bytes for task in self.tasks.values()) + self.beyond[2]
-
-    @property
-    def disk_bytes(self) -> int:
-        return sum(task.disk_bytes for task in self.tasks.values()) + self.beyond[3]
-
-    @property
-    def placed_weight(self) -> int:
-        return sum(len(placed.steps) // 2 for placed in self.placed)
-
-    @property
-    def weight(self) -> int:
-        fragment = 1 + len(self.plan.sql) // 500 if self.plan else 1
-        fragment += len(self.operators) // 4
-        return fragment + len(self.tasks) + self.placed_weight + len(self.failed)
-
-
-@dataclass(slots=True, kw_only=True)
-class Query:
+class Query(QueryRecord):
     """A query; `key` identifies it among those of all sessions."""
+
+    TASKS_MAX: ClassVar[int] = STAGE_TASKS_MAX
 
     key: str
     session: str
-    number: int
-    sql: str
-    began_s: float
-    state: str = "running"
-    ended_s: float | None = None
-    elapsed_s: float = 0.0
-    planning_s: float = 0.0
-    error: str = ""
-    warnings: tuple[str, ...] = ()
-    in_front_end: bool = False
-    plan: tuple[PlanNode, ...] = ()
-    stages: dict[int, Stage] = field(default_factory=dict)
-    revisions: list[tuple[str, str]] = field(default_factory=list)
+    binding: dict[int, dict[str, Any]] = field(default_factory=dict)  # by stage
     line: dict[str, Any] | None = None  # what is listed, of one that is over
     is_reduced: bool = False  # whether only its line is kept
-    kind: str = "query"  # or "load"
     version: int = 0
 
     @property
     def weight(self) -> int:
         # In units of about half a kilobyte.
         own = 2 + 2 * len(self.plan) + len(self.sql) // 500
-        return own + sum(stage.weight for stage in self.stages.values())
-
-    def has_all_of(self, stage: Stage) -> bool:
-        """Whether a stage has put out what it was to; of a query that is done, with fewer tasks."""
-        some = not stage.is_open and stage.done > 0
-        return some and (self.state in ("running", "done") or stage.done >= stage.planned_tasks)
+        return own + sum(stage.weight for stage in self.by_index.values())
 
     def reduce(self) -> None:
         """Forget all but what is listed."""
         self.line = self.listed()
-        self.plan, self.stages, self.sql = (), {}, self.sql[:_LISTED_SQL]
+        self.plan, self.by_index, self.binding, self.sql = (), {}, {}, self.sql[:_LISTED_SQL]
         self.warnings, self.is_reduced = (), True
 
     def listed(self) -> dict[str, Any]:
         if self.line is not None:
             return self.line
-        stages = self.stages.values()
+        stages = self.by_index.values()
         return {
             "key": self.key,
             "session": self.session,
@@ -172,9 +101,9 @@ class Query:
             "elapsed_s": self.elapsed_s,
             "planning_s": self.planning_s,
             "error": self.error[:_LISTED_SQL],
-            "stages": len(self.stages),
+            "stages": len(self.by_index),
             "stages_done": sum(self.has_all_of(stage) for stage in stages),
-            "tasks": sum(stage.planned_tasks for stage in stages),
+            "tasks": sum(stage.tasks for stage in stages),
             "done": sum(stage.done for stage in stages),
             "bytes": sum(stage.bytes for stage in stages),
             "disk_bytes": sum(stage.disk_bytes for stage in stages),
@@ -258,8 +187,8 @@ class Board:
         query = self.queries.get(f"{session}-{task.query}")
         if query is None or query.state not in ("running", "lost"):
             return False
-        stage = query.stages.get(task.stage)
-        ended = stage.tasks.get(task.task) if stage is not None else None
+        stage = query.by_index.get(task.stage)
+        ended = stage.ended.get(task.task) if stage is not None else None
         return ended is None or ended.at < task.began_s
 
     def behind(self, query: Query) -> list[str] | None:
@@ -267,12 +196,12 @@ class Board:
 
         It waits if all slots are busy, no task of it is known to run, and none has ended lately.
         """
-        stages = [stage for stage in query.stages.values() if stage.is_open]
+        stages = [stage for stage in query.by_index.values() if stage.is_open]
         if query.state != "running" or not stages:
             return None
         tasks = list(self.running_tasks())
         since = self.now_s - WAIT_S
-        ends = [task.at for stage in stages for task in stage.tasks.values()]
+        ends = [task.at for stage in stages for task in stage.ended.values()]
         began = [stage.began_s for stage in stages]
         if max(began + ends) > since or query.key in {f"{own}-{t.query}" for own, t in tasks}:
             return None
@@ -307,20 +236,12 @@ class Board:
                 self._function(event.function).submitted += event.count
             case QueryStarted():
                 self._started(event, session)
-            case QueryPlanned():
-                self._planned(event, session)
-            case StageStarted():
-                self._stage_started(event, session)
-            case StageEnded():
-                stage = self._stage(session, event.query, event.stage)
-                stage.is_open, stage.elapsed_s = False, event.elapsed_s
-                stage.operators = event.operators or stage.operators
-            case StagePlaced():
-                self._stage_placed(event, session)
-            case TaskFailed():
-                self._stage(session, event.query, event.stage).failed.append(event)
             case QueryEnded():
                 self._ended(event, session)
+            case StagePlaced():
+                self._stage_placed(event, session)
+            case QueryPlanned() | StageStarted() | StageEnded() | TaskFailed():
+                self._query(session, event.query).apply(event)
             case NodeReport():
                 self.nodes[(self._cluster(session), event.node)] = event
             case TasksRunning():
@@ -410,12 +331,9 @@ class Board:
         query.version = self.version
         return query
 
-    def _stage(self, session: str, query: int, stage: int) -> Stage:
-        return self._query(session, query).stages.setdefault(stage, Stage())
-
     def _started(self, event: QueryStarted, session: str) -> None:
         query = self._query(session, event.query)
-        query.sql, query.began_s, query.kind = event.sql, event.at, event.kind
+        query.apply(event)
         while len(self.queries) > QUERIES_MAX:
             over = (key for key, each in self.queries.items() if each.state != "running")
             # The end of one that runs may have been dropped: those can't stay forever.
@@ -423,33 +341,12 @@ class Board:
             del self.queries[oldest]
             self._weight -= self._weighed.pop(oldest, 0)
 
-    def _planned(self, event: QueryPlanned, session: str) -> None:
-        query = self._query(session, event.query)
-        query.planning_s = event.planning_s or query.planning_s
-        if event.rule:
-            query.revisions.append((event.rule, event.reason))
-        if not event.stages:
-            return
-        query.plan = event.plan
-        kept = query.stages if event.rule else {}
-        query.stages = {}
-        for plan in event.stages:
-            stage = kept.get(plan.stage) or Stage()
-            stage.plan, stage.planned_tasks = plan, plan.tasks
-            query.stages[plan.stage] = stage
-
-    def _stage_started(self, event: StageStarted, session: str) -> None:
-        stage = self._stage(session, event.query, event.stage)
-        stage.began_s = stage.began_s or event.at
-        stage.is_open = True
-        stage.again += event.again
-        stage.planned_tasks = max(stage.planned_tasks, event.tasks)
-
     def _task_ended(self, event: TaskEnded, session: str) -> None:
         query = self._query(session, event.query)
-        query.stages.setdefault(event.stage, Stage()).ended(event)
-        self.waits.append((event.node, event.queue_s, event.local))
-        self._ran(event.executor, event.at, event.run_s, query.key, f"stage {event.stage}")
+        query.apply(event)
+        task = event.figures
+        self.waits.append((task.node, task.queue_s, task.local))
+        self._ran(task.executor, event.at, task.run_s, query.key, f"stage {event.stage}")
 
     def _ran(self, executor: str, at: float, run_s: float, key: str, what: str) -> None:
         """Something ran on an executor until `at`."""
@@ -471,25 +368,19 @@ class Board:
         return found
 
     def _stage_placed(self, event: StagePlaced, session: str) -> None:
-        stage = self._stage(session, event.query, event.stage)
-        stage.placed.append(event)
+        query = self._query(session, event.query)
+        query.apply(event)
         found = binding(event)
         if found is not None:
-            stage.binding = found
-            key = f"{session}-{event.query}"
-            self.placed.append((event.at, key, event.stage, found))
+            query.binding[event.stage] = found
+            self.placed.append((event.at, query.key, event.stage, found))
 
     def _ended(self, event: QueryEnded, session: str) -> None:
         query = self._query(session, event.query)
         if query.state != "running":  # its session seemed to have ended before
             self._count(query, -1)
             query.line = None
-        query.kind = event.kind
-        query.state, query.ended_s, query.elapsed_s = event.state, event.at, event.elapsed_s
-        query.planning_s, query.error = event.planning_s or query.planning_s, event.error
-        query.warnings, query.in_front_end = event.warnings, event.in_front_end
-        for stage in query.stages.values():
-            stage.is_open = False
+        query.apply(event)
         self._over(query)
 
     def _count(self, query: Query, change: int) -> None:

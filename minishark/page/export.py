@@ -67,9 +67,9 @@ def _page(board: Board, key: str, version: str) -> str:
 
 
 def _explained(board: Board, key: str) -> dict[str, Any]:
-    stages = board.queries[key].stages
-    tasks = [task for stage in stages.values() for task in stage.tasks.values()]
-    longest = sorted(tasks, key=lambda task: -task.run_s)[:_EXPLAINED_MAX]
+    stages = board.queries[key].by_index
+    tasks = [task for stage in stages.values() for task in stage.ended.values()]
+    longest = sorted(tasks, key=lambda task: -task.figures.run_s)[:_EXPLAINED_MAX]
     return {
         f"{task.stage}.{task.task}": views.why(board, key, task.stage, task.task)
         for task in longest

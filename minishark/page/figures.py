@@ -8,7 +8,8 @@ from functools import lru_cache
 from statistics import median
 from typing import Any
 
-from minishark.events.kinds import OperatorFigures, PlanNode, StagePlaced, TaskEnded
+from minishark.events.figures import OperatorFigures
+from minishark.events.kinds import PlanNode, StagePlaced, TaskEnded
 
 MARKS_MAX = 3_000
 """Of so many tasks, a timeline shows each."""
@@ -35,12 +36,6 @@ def _rank(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
 
-def skew(rows: Sequence[int]) -> float | None:
-    """The rows of the largest task over the median; None if that is 0."""
-    middle = median(rows) if rows else 0
-    return max(rows) / middle if middle else None
-
-
 def timeline(tasks: Iterable[TaskEnded], began_s: float) -> dict[str, Any]:
     """When which executor ran tasks of which stage, for drawing.
 
@@ -49,8 +44,8 @@ def timeline(tasks: Iterable[TaskEnded], began_s: float) -> dict[str, Any]:
         `began_s`, stage, number of tasks, and the number of the longest of them. If there are many
         tasks, those of one stage in one lane that begin at about the same time are one mark.
     """
-    found = sorted(tasks, key=lambda task: task.at - task.run_s)
-    lanes = sorted({task.executor for task in found}, key=natural)
+    found = sorted(tasks, key=lambda task: task.began_s)
+    lanes = sorted({task.figures.executor for task in found}, key=natural)
     number = {lane: i for i, lane in enumerate(lanes)}
     span = max((task.at for task in found), default=began_s) - began_s
     bins = max(_BINS_MIN, MARKS_MAX // max(1, len(lanes)))
@@ -58,17 +53,18 @@ def timeline(tasks: Iterable[TaskEnded], began_s: float) -> dict[str, Any]:
     marks: dict[object, list[float]] = {}
     longest: dict[object, float] = {}
     for i, task in enumerate(found):
-        lane, last = number[task.executor], round(task.at - began_s, 6)
-        first = round(last - task.run_s, 6)
+        lane, last = number[task.figures.executor], round(task.at - began_s, 6)
+        run_s = task.figures.run_s
+        first = round(last - run_s, 6)
         key = (lane, task.stage, int(first / width)) if width else i
         mark = marks.get(key)
         if mark is None:
             marks[key] = [lane, first, last, task.stage, 1, task.task]
-            longest[key] = task.run_s
+            longest[key] = run_s
             continue
         mark[2], mark[4] = max(mark[2], last), mark[4] + 1
-        if task.run_s > longest[key]:
-            mark[5], longest[key] = task.task, task.run_s
+        if run_s > longest[key]:
+            mark[5], longest[key] = task.task, run_s
     return {"lanes": lanes, "marks": list(marks.values()), "span_s": max(0.0, span)}
 
 
@@ -133,7 +129,7 @@ def binding(placed: StagePlaced) -> dict[str, Any] | None:
     asked for count with the time of the last one that was, so that time is a lower bound.
 
     Returns:
-        None if its steps are not known; else waits in seconds, numbers of tasks, reservations and
+        None if the steps are not known; else waits in seconds, numbers of tasks, reservations and
         probes, and by node, how much was reserved there and how much ran.
     """
     asked: list[tuple[float, str, int]] = []

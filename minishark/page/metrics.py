@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
 
+from minishark.events.figures import FIGURES, Figure, Sums, TaskFigures
 from minishark.events.kinds import (
     AnyEvent,
     CallEnded,
@@ -30,6 +31,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _QUERY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TASK_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+
+
+def _figures() -> list[Figure]:
+    return [figure for figure in FIGURES.values() if figure.metric]
 
 
 @dataclass(slots=True)
@@ -58,11 +63,12 @@ class Totals:
         self.planning_s = Histogram(_QUERY_BOUNDS)
         self.stages = 0
         self.tasks: Counter[tuple[str, str]] = Counter()  # by node; local "yes", "no", "any"
-        self.task_s = Histogram(_TASK_BOUNDS)
-        self.queue_s = Histogram(_TASK_BOUNDS)
-        self.output_rows = 0
-        self.output_bytes = 0
-        self.spilled_bytes = 0
+        self.task_sums: Counter[str] = Counter()  # by figure
+        self.task_spreads = {
+            figure.name: Histogram(_TASK_BOUNDS)
+            for figure in _figures()
+            if figure.sums is Sums.SPREAD
+        }
         self.failed_tasks = 0
         self.calls: Counter[str] = Counter({"done": 0, "raised": 0, "lost": 0})
         self.call_s = Histogram(_TASK_BOUNDS)
@@ -73,13 +79,7 @@ class Totals:
         """Count an event."""
         match event:
             case TaskEnded():
-                local = "any" if event.local is None else "yes" if event.local else "no"
-                self.tasks[event.node, local] += 1
-                self.task_s.add(event.run_s)
-                self.queue_s.add(event.queue_s)
-                self.output_rows += event.rows
-                self.output_bytes += event.bytes
-                self.spilled_bytes += event.disk_bytes
+                self._count(event.figures)
             case CallEnded():
                 self.calls[event.state] += 1
                 self.call_s.add(event.run_s)
@@ -99,6 +99,16 @@ class Totals:
                 self.dropped += event.count
             case _:
                 pass
+
+    def _count(self, task: TaskFigures) -> None:
+        local = "any" if task.local is None else "yes" if task.local else "no"
+        self.tasks[task.node, local] += 1
+        for figure in _figures():
+            value = figure.of(task)
+            if figure.sums is Sums.SPREAD:
+                self.task_spreads[figure.name].add(value)
+            else:
+                self.task_sums[figure.name] += value - (figure.sums is Sums.BEYOND_FIRST)
 
 
 def exposition(totals: Totals, board: Board) -> str:
@@ -128,14 +138,14 @@ def _counters(totals: Totals) -> Iterator[str]:
             for (node, local), count in sorted(totals.tasks.items())
         ],
     )
-    yield from _histogram("task_seconds", "Run time of tasks.", totals.task_s)
-    yield from _histogram(
-        "task_queue_seconds", "Time from submitting a task to its start.", totals.queue_s
-    )
+    for figure in _figures():
+        if figure.sums is Sums.SPREAD:
+            spread = totals.task_spreads[figure.name]
+            yield from _histogram(figure.metric, figure.says, spread)
+        else:
+            samples: list[_Sample] = [({}, totals.task_sums[figure.name])]
+            yield from _metric(figure.metric, "counter", figure.says, samples)
     for name, text, value in (
-        ("task_output_rows_total", "Rows that tasks put out.", totals.output_rows),
-        ("task_output_bytes_total", "Bytes that tasks put out.", totals.output_bytes),
-        ("task_disk_bytes_total", "Bytes of outputs on disk.", totals.spilled_bytes),
         ("failed_tasks_total", "Tasks that failed for good.", totals.failed_tasks),
         ("events_dropped_total", "Events that are missing here.", totals.dropped),
     ):

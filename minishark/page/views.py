@@ -7,17 +7,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from minishark.events.figures import FIGURES, OperatorFigures, Sums, TaskFigures, names_of, totals
 from minishark.events.kinds import (
     NodeReport,
-    OperatorFigures,
     PlanNode,
     RunningTask,
     TableReport,
     TaskEnded,
 )
-from minishark.events.placed import sentences
-from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query, Stage
-from minishark.page.figures import known_rows, natural, skew, spread, timeline
+from minishark.events.record import StageRecord
+from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query
+from minishark.page.figures import known_rows, natural, spread, timeline
 
 _LONGEST = 20
 _RUNNING_SHOWN = 50
@@ -151,9 +151,9 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
     query = board.queries.get(key)
     if query is None:
         return None
-    stages = list(query.stages.items())
-    complete = {i: stage.rows for i, stage in stages if query.has_all_of(stage)}
-    measured = [_measured(node, query.stages.get(node.stage)) for node in query.plan]
+    stages = list(query.by_index.values())
+    complete = {stage.index: stage.rows for stage in stages if query.has_all_of(stage)}
+    measured = [_measured(node, query.by_index.get(node.stage)) for node in query.plan]
     rows = known_rows(query.plan, complete, measured)
     if query.state != "done":  # stored rows are read by stages that have run only
         rows = [
@@ -161,9 +161,9 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
             for node, count in zip(query.plan, rows, strict=True)
         ]
     behind = board.behind(query)
-    tasks = [task for _, stage in stages for task in stage.tasks.values()]
-    began = min((task.at - task.run_s for task in tasks), default=query.began_s)
-    longest = sorted(tasks, key=lambda task: -task.run_s)[:_LONGEST]
+    tasks = [task for stage in stages for task in stage.ended.values()]
+    began = min((task.began_s for task in tasks), default=query.began_s)
+    longest = sorted(tasks, key=lambda task: -task.figures.run_s)[:_LONGEST]
     return {
         **_progress(board, query),
         "sql": query.sql,
@@ -181,23 +181,28 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
             for i, n in enumerate(query.plan)
         ],
         "stage_list": [
-            {**_stage(index, stage), "state": _state(query, stage, behind)}
-            for index, stage in stages
+            {
+                **_stage(stage),
+                "binding": query.binding.get(stage.index),
+                "state": _state(query, stage, behind),
+            }
+            for stage in stages
         ],
+        "figures": _descriptions(),
         "timeline": timeline(tasks, min(began, query.began_s)),
         "running_tasks": _running_tasks(board, key),
         "longest": [_task(task) for task in longest],
         "failed": [
             [task.stage, task.task, task.executor, task.message]
-            for _, stage in stages
+            for stage in stages
             for task in stage.failed[:_LONGEST]
         ],
         "by_node": _by_node(tasks),
-        "table_bytes": sum(s.plan.table_bytes for _, s in stages if s.plan),
+        "table_bytes": sum(s.plan.table_bytes for s in stages if s.plan),
     }
 
 
-def _measured(node: PlanNode, stage: Stage | None) -> OperatorFigures:
+def _measured(node: PlanNode, stage: StageRecord | None) -> OperatorFigures:
     """What an operator did; unknown unless its query was explained and its stage is complete."""
     operators = stage.operators if stage is not None and not stage.is_open else ()
     known = node.place is not None and node.place < len(operators)
@@ -207,11 +212,11 @@ def _measured(node: PlanNode, stage: Stage | None) -> OperatorFigures:
 def why(board: Board, key: str, stage: int, task: int) -> dict[str, Any] | None:
     """Why a task ran where it did; None if that is not known."""
     query = board.queries.get(key)
-    found = query.stages.get(stage) if query else None
-    ended = found.tasks.get(task) if found else None
-    if found is None or ended is None:
+    record = query.by_index.get(stage) if query else None
+    ended = record.ended.get(task) if record else None
+    if query is None or record is None or ended is None:
         return None
-    return {**_task(ended), "why": _why(ended, found), "binding": found.binding}
+    return {**_task(ended), "why": record.why(task), "binding": query.binding.get(stage)}
 
 
 def tables(board: Board) -> dict[str, Any]:
@@ -322,7 +327,7 @@ def about(board: Board) -> dict[str, Any]:
     }
 
 
-def _state(query: Query, stage: Stage, behind: Sequence[str] | None) -> str:
+def _state(query: Query, stage: StageRecord, behind: Sequence[str] | None) -> str:
     """What a stage does, or what has become of it."""
     if query.has_all_of(stage):
         return "done"
@@ -339,44 +344,59 @@ def _progress(board: Board, query: Query) -> dict[str, Any]:
         **query.listed(),
         "behind": board.behind(query),
         "progress": [
-            [index, stage.planned_tasks, stage.done, stage.is_open]
-            for index, stage in query.stages.items()
+            [index, stage.tasks, stage.done, stage.is_open]
+            for index, stage in query.by_index.items()
         ],
     }
 
 
-def _stage(index: int, stage: Stage) -> dict[str, Any]:
-    """A stage with the figures of `minishark.query.metrics.StageMetrics`."""
-    tasks = [stage.tasks[number] for number in sorted(stage.tasks)]
+def _descriptions() -> list[dict[str, Any]]:
+    """How the browser is to show figures."""
+    return [
+        {
+            "name": figure.name,
+            "label": figure.label,
+            "unit": figure.unit,
+            "says": figure.says,
+            "part_of": figure.part_of,
+            "is_rare": figure.is_rare,
+        }
+        for figure in FIGURES.values()
+    ]
+
+
+def _stage(stage: StageRecord) -> dict[str, Any]:
+    rows = stage.values("rows")
     plan = stage.plan
     return {
-        "index": index,
-        "tasks": stage.planned_tasks,
+        "index": stage.index,
+        "tasks": stage.tasks,
         "done": stage.done,
         "is_open": stage.is_open,
         "elapsed_s": stage.elapsed_s,
         "began_s": stage.began_s,
-        "rows": stage.rows,
-        "bytes": stage.bytes,
-        "disk_bytes": stage.disk_bytes,
-        "skew": skew([task.rows for task in tasks]),
-        "run_s": spread([task.run_s for task in tasks]),
-        "queue_s": spread([task.queue_s for task in tasks]),
-        "task_rows": spread([task.rows for task in tasks]),
-        "rows_by_task": _bars([task.rows for task in tasks]),
-        "constrained": sum(task.local is not None for task in tasks),
-        "local": sum(task.local is True for task in tasks),
-        "retries": sum(task.attempt - 1 for task in tasks),
-        "again": stage.again,
+        "skew": stage.skew,
+        **_totals(stage.totals),
+        **{name: spread(stage.values(name)) for name in names_of(Sums.SPREAD)},
+        "by_key": {name: getattr(stage.totals, name) for name in names_of(Sums.BY_KEY)},
+        "task_rows": spread(rows),
+        "rows_by_task": _bars(rows),
+        "constrained": stage.constrained_tasks,
+        "local": stage.local_tasks,
+        "retries": stage.retries,
+        "again": stage.remade_tasks,
         "reads": plan.reads if plan else (),
         "tables": plan.tables if plan else (),
         "table_bytes": plan.table_bytes if plan else 0,
         "buckets": plan.buckets if plan else 0,
         "does": plan.does if plan else "",
         "sql": plan.sql if plan else "",
-        "binding": stage.binding,
-        "beyond": stage.beyond[0],
+        "beyond": stage.beyond,
     }
+
+
+def _totals(sums: TaskFigures) -> dict[str, Any]:
+    return {name: FIGURES[name].of(sums) for name in names_of(Sums.TOTAL, Sums.BY_KEY)}
 
 
 def _bars(rows: Sequence[int], most: int = 200) -> list[int]:
@@ -391,33 +411,25 @@ def _task(task: TaskEnded) -> dict[str, Any]:
     return {
         "stage": task.stage,
         "task": task.task,
-        "node": task.node,
-        "executor": task.executor,
-        "attempt": task.attempt,
-        "rows": task.rows,
-        "bytes": task.bytes,
-        "disk_bytes": task.disk_bytes,
-        "run_s": task.run_s,
-        "queue_s": task.queue_s,
-        "local": task.local,
+        "node": task.figures.node,
+        "executor": task.figures.executor,
+        **{figure.name: figure.of(task.figures) for figure in FIGURES.values()},
     }
 
 
-def _why(task: TaskEnded, stage: Stage) -> tuple[str, ...]:
-    """Why a task ran there, by its last job that is known."""
-    found = (lines for placed in reversed(stage.placed) if (lines := sentences(task, placed)))
-    return next(found, ())
-
-
-def _by_node(tasks: Sequence[TaskEnded]) -> list[list[Any]]:
-    found: dict[str, list[Any]] = {}
+def _by_node(tasks: Sequence[TaskEnded]) -> list[dict[str, Any]]:
+    by_node: dict[str, list[TaskFigures]] = defaultdict(list)
     for task in tasks:
-        line = found.setdefault(task.node, [task.node, 0, 0.0, 0, 0])
-        line[1] += 1
-        line[2] += task.run_s
-        line[3] += task.rows
-        line[4] += task.bytes
-    return sorted(found.values(), key=lambda line: natural(line[0]))
+        by_node[task.figures.node].append(task.figures)
+    return [
+        {
+            "node": node,
+            "tasks": len(own),
+            "run_s": sum(task.run_s for task in own),
+            **_totals(totals(own)),
+        }
+        for node, own in sorted(by_node.items(), key=lambda each: natural(each[0]))
+    ]
 
 
 def _table(session: str, table: TableReport, live: set[str], *, several: bool) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from minishark.compiler.physical.sizes import Situation, StageSize, TaskSize
 from minishark.compiler.stages.adapt import adapt
 from minishark.compiler.stages.remaining import executed
 from minishark.compiler.stages.stage import Stage
+from minishark.events.record import Revision
 from minishark.model.catalog import Catalog
-from minishark.query.metrics import RevisionMetrics
 from minishark.worker.protocol import TaskOutcome
 
 
@@ -26,7 +26,7 @@ class Adaptation:
     catalog: Catalog  # the tables that it reads
     options: PlannerOptions  # the options that it was planned with
     free_root: bool  # whether the last stage may have any number of tasks
-    revisions: list[RevisionMetrics] = field(default_factory=list)  # what was changed so far
+    revisions: list[Revision] = field(default_factory=list)  # what was changed so far
     _sizes: dict[int, StageSize] = field(default_factory=dict)
     _empty: set[int] = field(default_factory=set)
 
@@ -68,7 +68,7 @@ class Adaptation:
         if revision is None:
             return planned
         self.plan = revision.plan
-        self.revisions += (RevisionMetrics(*reason) for reason in revision.reasons)
+        self.revisions += (Revision(*reason) for reason in revision.reasons)
         kept = (stage for stage in planned if stage.index in started)
         return (*kept, *revision.stages)
 
@@ -81,4 +81,4 @@ def _size(outcome: TaskOutcome) -> TaskSize:
     count = len(outcome.buckets) // outcome.runs
     rows = [bucket.rows for bucket in outcome.buckets]
     buckets = rows if outcome.runs == 1 else [sum(rows[i::count]) for i in range(count)]
-    return TaskSize(outcome.rows, outcome.nbytes, tuple(buckets))
+    return TaskSize(outcome.figures.rows, outcome.figures.bytes, tuple(buckets))

@@ -93,7 +93,7 @@ def stage_slices(
     for outcome, node in zip(outcomes, nodes, strict=True):
         whole = _slice(outcome, node)
         if buckets is None:
-            found.append((outcome.rows, whole))
+            found.append((outcome.figures.rows, whole))
             continue
         found += [
             (run.rows, structs.replace(whole, first=run.first, last=run.last))

@@ -42,9 +42,7 @@ class DiskUse:
         Raises:
             ResourceError: it is too much by now.
         """
-        if not outcome.on_disk:
-            return
-        self.used_bytes += outcome.nbytes
+        self.used_bytes += outcome.figures.disk_bytes
         if self.limit_bytes is not None and self.used_bytes > self.limit_bytes:
             raise ResourceError(
                 f"The query has written {self.used_bytes >> 20} MiB to disk, as its rows did not "

@@ -51,9 +51,9 @@ def stage_holdings(
     for outcome, node in zip(outcomes, nodes, strict=True):
         if outcome.inline is not None:
             continue  # it goes wherever the task goes
-        size = float(outcome.nbytes)
+        size = float(outcome.figures.bytes)
         if buckets is not None:
             rows = sum(run.rows for run in outcome.bucket_runs(buckets))
-            size *= rows / max(1, outcome.rows)
+            size *= rows / max(1, outcome.figures.rows)
         found.append(((node,), size))
     return found

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minishark.cluster.jobs import Job, JobFinished, TaskFailed
+from msgspec import structs
+
+from minishark.cluster.jobs import Job, PlacementStep, TaskCompleted, TaskFailed
 from minishark.errors import QueryCancelledError, QueryTimeoutError
 from minishark.events import kinds
+from minishark.events.figures import OperatorFigures, TaskFigures
+from minishark.events.record import QueryRecord, Revision
 from minishark.events.traces import trace_parent
-from minishark.query.metrics import QueryMetrics, RevisionMetrics, TaskMetrics
-from minishark.query.operators import Measure
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
 
@@ -29,15 +31,17 @@ class QueryObserver:
         number: of the query in its session.
         emit: takes its events.
         kind: "query" or "load".
+        record: what its events say; it has no placements but those of explained queries.
         timed_out_s: its limit, if it was cancelled as that is over.
     """
 
     number: int
     emit: Callable[[kinds.AnyEvent], None]
     kind: str = "query"
+    record: QueryRecord = field(default_factory=QueryRecord)
     timed_out_s: float | None = None
+    _began_s: dict[int, float] = field(default_factory=dict)  # stages, by `perf_counter`
     _cancelled: threading.Event = field(default_factory=threading.Event)
-    _revisions: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: Callable[[], None] | None = None
 
@@ -91,10 +95,14 @@ class QueryObserver:
         if self._cancelled.is_set():
             raise QueryCancelledError(f"The {self.kind} was cancelled.")
 
+    def _tell(self, event: kinds.AnyEvent) -> None:
+        self.record.apply(event)
+        self.emit(event)
+
     def started(self, sql: str) -> None:
         """The query was asked for."""
         text = kinds.shortened(sql)
-        self.emit(
+        self._tell(
             kinds.QueryStarted(
                 at=time.time(),
                 query=self.number,
@@ -107,7 +115,8 @@ class QueryObserver:
     def planned(self, plan: QueryPlan, planning_s: float) -> None:
         """There is a plan, the first or a new one."""
         nodes, stages = plan.shown
-        self.emit(
+        self._began_s.clear()
+        self._tell(
             kinds.QueryPlanned(
                 at=time.time(), query=self.number, planning_s=planning_s, plan=nodes, stages=stages
             )
@@ -127,20 +136,19 @@ class QueryObserver:
             )
             for stage, (does, tasks) in stages.items()
         )
-        self.emit(kinds.QueryPlanned(at=time.time(), query=self.number, stages=plans))
+        self._tell(kinds.QueryPlanned(at=time.time(), query=self.number, stages=plans))
 
-    def revised(self, revisions: Sequence[RevisionMetrics], plan: Shown) -> None:
+    def revised(self, revisions: Sequence[Revision], plan: Shown) -> None:
         """The plan was changed while the query ran; `revisions` are all changes so far."""
-        new, self._revisions = revisions[self._revisions :], len(revisions)
-        for each in new:
-            self.emit(
+        for rule, reason in revisions[len(self.record.revisions) :]:
+            self._tell(
                 kinds.QueryPlanned(
                     at=time.time(),
                     query=self.number,
                     plan=plan[0],
                     stages=plan[1],
-                    rule=each.rule,
-                    reason=each.reason,
+                    rule=rule,
+                    reason=reason,
                 )
             )
 
@@ -149,36 +157,50 @@ class QueryObserver:
         return kinds.StageTag(query=self.number, stage=stage)
 
     def submitted(self, stage: int, tasks: int, again: int) -> None:
-        """Tasks of a stage run as a job; `again` of them had completed before."""
-        self.emit(
+        """Tasks of a stage run as a job; so far, `again` had completed before."""
+        self._began_s.setdefault(stage, time.perf_counter())
+        self._tell(
             kinds.StageStarted(
                 at=time.time(), query=self.number, stage=stage, tasks=tasks, again=again
             )
         )
 
-    def completed(self, stage: int, task: int, figures: TaskMetrics) -> None:
-        """A task has completed."""
-        self.emit(
+    def completed(
+        self,
+        stage: int,
+        event: TaskCompleted,
+        measured: TaskFigures,
+        preferred: Collection[str] | None = None,
+    ) -> None:
+        """A task has completed, with the figures that its executor has `measured`.
+
+        Args:
+            stage: its stage.
+            event: where and when it ran.
+            measured: what it did.
+            preferred: the nodes that store what it reads of tables; None if it reads nothing.
+        """
+        self._tell(
             kinds.TaskEnded(
                 at=time.time(),
                 query=self.number,
                 stage=stage,
-                task=task,
-                node=figures.node,
-                executor=figures.executor,
-                attempt=figures.attempt,
-                rows=figures.rows,
-                bytes=figures.bytes,
-                disk_bytes=figures.disk_bytes,
-                run_s=figures.run_s,
-                queue_s=figures.queue_s,
-                local=figures.local,
+                task=event.task_id,
+                figures=structs.replace(
+                    measured,
+                    node=event.node,
+                    executor=event.executor,
+                    attempt=event.attempt,
+                    run_s=event.run_s,
+                    queue_s=event.queue_s,
+                    local=event.node in preferred if preferred else None,
+                ),
             )
         )
 
     def failed(self, stage: int, event: TaskFailed) -> None:
         """A task has failed for good."""
-        self.emit(
+        self._tell(
             kinds.TaskFailed(
                 at=time.time(),
                 query=self.number,
@@ -190,79 +212,64 @@ class QueryObserver:
             )
         )
 
-    def finished(
-        self,
-        stage: int,
-        elapsed_s: float,
-        job: Job | None,
-        event: JobFinished,
-        measures: Sequence[Measure] = (),
+    def placed(
+        self, stage: int, job: Job, steps: Sequence[PlacementStep], *, is_kept: bool
     ) -> None:
-        """A stage's job has ended; its placement is told of a `job`.
+        """How a job of a stage was placed; whether that is kept in the record."""
+        waits = (task.wait_s for task in job.tasks if task.preferred_nodes)
+        event = kinds.StagePlaced(
+            at=time.time(),
+            query=self.number,
+            stage=stage,
+            tasks=tuple(task.task_id for task in job.tasks),
+            steps=tuple(steps[:_STEPS_MAX]),
+            preferred={
+                task.task_id: task.preferred_nodes for task in job.tasks if task.preferred_nodes
+            },
+            wait_s=next(waits, None),
+            requires=job.options.requires,
+        )
+        (self._tell if is_kept else self.emit)(event)
 
-        `measures` say what the stage's operators did, if that was measured.
-        """
-        if event.placement and job is not None:
-            waits = (task.wait_s for task in job.tasks if task.preferred_nodes)
-            self.emit(
-                kinds.StagePlaced(
-                    at=time.time(),
-                    query=self.number,
-                    stage=stage,
-                    tasks=tuple(task.task_id for task in job.tasks),
-                    steps=event.placement[:_STEPS_MAX],
-                    preferred={
-                        task.task_id: task.preferred_nodes
-                        for task in job.tasks
-                        if task.preferred_nodes
-                    },
-                    wait_s=next(waits, None),
-                    requires=job.options.requires,
-                )
-            )
-        self.emit(
+    def finished(self, stage: int, operators: Sequence[OperatorFigures] = ()) -> None:
+        """A stage's job has ended; `operators` did this, if that was measured."""
+        self._tell(
             kinds.StageEnded(
                 at=time.time(),
                 query=self.number,
                 stage=stage,
-                elapsed_s=elapsed_s,
-                operators=tuple(
-                    kinds.OperatorFigures(each.rows, each.run_s, each.cut)
-                    for each in measures[:_OPERATORS_MAX]
-                ),
+                elapsed_s=time.perf_counter() - self._began_s[stage],
+                operators=tuple(operators[:_OPERATORS_MAX]),
             )
         )
 
-    def loaded(self, elapsed_s: float) -> None:
-        """The table is stored."""
-        self.emit(
+    def ended(
+        self,
+        elapsed_s: float,
+        planning_s: float = 0.0,
+        warnings: tuple[str, ...] = (),
+        *,
+        in_front_end: bool = False,
+    ) -> QueryRecord:
+        """The query has its answer, or the table is stored; returns the record, which is whole."""
+        self._tell(
             kinds.QueryEnded(
                 at=time.time(),
                 query=self.number,
                 state="done",
                 elapsed_s=elapsed_s,
+                planning_s=planning_s,
+                warnings=warnings,
+                in_front_end=in_front_end,
                 kind=self.kind,
             )
         )
-
-    def ended(self, metrics: QueryMetrics) -> None:
-        """The query has its answer."""
-        self.emit(
-            kinds.QueryEnded(
-                at=time.time(),
-                query=self.number,
-                state="done",
-                elapsed_s=metrics.elapsed_s,
-                planning_s=metrics.planning_s,
-                warnings=metrics.warnings,
-                in_front_end=not metrics.by_stage,
-            )
-        )
+        return self.record
 
     def raised(self, error: BaseException, elapsed_s: float) -> None:
         """The query has failed, or was cancelled."""
         cancelled = isinstance(error, QueryCancelledError | KeyboardInterrupt)
-        self.emit(
+        self._tell(
             kinds.QueryEnded(
                 at=time.time(),
                 query=self.number,

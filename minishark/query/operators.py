@@ -20,8 +20,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import structs
 
 from minishark.compiler.logical.operators import (
     Cte,
@@ -53,6 +55,7 @@ from minishark.compiler.physical.plan import (
     aggregate_of,
 )
 from minishark.compiler.stages.stage import Stage
+from minishark.events.figures import OperatorFigures
 from minishark.worker.protocol import Profiled, TaskOutcome
 
 _GROUPED = frozenset(("HASH_GROUP_BY", "PERFECT_HASH_GROUP_BY", "PARTITIONED_AGGREGATE"))
@@ -91,32 +94,8 @@ _CONSTANTS = frozenset(("COLUMN_DATA_SCAN", "DUMMY_SCAN", "EXPRESSION_SCAN"))
 _STAGED_COLUMN = re.compile(r"c(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What an operator did: output rows and CPU seconds; None for what is unknown.
-
-    Where it was `cut`, it had not put out all of its rows when nobody needed more of them.
-    """
-
-    rows: int | None = None
-    run_s: float | None = None
-    cut: bool = False
-
-    def __or__(self, other: Measure) -> Measure:
-        """What both say."""
-        return Measure(
-            self.rows if self.rows == other.rows else None,
-            self.run_s if self.run_s == other.run_s else None,
-            self.cut or other.cut,
-        )
-
-    def timed(self, run_s: float) -> Measure:
-        """With additional time."""
-        return replace(self, run_s=(self.run_s or 0.0) + run_s)
-
-
-_UNKNOWN = Measure()
-Fit: TypeAlias = dict[int, Measure]
+_UNKNOWN = OperatorFigures()
+Fit: TypeAlias = dict[int, OperatorFigures]
 """What is known of operators, by the identity of their nodes."""
 
 
@@ -155,7 +134,7 @@ def _is_written(stage: Stage, index: int) -> bool:
     return f"cte{index} AS MATERIALIZED (" in stage.sql
 
 
-def measured(stage: Stage, outcomes: Iterable[TaskOutcome]) -> list[Measure]:
+def measured(stage: Stage, outcomes: Iterable[TaskOutcome]) -> list[OperatorFigures]:
     """What each of `own_operators` did in all tasks of a stage together.
 
     Rows that every task has alike, such as those of a table that each of them reads, count once.
@@ -166,14 +145,14 @@ def measured(stage: Stage, outcomes: Iterable[TaskOutcome]) -> list[Measure]:
     found = [_total(node, [fit.get(id(node), _UNKNOWN) for fit in fits]) for node in nodes]
     if found and tasks and not isinstance(stage.plan.distribution, Replicated):
         # What a stage puts out is counted anyway.
-        found[0] = replace(found[0], rows=sum(outcome.rows for outcome in tasks))
+        found[0] = structs.replace(found[0], rows=sum(outcome.figures.rows for outcome in tasks))
     kept = _kept(stage, nodes, found)
     if len(tasks) < stage.tasks:  # a limit had enough rows
-        return [replace(each, cut=True) for each in kept]
+        return [structs.replace(each, ended_early=True) for each in kept]
     return kept
 
 
-def _total(node: PhysicalPlan, tasks: Sequence[Measure]) -> Measure:
+def _total(node: PhysicalPlan, tasks: Sequence[OperatorFigures]) -> OperatorFigures:
     rows = [each.rows for each in tasks if each.rows is not None]
     times = [each.run_s for each in tasks if each.run_s is not None]
     total: int | None = None
@@ -183,10 +162,14 @@ def _total(node: PhysicalPlan, tasks: Sequence[Measure]) -> Measure:
         elif len(set(rows)) == 1:
             total = rows[0]
     run_s = sum(times) if tasks and len(times) == len(tasks) else None
-    return Measure(total, run_s, any(each.cut for each in tasks))
+    return OperatorFigures(
+        rows=total, run_s=run_s, ended_early=any(each.ended_early for each in tasks)
+    )
 
 
-def _kept(stage: Stage, nodes: Sequence[PhysicalPlan], found: Sequence[Measure]) -> list[Measure]:
+def _kept(
+    stage: Stage, nodes: Sequence[PhysicalPlan], found: Sequence[OperatorFigures]
+) -> list[OperatorFigures]:
     """Pass rows on through operators that neither add nor drop any."""
     known = {id(node): each for node, each in zip(nodes, found, strict=True)}
     for downwards in (True, False):
@@ -200,8 +183,8 @@ def _kept(stage: Stage, nodes: Sequence[PhysicalPlan], found: Sequence[Measure])
                 continue
             source, target = (node, last) if downwards else (last, node)
             if known[id(target)].rows is None:
-                rows, cut = known[id(source)].rows, known[id(source)].cut
-                known[id(target)] = replace(known[id(target)], rows=rows, cut=cut)
+                rows, cut = known[id(source)].rows, known[id(source)].ended_early
+                known[id(target)] = structs.replace(known[id(target)], rows=rows, ended_early=cut)
     return [known[id(node)] for node in nodes]
 
 
@@ -343,7 +326,7 @@ class _Overlay:
             plan = plan.children[-1]
         chain = self._loose(root)
         if chain.end.kind == "EMPTY_RESULT":
-            return {id(node): Measure(0, None) for node in (*above, plan)[:1]}
+            return {id(node): OperatorFigures(rows=0) for node in (*above, plan)[:1]}
         below = self._firm(plan, chain.end)
         if below is None:
             return None
@@ -363,13 +346,14 @@ class _Overlay:
             # DuckDB tests the predicates further down, so rows are missing there.
             found |= _without_rows(below)
         rows: int | None = chain.top_rows
-        cut = below[id(plan)].cut
+        cut = below[id(plan)].ended_early
         for node in above:
-            found[id(node)] = Measure(rows, None, cut)
+            found[id(node)] = OperatorFigures(rows=rows, ended_early=cut)
             if any(node is each for each in filters):
                 rows = chain.end.rows if node is filters[-1] and chain.filters else None
         if chain.top_rows == chain.end.rows and chain.filters:
-            found |= {id(node): Measure(chain.top_rows, None, cut) for node in above}
+            kept = OperatorFigures(rows=chain.top_rows, ended_early=cut)
+            found |= {id(node): kept for node in above}
         # What DuckDB adds counts for the operator that needs it.
         loose = {True: chain.filters_s, False: chain.others_s}
         for is_filter, run_s in loose.items():
@@ -378,7 +362,8 @@ class _Overlay:
             kind = Filter if is_filter else Project
             target = next((node for node in above if isinstance(node.operator, kind)), None)
             target = target or next(iter(above), plan)
-            found[id(target)] = (found.get(id(target)) or below[id(target)]).timed(run_s)
+            own = found.get(id(target)) or below[id(target)]
+            found[id(target)] = structs.replace(own, run_s=(own.run_s or 0.0) + run_s)
         return found
 
     # Firm operators
@@ -405,8 +390,10 @@ class _Overlay:
                 return None
         if below is None:
             return None
-        own = below.get(id(plan), Measure(None, root.run_s))
-        return below | {id(plan): replace(own, rows=rows, cut=_is_cut(plan, rows, below))}
+        own = below.get(id(plan), OperatorFigures(run_s=root.run_s))
+        return below | {
+            id(plan): structs.replace(own, rows=rows, ended_early=_is_cut(plan, rows, below))
+        }
 
     def _inputs(self, plans: Sequence[PhysicalPlan], roots: Sequence[Profiled]) -> Fit | None:
         if len(plans) != len(roots):
@@ -437,7 +424,10 @@ class _Overlay:
                 if name in _DECIDED and not _rows(root.inputs[1]):
                     # DuckDB leaves the probing side wherever it is, even between two operators.
                     probing = self._probing(plan, is_swapped=is_swapped)
-                    fit |= {key: replace(fit[key], cut=True) for key in probing & fit.keys()}
+                    fit |= {
+                        key: structs.replace(fit[key], ended_early=True)
+                        for key in probing & fit.keys()
+                    }
                 fits.append(fit)
                 all_moved |= self._filter_is_moved
         self._filter_is_moved = moved or all_moved
@@ -465,7 +455,7 @@ class _Overlay:
         if node.kind not in _WINDOWS:
             return None
         below = self._node(plan.children[0], node.inputs[0])
-        return None if below is None else {id(plan): Measure(None, run_s), **below}
+        return None if below is None else {id(plan): OperatorFigures(run_s=run_s), **below}
 
     def _stable(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         """Row numbers decide between equal keys."""
@@ -483,7 +473,7 @@ class _Overlay:
             run_s += node.run_s
             node = node.inputs[0]
         below = self._node(plan.children[0], node)
-        return None if below is None else {id(plan): Measure(None, run_s), **below}
+        return None if below is None else {id(plan): OperatorFigures(run_s=run_s), **below}
 
     def _leaf(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         if root.inputs or not _may_be(plan, root):
@@ -497,7 +487,7 @@ class _Overlay:
             rows = None
             self._filter_is_moved |= self._finds_out
         cut = root.read_rows is not None and root.rows < root.read_rows
-        return {id(plan): Measure(rows, root.run_s, cut)}
+        return {id(plan): OperatorFigures(rows=rows, run_s=root.run_s, ended_early=cut)}
 
 
 def _rows(root: Profiled) -> int:
@@ -515,11 +505,11 @@ def _is_cut(plan: PhysicalPlan, rows: int, below: Fit) -> bool:
     """Whether an operator was cut as one that it reads was, and did not decide that itself."""
     if isinstance(plan.operator, Limit | TopN) or (isinstance(plan.operator, Join) and not rows):
         return False  # a limit is enough, and an empty side decides most joins
-    return any(id(child) in below and below[id(child)].cut for child in plan.children)
+    return any(id(child) in below and below[id(child)].ended_early for child in plan.children)
 
 
 def _without_rows(found: Fit) -> Fit:
-    return {key: replace(each, rows=None) for key, each in found.items()}
+    return {key: structs.replace(each, rows=None) for key, each in found.items()}
 
 
 def _kinds(operator: PhysicalOperator) -> frozenset[str]:
@@ -570,5 +560,14 @@ def _agreed(fits: Sequence[Fit]) -> Fit:
     found = dict(first)
     for fit in others:
         for key in found.keys() | fit.keys():
-            found[key] = found.get(key, _UNKNOWN) | fit.get(key, _UNKNOWN)
+            found[key] = _common(found.get(key, _UNKNOWN), fit.get(key, _UNKNOWN))
     return found
+
+
+def _common(one: OperatorFigures, other: OperatorFigures) -> OperatorFigures:
+    """What both say."""
+    return OperatorFigures(
+        rows=one.rows if one.rows == other.rows else None,
+        run_s=one.run_s if one.run_s == other.run_s else None,
+        ended_early=one.ended_early or other.ended_early,
+    )

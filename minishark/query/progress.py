@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from minishark.events.figures import TaskFigures
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgress:
@@ -15,7 +17,7 @@ class StageProgress:
         index: its number, as EXPLAIN prints it.
         tasks: its number of tasks.
         done: the number of tasks that have completed, or are not needed any more.
-        rows: the rows that the completed tasks returned.
+        figures: the sums of the figures of completed tasks.
         started: whether its tasks have been submitted.
         running: of the tasks that run on this host, how much is done: 0.4 for 40 % of one.
     """
@@ -23,9 +25,14 @@ class StageProgress:
     index: int
     tasks: int
     done: int
-    rows: int
+    figures: TaskFigures
     started: bool
     running: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        """The rows that the completed tasks returned."""
+        return self.figures.rows
 
 
 @dataclass(frozen=True, slots=True)

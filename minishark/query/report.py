@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.errors import redacted
+from minishark.events.figures import FIGURES, Figure, OperatorFigures, Sums, TaskFigures, Unit
+from minishark.events.record import QueryRecord, StageRecord
 from minishark.query.inputs import preferred_nodes
-from minishark.query.metrics import OperatorMetrics, QueryMetrics, StageMetrics
 from minishark.query.planner import QueryPlan
 
 _SOURCES_MAX = 3
@@ -19,7 +21,7 @@ _FAR_OFF = 2.0
 """Estimates that are off by a smaller factor are good ones."""
 
 
-def metrics_text(metrics: QueryMetrics) -> str:
+def metrics_text(metrics: QueryRecord) -> str:
     total = (
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
@@ -28,7 +30,7 @@ def metrics_text(metrics: QueryMetrics) -> str:
     return "\n".join([*tables, *metrics.warnings])
 
 
-def _operators(metrics: QueryMetrics) -> Iterator[str]:
+def _operators(metrics: QueryRecord) -> Iterator[str]:
     """A table of operators for each stage, if they were measured."""
     worst = worst_estimate(metrics)
     for stage in metrics.by_stage:
@@ -46,14 +48,14 @@ def _operators(metrics: QueryMetrics) -> Iterator[str]:
             yield f"  {line}  {'  ' * each.depth}{label}{mark}"
 
 
-def _operator_cells(operator: OperatorMetrics) -> Iterator[str]:
+def _operator_cells(operator: OperatorFigures) -> Iterator[str]:
     yield f"~{operator.estimated_rows:,.0f}"
     ended = " so far" if operator.ended_early else ""
     yield "-" if operator.rows is None else f"{operator.rows:,}{ended}"
     yield "-" if operator.run_s is None else f"{operator.run_s * 1e3:.1f}"
 
 
-def worst_estimate(metrics: QueryMetrics) -> OperatorMetrics | None:
+def worst_estimate(metrics: QueryRecord) -> OperatorFigures | None:
     """The operator whose rows were misestimated most; None if all estimates were good."""
     operators = [each for stage in metrics.by_stage for each in stage.operators]
     # Of operators that hand the same rows on, the lowest is to blame.
@@ -61,17 +63,17 @@ def worst_estimate(metrics: QueryMetrics) -> OperatorMetrics | None:
     return worst if worst is not None and _factor(worst) >= _FAR_OFF else None
 
 
-def _factor(operator: OperatorMetrics) -> float:
+def _factor(operator: OperatorFigures) -> float:
     times = operator.misestimate
     return 1.0 if times is None else max(times, 1 / times)
 
 
-def _misestimated(operator: OperatorMetrics) -> str:
+def _misestimated(operator: OperatorFigures) -> str:
     than = "more" if (operator.misestimate or 1.0) > 1 else "fewer"
     return f"largest misestimate: {_factor(operator):,.1f} times {than} rows"
 
 
-def _revised(metrics: QueryMetrics) -> Iterator[str]:
+def _revised(metrics: QueryRecord) -> Iterator[str]:
     """How the plan was changed while the query ran, why, and both plans if they are known."""
     if metrics.revisions:
         yield "Revised while it ran:"
@@ -86,63 +88,115 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
 
 
-def stage_rows(metrics: QueryMetrics) -> list[tuple[str, ...]]:
-    """The cells of that table, the header first."""
-    # On one host nothing passes over the network, and most readers have one.
-    is_far = any(stage.received for stage in metrics.by_stage)
-    columns = _COLUMNS | {"network KB (from)": _received} if is_far else _COLUMNS
-    cells = [tuple(column(stage) for column in columns.values()) for stage in metrics.by_stage]
+def stage_rows(metrics: QueryRecord) -> list[tuple[str, ...]]:
+    """The cells of the table of stages, the header first."""
+    stages = metrics.by_stage
+    columns: dict[str, Callable[[StageRecord], str]] = {
+        "stage": lambda stage: str(stage.index),
+        "tasks": _tasks,
+    }
+    for figure in shown_figures([task for stage in stages for task in stage.by_task]):
+        columns[_heading(figure)] = partial(_of_stage, figure)
+        if figure.name in _BESIDE:
+            title, cell = _BESIDE[figure.name]
+            columns[title] = cell
+    cells = [tuple(column(stage) for column in columns.values()) for stage in stages]
     return [tuple(columns), *cells]
 
 
-def _received(stage: StageMetrics) -> str:
-    """All that came over the network, and from where the most of it."""
-    sources = stage.received
-    if not sources:
-        return "0"
-    named = [f"{name} {size / 1024:,.0f}" for name, size in sources.items()]
-    others = f", {len(named) - _SOURCES_MAX} more" if len(named) > _SOURCES_MAX else ""
-    total = f"{sum(sources.values()) / 1024:,.0f}"
-    return f"{total} ({', '.join(named[:_SOURCES_MAX])}{others})"
+def task_rows(stage: StageRecord) -> list[tuple[str, ...]]:
+    """The cells of the table of a stage's tasks, the header first."""
+    tasks = stage.by_task
+    figures = shown_figures(tasks)
+    titles = (f"{figure.label} {_SCALES[figure.unit][1]}".strip() for figure in figures)
+    cells = (
+        (str(number), task.executor, *(_of_task(figure, task) for figure in figures))
+        for number, task in enumerate(tasks)
+    )
+    return [("task", "executor", *titles), *cells]
 
 
-def _kilobytes(stage: StageMetrics) -> str:
-    size = f"{stage.bytes / 1024:,.0f}"
-    return f"{size} ({stage.disk_bytes / 1024:,.0f} on disk)" if stage.disk_bytes else size
+def shown_figures(tasks: Sequence[TaskFigures]) -> list[Figure]:
+    """The figures that have columns: rare ones only if they are not 0."""
+    # On one host nothing passes over the network, and most readers have one.
+    return [
+        figure
+        for figure in FIGURES.values()
+        if not figure.part_of and (not figure.is_rare or any(map(figure.of, tasks)))
+    ]
 
 
-def _tasks(stage: StageMetrics) -> str:
+def rare_figures(totals: TaskFigures) -> Iterator[str]:
+    """What is not usual, and so worth a word while a stage runs: `12 KB on disk`."""
+    for figure in FIGURES.values():
+        if (figure.is_rare or figure.part_of) and (value := figure.of(totals)):
+            unit = _SCALES[figure.unit][1]
+            yield " ".join(filter(None, (_scaled(figure, value), unit, figure.label)))
+
+
+_SCALES = {Unit.COUNT: (1.0, ""), Unit.BYTES: (1 / 1024, "KB"), Unit.SECONDS: (1e3, "ms")}
+"""Of each unit, what values are multiplied by, and what that is called."""
+
+
+def _scaled(figure: Figure, value: float) -> str:
+    value *= _SCALES[figure.unit][0]
+    return f"{value:,.1f}" if figure.unit is Unit.SECONDS else f"{value:,.0f}"
+
+
+def _heading(figure: Figure) -> str:
+    heading = figure.heading or f"{figure.label} {_SCALES[figure.unit][1]}".strip()
+    notes = {Sums.SPREAD: " min/median/max", Sums.BY_KEY: " (from)"}
+    return heading + notes.get(figure.sums, "")
+
+
+def _of_stage(figure: Figure, stage: StageRecord) -> str:
+    values = stage.values(figure.name)
+    match figure.sums:
+        case Sums.SPREAD:
+            return "/".join(f"{f(values) * 1e3:.1f}" for f in (min, median, max))
+        case Sums.SHARE:
+            told = [value for value in values if value is not None]
+            return f"{sum(told)}/{len(told)}" if told else "-"
+        case Sums.BEYOND_FIRST:
+            return str(sum(value - 1 for value in values))
+    total = _scaled(figure, figure.of(stage.totals))
+    parts = getattr(stage.totals, figure.name)
+    if figure.sums is Sums.BY_KEY:
+        notes = [f"{key} {_scaled(figure, value)}" for key, value in parts.items()]
+        more = f"{len(notes) - _SOURCES_MAX} more"
+        notes = [*notes[:_SOURCES_MAX], more] if len(notes) > _SOURCES_MAX else notes
+    else:
+        inner = (each for each in FIGURES.values() if each.part_of == figure.name)
+        notes = [
+            f"{_scaled(each, value)} {each.label}"
+            for each in inner
+            if (value := each.of(stage.totals))
+        ]
+    return f"{total} ({', '.join(notes)})" if notes else total
+
+
+def _of_task(figure: Figure, task: TaskFigures) -> str:
+    value = figure.of(task)
+    if figure.sums is Sums.SHARE:
+        return {None: "-", True: "yes", False: "no"}[value]
+    return _scaled(figure, value)
+
+
+def _tasks(stage: StageRecord) -> str:
     notes = {"skipped": stage.skipped_tasks, "recomputed": stage.remade_tasks}
     said = ", ".join(f"{count} {what}" for what, count in notes.items() if count)
     return f"{stage.tasks} ({said})" if said else str(stage.tasks)
 
 
-def _local(stage: StageMetrics) -> str:
-    return f"{stage.local_tasks}/{stage.constrained_tasks}" if stage.constrained_tasks else "-"
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    """Minimum, median and maximum in milliseconds."""
-    return "/".join(f"{f(seconds) * 1e3:.1f}" for f in (min, median, max))
+_BESIDE: dict[str, tuple[str, Callable[[StageRecord], str]]] = {
+    "rows": ("skew", lambda stage: "-" if stage.skew is None else f"{stage.skew:.1f}"),
+    "bytes": ("ms", lambda stage: f"{stage.elapsed_s * 1e3:.1f}"),
+}
+"""What is derived for a stage, after the figure that it stands beside: title and cell."""
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-_COLUMNS: dict[str, Callable[[StageMetrics], str]] = {
-    "stage": lambda stage: str(stage.index),
-    "tasks": _tasks,
-    "rows": lambda stage: f"{stage.rows:,}",
-    "skew": lambda stage: "-" if stage.skew is None else f"{stage.skew:.1f}",
-    "KB": _kilobytes,
-    "ms": lambda stage: f"{stage.elapsed_s * 1e3:.1f}",
-    "task ms min/median/max": lambda stage: _spread(stage.run_s),
-    "queue ms min/median/max": lambda stage: _spread(stage.queue_s),
-    "local": _local,
-    "retries": lambda stage: str(stage.retries),
-}
-"""The columns by title: how each figure of a stage is written."""
 
 
 def explain_text(plan: QueryPlan, mode: str, *, threads: int) -> str:

@@ -26,20 +26,26 @@ from minishark.cluster.backend import (
     printed_by,
     task_error,
 )
-from minishark.cluster.jobs import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
+from minishark.cluster.jobs import (
+    Job,
+    JobEvent,
+    JobFinished,
+    PlacementStep,
+    TaskCompleted,
+    TaskFailed,
+)
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
+from minishark.events.kinds import AnyEvent
 from minishark.model.catalog import Table
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.limits import DiskUse
-from minishark.query.metrics import StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
-from minishark.query.recorder import StageRecord
-from minishark.query.shown import shown
+from minishark.query.shown import operator_figures, shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
@@ -116,12 +122,15 @@ class QueryRun:
     on_progress: ProgressHandler | None = None
     # Revises the stages that have not started when one is complete; None for never.
     adaptation: Adaptation | None = None
-    observer: QueryObserver | None = None  # told what happens; it may end the query
+    # Told what happens; it may end the query.
+    observer: QueryObserver = field(default_factory=lambda: QueryObserver(number=0, emit=_unheard))
     on_print: OnPrint | None = None  # takes what user code prints in tasks
     printed: PrintedFiles = field(default_factory=PrintedFiles)  # reads what they print meanwhile
     disk: DiskUse = field(default_factory=lambda: DiskUse(None))
     _looked_s: float = 0.0
-    _records: dict[int, StageRecord] = field(default_factory=dict)
+    # By stage, the nodes that store what its tasks read of tables.
+    _preferred: dict[int, dict[int, frozenset[str]]] = field(default_factory=dict)
+    _explained_jobs: dict[int, Job] = field(default_factory=dict)  # by submission
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
     _builder: JobBuilder = field(init=False)
@@ -260,35 +269,24 @@ class QueryRun:
 
     # Figures
 
-    def metrics(self) -> tuple[StageMetrics, ...]:
-        """The figures of every stage that has completed."""
-        done = (stage for stage in self.stages if self._graph.done(stage.index))
-        found = (self._records[stage.index] for stage in done if stage.index in self._records)
-        return tuple(record.metrics(self._graph.rerun(record.stage.index)) for record in found)
-
-    def uses_disk(self) -> bool:
-        """Whether an output was written to disk for lack of shared memory."""
-        return any(record.uses_disk() for record in self._records.values())
-
     def progress(self) -> QueryProgress:
         """How far the query is."""
         stages = tuple(self._stage_progress(stage) for stage in self.stages)
-        number = 0 if self.observer is None else self.observer.number
-        return QueryProgress(stages, time.perf_counter() - self._started_s, number)
+        elapsed_s = time.perf_counter() - self._started_s
+        return QueryProgress(stages, elapsed_s, self.observer.number)
 
     def _stage_progress(self, stage: Stage) -> StageProgress:
-        outcomes = [each.outcome for each in self._graph.outputs(stage.index)]
-        rows = sum(outcome.rows for outcome in outcomes)
-        done = stage.tasks if self._graph.done(stage.index) else len(outcomes)
-        started = stage.index in self._records
-        running = self._running(stage) if started and done < stage.tasks else 0.0
+        record = self.observer.record.stage(stage.index)
+        is_done = self._graph.done(stage.index)
+        done = stage.tasks if is_done else len(self._graph.outputs(stage.index))
+        started = record.began_s > 0
         return StageProgress(
             index=stage.index,
             tasks=stage.tasks,
             done=done,
-            rows=rows,
+            figures=record.totals,
             started=started,
-            running=running,
+            running=self._running(stage) if started and done < stage.tasks else 0.0,
         )
 
     def _running(self, stage: Stage) -> float:
@@ -307,15 +305,13 @@ class QueryRun:
         """Tasks of a stage, as a job."""
         stage = self._by_index[submission.stage]
         job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
-        record = self._records.setdefault(
-            stage.index, StageRecord(stage=stage, explained=self.explained)
-        )
-        record.submitted(submission.number, job, preferred)
-        if self.observer is not None:
-            again = self._graph.rerun(stage.index)
-            self.observer.submitted(stage.index, stage.tasks, again)
-            job = structs.replace(job, tag=self.observer.tag(stage.index))
-        return job
+        self._preferred.setdefault(stage.index, {}).update(preferred)
+        self.observer.submitted(stage.index, stage.tasks, self._graph.rerun(stage.index))
+        if self.explained or self.traced:  # without payloads, which may be large
+            tasks = tuple(structs.replace(task, payload=b"") for task in job.tasks)
+            kept = structs.replace(job, tasks=tasks, shared=b"")
+            self._explained_jobs[submission.number] = kept
+        return structs.replace(job, tag=self.observer.tag(stage.index))
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:
         """What a task has put out, and where it is stored."""
@@ -328,23 +324,33 @@ class QueryRun:
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
         """Record what a task or job did."""
-        record = self._records[submission.stage]
+        index = submission.stage
         if isinstance(event, TaskCompleted):
-            output = self._graph.at(submission.stage, event.task_id)
+            output = self._graph.at(index, event.task_id)
             assert output is not None, "the graph hears of a completion first"
-            record.completed(submission.number, event, output.outcome)
+            preferred = self._preferred[index].get(event.task_id)
+            self.observer.completed(index, event, output.outcome.figures, preferred)
             self._show(event.executor, output.outcome.printed)
-            if submission.stage != self._last.index or self.output.kind not in _KEPT:
+            if index != self._last.index or self.output.kind not in _KEPT:
                 self.disk.add(output.outcome)
-            if self.observer is not None:
-                self.observer.completed(submission.stage, event.task_id, record.task(event.task_id))
+            missing = (task for task in submission.tasks if self._graph.at(index, task) is None)
+            if self._graph.has_enough(index) and any(True for _ in missing):
+                self._ended(submission, ())  # the others are cancelled, so its job tells no more
         elif isinstance(event, JobFinished):
-            record.finished(submission.number, event)
-            if self.observer is not None:
-                job = record.job(submission.number)
-                measures = record.measures() if self._graph.done(submission.stage) else []
-                self.observer.finished(submission.stage, record.elapsed_s, job, event, measures)
-            self._adapt(submission.stage)
+            self._ended(submission, event.placement)
+            self._adapt(index)
+
+    def _ended(self, submission: Submission, placement: Sequence[PlacementStep]) -> None:
+        """A stage has what it needs of a job, which was placed so."""
+        index = submission.stage
+        job = self._explained_jobs.pop(submission.number, None)
+        if job is not None and (placement or self.explained):
+            self.observer.placed(index, job, placement, is_kept=self.explained)
+        outcomes = [each.outcome for each in self._graph.outputs(index)]
+        is_complete = self._graph.done(index) or self._graph.has_enough(index)
+        is_measured = self.explained and is_complete
+        stage = self._by_index[index]
+        self.observer.finished(index, operator_figures(stage, outcomes) if is_measured else ())
 
     def _adapt(self, stage: int) -> None:
         """Revise what is left of the query if the size of a stage has become known."""
@@ -360,14 +366,12 @@ class QueryRun:
             self._by_index = {stage.index: stage for stage in stages}
             self._graph.revise([self._node(stage) for stage in stages])
             self._builder = replace(self._builder, last=self._last.index)
-            if self.observer is not None:
-                plan = shown(adaptation.executed(stages), stages, self._stored)
-                self.observer.revised(adaptation.revisions, plan)
+            plan = shown(adaptation.executed(stages), stages, self._stored)
+            self.observer.revised(adaptation.revisions, plan)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
         """The error of a task that failed for good."""
-        if self.observer is not None:
-            self.observer.failed(submission.stage, event)
+        self.observer.failed(submission.stage, event)
         self._show(event.executor, printed_by(event))
         return task_error(event, is_own_text=self._by_index[submission.stage].is_statement)
 
@@ -383,8 +387,7 @@ class QueryRun:
 
     def waiting(self) -> None:
         """Report progress; ends the run if it was cancelled."""
-        if self.observer is not None:
-            self.observer.check()
+        self.observer.check()
         if self.on_progress is not None:
             self.on_progress(self.progress())
         if time.monotonic() > self._looked_s + _LOOK_S:
@@ -407,6 +410,10 @@ class QueryRun:
         ]
         for executor, text in self.printed.new(folders):
             self.on_print(executor, text)
+
+
+def _unheard(event: AnyEvent) -> None:
+    """Nobody listens."""
 
 
 def _drained(tables: deque[pa.Table]) -> Iterator[pa.RecordBatch]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import TypeAlias
+
+from msgspec import structs
 
 from minishark.compiler.logical.operators import Cte, Limit, Project, Scan, Sort, TopN, Window
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, StageOutput
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.events import kinds
+from minishark.events.figures import OperatorFigures
 from minishark.model.catalog import Table
-from minishark.query.operators import own_operators
+from minishark.query.operators import measured, own_operators
+from minishark.worker.protocol import TaskOutcome
 
 _KEEP_ROWS = (Exchange, Cte, Project, Sort, Window)  # those of their last input
 _LABEL_CHARS = 400
@@ -81,11 +85,10 @@ class _Nodes:
         operator = node.operator
         is_whole = isinstance(operator, Scan) and not operator.hints.label
         stored = self._tables.get(operator.table.lower()) if isinstance(operator, Scan) else None
-        label = operator.label([child.schema for child in node.children])
         return kinds.PlanNode(
             parent=parent,
             name=type(operator).__name__,
-            label=kinds.shortened(label, _LABEL_CHARS),
+            label=kinds.shortened(_label(node), _LABEL_CHARS),
             where=kinds.shortened(node.distribution.label(node.schema), _LABEL_CHARS),
             rows=round(estimated_rows(node), 1),
             stage=stage,
@@ -110,6 +113,26 @@ def estimated_rows(node: PhysicalPlan) -> float:
             return estimated_rows(child) if isinstance(child.operator, Limit | TopN) else node.rows
         case _:
             return node.rows
+
+
+def operator_figures(stage: Stage, outcomes: Iterable[TaskOutcome]) -> list[OperatorFigures]:
+    """What the operators of a stage did in tasks with these outcomes, which profiled them."""
+    return [
+        structs.replace(
+            figures,
+            name=type(node.operator).__name__,
+            label=kinds.shortened(_label(node), _LABEL_CHARS),
+            depth=depth,
+            estimated_rows=estimated_rows(node),
+        )
+        for (node, depth), figures in zip(
+            own_operators(stage), measured(stage, outcomes), strict=True
+        )
+    ]
+
+
+def _label(node: PhysicalPlan) -> str:
+    return node.operator.label([child.schema for child in node.children])
 
 
 def _stage(stage: Stage, tables: Mapping[str, Table]) -> kinds.StagePlan:

@@ -147,7 +147,7 @@ class StageGraph:
         for made in self._outputs[stage]:
             if made is None:  # the first rows are wanted, not any
                 return False
-            missing -= made.outcome.rows
+            missing -= made.outcome.figures.rows
             if missing <= 0:
                 return True
         return False

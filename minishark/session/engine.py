@@ -36,6 +36,7 @@ from minishark.errors import (
     TaskFailedError,
 )
 from minishark.events.kinds import AnyEvent
+from minishark.events.record import QueryRecord
 from minishark.events.stream import EventStream
 from minishark.model.catalog import Catalog, Table
 from minishark.programs.programs import Programs
@@ -44,7 +45,6 @@ from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import DiskUse, Limits
 from minishark.query.locality import hosts_of
-from minishark.query.metrics import QueryMetrics, StageMetrics
 from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
@@ -327,7 +327,7 @@ class Engine:
         handlers: tuple[ProgressHandler, ...] = (),
         keep: Callable[[AnyEvent], None] | None = None,
         told: str = "",
-    ) -> tuple[Result, QueryMetrics]:
+    ) -> tuple[Result, QueryRecord]:
         """Run a query to its end.
 
         Args:
@@ -563,10 +563,8 @@ class _Query(Generic[Result]):
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
 
-    def run(self) -> tuple[Result, QueryMetrics]:
-        result, metrics = climb(self)
-        self.observer.ended(metrics)
-        return result, metrics
+    def run(self) -> tuple[Result, QueryRecord]:
+        return climb(self)
 
     def plan(self, *, whole: bool) -> QueryPlan:
         on_hosts = self.engine.on_hosts
@@ -586,30 +584,31 @@ class _Query(Generic[Result]):
     def restore(self, lost: PartitionsLostError) -> None:
         self.engine.restore(lost, self.scope, self.observer.check)
 
-    def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+    def execute(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryRecord]:
         with contextlib.closing(plan):
             return self._executed(plan, warnings)
 
-    def _executed(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryMetrics]:
+    def _executed(self, plan: QueryPlan, warnings: tuple[str, ...]) -> tuple[Result, QueryRecord]:
         engine, planning = self.engine, self.planner.planning
         if self.sink.takes_constants and plan.logical.is_constant:
             # Pools ask SELECT 1 all day. If it fails, the task's error is the one to tell.
             with contextlib.suppress(QueryError):
                 rows = planning.show(self.sql)
-                return self.sink.accept(rows), self._metrics((), warnings)
+                return self.sink.accept(rows), self._ended(warnings, in_front_end=True)
         if self.sink.takes_stored(on_hosts=engine.on_hosts):
             stored = stored_rows(plan, partial(planning.arrow_schema, self.sql))
             if stored is not None:
                 taken = self.sink.accept_stored(stored, engine.cluster.store())
                 if taken is not None:
-                    return taken, self._metrics((), warnings)
+                    return taken, self._ended(warnings, in_front_end=True)
         try:
             engine.check_slots()
         except ResourceError:
             if not isinstance(self.sink, CollectRows | StreamRows):
                 raise
             rows = self._front_end_rows()
-            return self.sink.accept(rows), self._metrics((), (*warnings, _SLOTS_HELD))
+            warnings = (*warnings, _SLOTS_HELD)
+            return self.sink.accept(rows), self._ended(warnings, in_front_end=True)
         output = self.sink.output(plan.physical, plan.columns)
         adaptation = Adaptation(
             plan=plan.physical,
@@ -637,19 +636,15 @@ class _Query(Generic[Result]):
             )
             run.run()
             result = self.sink.finish(run)
-        if run.uses_disk():
+        record = self.observer.record
+        if record.uses_disk:
             engine.warn(_DISK_WARNING)
-        metrics = self._metrics(run.metrics(), warnings)
-        if adaptation.revisions:
-            shown = (plan.physical, adaptation.executed(run.stages)) if self.explained else ()
-            metrics = replace(
-                metrics,
-                revisions=tuple(adaptation.revisions),
-                plans=tuple(map(plan_text, shown)),
-            )
-        return result, metrics
+        if record.revisions and self.explained:
+            shown = (plan.physical, adaptation.executed(run.stages))
+            record.plans = tuple(map(plan_text, shown))
+        return result, self._ended(warnings)
 
-    def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryMetrics]:
+    def run_in_front_end(self, rejected: FragmentRejectedError) -> tuple[Result, QueryRecord]:
         """Run a statement that no executor accepts in the scratch database, which accepts more."""
         if self.sink.needs_tasks:
             raise RefusedError(str(rejected)) from None
@@ -661,19 +656,19 @@ class _Query(Generic[Result]):
             raise RefusedError(str(rejected)) from None
         result = self.sink.accept(rows)
         note = f"Ran in the front end, as an executor did not accept it: {rejected}"
-        return result, self._metrics((), (note,))
+        return result, self._ended((note,), in_front_end=True)
 
     def _front_end_rows(self) -> pa.Table:
         return self.engine.query_in_front_end(
             self.sql, self.scope, lossless=self.sink.lossless, observer=self.observer
         )
 
-    def _metrics(self, stages: tuple[StageMetrics, ...], warnings: tuple[str, ...]) -> QueryMetrics:
-        return QueryMetrics(
-            elapsed_s=time.perf_counter() - self._started_s,
-            planning_s=self._planned_s - self._started_s,
-            warnings=warnings,
-            by_stage=stages,
+    def _ended(self, warnings: tuple[str, ...], *, in_front_end: bool = False) -> QueryRecord:
+        return self.observer.ended(
+            time.perf_counter() - self._started_s,
+            self._planned_s - self._started_s,
+            warnings,
+            in_front_end=in_front_end,
         )
 
     def _tell(self, progress: QueryProgress) -> None:

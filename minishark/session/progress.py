@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from minishark.errors import ClusterError
 from minishark.query.progress import QueryProgress
+from minishark.query.report import rare_figures
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -220,4 +221,5 @@ def _stage_line(stage: StageProgress) -> Text:
     line.append("─" * (_BAR - filled), style="dim")
     share = 100 * (stage.done + stage.running) / stage.tasks
     inside = f"{min(share, 99):.0f} %, " if stage.running else ""
-    return line.append(f" {stage.done}/{stage.tasks} tasks, {inside}{stage.rows:,} rows")
+    line.append(f" {stage.done}/{stage.tasks} tasks, {inside}{stage.rows:,} rows")
+    return line.append("".join(f", {text}" for text in rare_figures(stage.figures)))

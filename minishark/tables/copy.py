@@ -154,7 +154,9 @@ class WriteFiles(Sink[tuple[Written, ...]]):
         return Output(kind=OutputKind.FILES, columns=numbered(columns), target=target)
 
     def finish(self, run: CompleteRun) -> tuple[Written, ...]:
-        return tuple(Written(outcome.file or "", outcome.rows) for outcome, _ in run.outcomes())
+        return tuple(
+            Written(outcome.file or "", outcome.figures.rows) for outcome, _ in run.outcomes()
+        )
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ joins of tables partitioned alike need no shuffle.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +29,6 @@ from minishark.model.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import partition_slices, stage_slices
 from minishark.query.locality import replica_locations
 from minishark.query.observer import QueryObserver
-from minishark.query.recorder import task_metrics
 from minishark.query.run import Site
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
@@ -142,7 +140,6 @@ class TableLoader:
     _pieces: Sequence[TaskPayload] = field(init=False)
     _placed: Placement = field(init=False)
     _done: int = 0
-    _began_s: dict[int, float] = field(default_factory=dict)  # by stage
 
     def __post_init__(self) -> None:
         layout = self.layout
@@ -225,7 +222,6 @@ class TableLoader:
             for p, nodes in zip(payloads, preferred, strict=True)
         )
         stage = submission.stage
-        self._began_s.setdefault(stage, time.perf_counter())
         self.observer.submitted(stage, len(tasks), self._graph.rerun(stage))
         # Data placement must not depend on the placement policy, which experiments compare.
         tag = self.observer.tag(stage)
@@ -289,13 +285,13 @@ class TableLoader:
         stage = submission.stage
         if isinstance(event, TaskCompleted):
             outcome = decode_outcome(event.result)
-            self.observer.completed(stage, event.task_id, task_metrics(event, outcome))
+            self.observer.completed(stage, event, outcome.figures)
             if self.on_progress is not None:
                 total = len(self._pieces) + self._is_divided * self.layout.partitions
                 self._done = min(total, self._done + 1)  # lost outputs are computed twice
                 self.on_progress(self._done, total)
         elif isinstance(event, JobFinished):
-            self.observer.finished(stage, time.perf_counter() - self._began_s[stage], None, event)
+            self.observer.finished(stage)
 
     def failure(self, submission: Submission, event: TaskFailed) -> Exception:
         self.observer.failed(submission.stage, event)
@@ -321,13 +317,15 @@ def stored_table(outcomes: Sequence[TaskOutcome]) -> LoadedTable:
             index=i,
             file=_file_of(outcome),
             locations=outcome.locations,
-            rows=outcome.rows,
-            bytes=outcome.nbytes,
+            rows=outcome.figures.rows,
+            bytes=outcome.figures.bytes,
         )
         for i, outcome in enumerate(outcomes)
     )
     measured = tuple(_measured(outcome) for outcome in outcomes)
-    return LoadedTable(partitions, measured, any(outcome.on_disk for outcome in outcomes))
+    return LoadedTable(
+        partitions, measured, any(outcome.figures.disk_bytes for outcome in outcomes)
+    )
 
 
 def _columns(schema: Schema) -> str:

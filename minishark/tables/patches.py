@@ -62,7 +62,7 @@ class ApplyPatch(Sink[pa.Table | Patched]):
 
     def _applied(self, run: CompleteRun) -> pa.Table | Patched:
         outcomes, nodes = zip(*run.outcomes(), strict=True)
-        rows = sum(outcome.rows for outcome in outcomes)
+        rows = sum(outcome.figures.rows for outcome in outcomes)
         if rows < self.many:
             return run.store.read(stage_slices(outcomes, nodes, None))
         patches = {}

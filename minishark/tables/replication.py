@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import zmq
 
 from minishark.cluster.backend import CALLS_FOLDER, Cluster
 from minishark.errors import MinisharkError
@@ -120,7 +119,7 @@ class Replicator:
         nodes: tuple[str, ...] = ()
         while not self._stopped.wait(_LOOK_S):
             # The cluster is closing, a node died meanwhile, or a disk is full: try again later.
-            with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
+            with contextlib.suppress(MinisharkError, OSError, RuntimeError):
                 before, nodes = nodes, self.cluster.nodes
                 if nodes == before and time.monotonic() < healed_s + _INTERVAL_S:
                     continue

@@ -188,7 +188,7 @@ def _pieces(run: CompleteRun, schema: Schema) -> tuple[TableSource, SourceSize]:
         for part in outcome.buckets:
             slices.append(FileSlice(outcome.file, (node,), part.first, part.last))
             counts.append(part.rows)
-    size = SourceSize(sum(outcome.nbytes for outcome, _ in run.outcomes()), sum(counts))
+    size = SourceSize(sum(outcome.figures.bytes for outcome, _ in run.outcomes()), sum(counts))
     if not slices:
         # Without rows, one empty file still tells the columns.
         outcome, node = run.outcomes()[0]

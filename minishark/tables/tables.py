@@ -674,7 +674,7 @@ class Tables:
         began_s = time.perf_counter()
         with (observed or self.observed)(f"{verb} {name}") as observer:
             yield observer
-            observer.loaded(time.perf_counter() - began_s)
+            observer.ended(time.perf_counter() - began_s)
 
     def load(
         self,

@@ -12,6 +12,7 @@ from itertools import chain
 import pyarrow as pa
 from msgspec import structs
 
+from minishark.events.figures import TaskFigures
 from minishark.worker.dictionaries import Part, Parts
 from minishark.worker.protocol import BucketSlice, FileSlice, StageTask, TaskOutcome, TaskPayload
 from minishark.worker.store import Store
@@ -248,11 +249,11 @@ def _outcome(
     stored: StoredFile, file: str, slices: tuple[BucketSlice, ...] = (), runs: int = 1
 ) -> TaskOutcome:
     return TaskOutcome(
-        rows=stored.rows,
-        nbytes=stored.bytes,
+        figures=TaskFigures(
+            rows=stored.rows, bytes=stored.bytes, disk_bytes=stored.bytes if stored.on_disk else 0
+        ),
         file=file,
         buckets=slices,
-        on_disk=stored.on_disk,
         runs=runs,
     )
 
@@ -263,9 +264,9 @@ def _inline(
     size: int,
     slices: Sequence[BucketSlice] = (),
 ) -> TaskOutcome:
-    rows = sum(batch.num_rows for batch in batches)
+    figures = TaskFigures(rows=sum(batch.num_rows for batch in batches), bytes=size)
     data = _stream(batches, schema)
-    return TaskOutcome(rows=rows, nbytes=size, inline=data, buckets=tuple(slices))
+    return TaskOutcome(figures=figures, inline=data, buckets=tuple(slices))
 
 
 def stream(table: pa.Table) -> bytes:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
+from minishark.events.figures import TaskFigures
 from minishark.model.catalog import RowNumbers
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
@@ -232,8 +233,7 @@ class Profiled(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The outcome of a task."""
 
-    rows: int  # rows put out
-    nbytes: int  # their size as Arrow data, in bytes
+    figures: TaskFigures  # what is measured here; where and when it ran is added by others
     # The output file, relative to the node's storage folder; None for inline output. For FILES, the
     # task's entry in the target folder.
     file: str | None = None
@@ -242,12 +242,9 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     buckets: tuple[BucketSlice, ...] = ()
     # The partition's statistics as an Arrow IPC stream, for PARTITION.
     statistics: bytes | None = None
-    on_disk: bool = False  # whether the output went to disk, as shared memory was full
     locations: tuple[str, ...] = ()  # for PARTITION, the nodes that have a copy
     # How many times all buckets were written, for BUCKETS; several if the rows exceeded the buffer.
     runs: int = 1
-    # The bytes that came over the network for it, by the store that sent them.
-    received: dict[str, int] = {}
     # What DuckDB's operators did, if the stage is profiled: the root of each early CTE by its name,
     # and that of the fragment by the empty one.
     profiles: dict[str, Profiled] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 import warnings
@@ -17,6 +18,7 @@ from msgspec import structs
 
 from minishark.compiler.hints import EarlyCte
 from minishark.errors import DataError
+from minishark.events.figures import TaskFigures
 from minishark.model.expressions import quote
 from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
@@ -101,6 +103,7 @@ class TaskRunner:
         self._profiling = False
         self._profiles: dict[str, Profiled] = {}  # of the task that runs
         self._progress = TaskProgress(store)
+        self._spilled_bytes = 0  # by the task that runs, at most
 
     def run(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
         """Run the fragment of `stage` on the inputs of `task`.
@@ -110,12 +113,17 @@ class TaskRunner:
         """
         with self._running:
             self._store.take_received()  # of a task that failed
+            self._spilled_bytes = 0
             self._interrupted.clear()
             with self._progress.of(stage, task):
                 outcome = self._run_guarded(stage, task)
             received = self._store.take_received()
-            if received or self._profiles:
-                return structs.replace(outcome, received=received, profiles=self._profiles)
+            self.look_for_spilled()
+            if received or self._spilled_bytes or self._profiles:
+                figures = structs.replace(
+                    outcome.figures, received=received, spilled_bytes=self._spilled_bytes
+                )
+                return structs.replace(outcome, figures=figures, profiles=self._profiles)
             return outcome
 
     def _run_guarded(self, stage: StageTask, task: TaskPayload) -> TaskOutcome:
@@ -158,6 +166,13 @@ class TaskRunner:
     def tell_progress(self) -> None:
         """Tell front ends of this host how far the task is; may be called from another thread."""
         self._progress.tell(self._duckdb.progress)
+
+    def look_for_spilled(self) -> None:
+        """Note what DuckDB has on disk; may be called from another thread."""
+        with contextlib.suppress(OSError), os.scandir(self._spill_folder) as entries:
+            files = [entry.stat() for entry in entries if entry.is_file()]
+            size = sum(file.st_blocks * 512 for file in files)
+            self._spilled_bytes = max(self._spilled_bytes, size)
 
     def fit_memory(self) -> None:
         """Give DuckDB the memory that files leave; may be called from another thread."""
@@ -414,7 +429,7 @@ class TaskRunner:
             schema, batches = patched(rows, patch, columns)
         except ChangedTwiceError:
             # No failure: what other tasks of the stage store has to be known, to be removed.
-            return TaskOutcome(rows=0, nbytes=0)
+            return TaskOutcome(figures=TaskFigures())
         partition = self._outputs.partition(stage, task, schema, batches)
         if not columns:
             count = stream(pa.table({"rows": [partition[1].rows]}))
@@ -503,7 +518,8 @@ class TaskRunner:
                 raise TaskError(TaskProblem.RESOURCE, message) from error
             raise TaskError(TaskProblem.OUTPUT, str(error)) from error
         (count,) = answer.column(0).to_pylist()
-        return TaskOutcome(rows=count, nbytes=_size_bytes(Path(path)), file=entry)
+        figures = TaskFigures(rows=count, bytes=_size_bytes(Path(path)))
+        return TaskOutcome(figures=figures, file=entry)
 
     def _uploaded(self, outcome: TaskOutcome, folder: Path, target: CopyTarget) -> TaskOutcome:
         """Files that a task has written to a folder here, stored where they belong."""

@@ -45,7 +45,7 @@ class SimulatedBackend(Backend):
         self.client = address(endpoint, "client")
         sink = address(endpoint, "sink")
         self.actor = ClientActor(sink, self.client, hosts.schedulers)
-        self.actor.poll_s = _POLL_S
+        self.actor.ticks.interval_s = _POLL_S
         self.actor.silence_max_s = _SILENCE_MAX_S
         self.machine = Client(self.client, sink, hosts.schedulers, client_config(RECOVERY_S))
         self._world.host(sink, self.actor)

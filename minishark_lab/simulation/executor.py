@@ -16,6 +16,7 @@ from msgspec import structs
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Machine, Message
+from minishark.events.figures import TaskFigures
 from minishark.sources.contract import FileSplit
 from minishark.worker.protocol import (
     BucketSlice,
@@ -198,15 +199,15 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         else:
             parts = [list(rows)]
         batches = [batch_of(part, task.columns) for part in parts]
-        nbytes = sum(batch.nbytes for batch in batches)
+        size = sum(batch.nbytes for batch in batches)
+        figures = TaskFigures(rows=len(rows), bytes=size)
         if stage.output is OutputKind.RESULT and len(rows) <= _INLINE_ROWS_MAX:
-            task.outcome = TaskOutcome(rows=len(rows), nbytes=nbytes, inline=_stream(batches))
+            task.outcome = TaskOutcome(figures=figures, inline=_stream(batches))
             return True
         stored = self._store.write(file, batches[0].schema, [batches])
         is_divided = stage.output is OutputKind.BUCKETS or bool(stage.cuts and rows)
         task.outcome = TaskOutcome(
-            rows=len(rows),
-            nbytes=nbytes,
+            figures=figures,
             file=file,
             buckets=tuple(BucketSlice(i, i + 1, len(part)) for i, part in enumerate(parts))
             if is_divided

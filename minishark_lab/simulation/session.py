@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-import zmq
 
 from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
 from minishark.compiler.physical.plan import PhysicalPlan
@@ -273,7 +272,7 @@ class SimulatedSession:
     def _heal(self) -> None:
         while self.cluster.is_open:
             self.clock.sleep(_HEAL_S)
-            with contextlib.suppress(MinisharkError, OSError, RuntimeError, zmq.ZMQError):
+            with contextlib.suppress(MinisharkError, OSError, RuntimeError):
                 self._replicator.heal()
 
     def _merge(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from machine_kit.errors import TransportError
 from sparrow_core import __version__
 from sparrow_core.cli import tables
 from sparrow_core.cli.submitting import Submission
@@ -28,7 +29,7 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except SparrowError as error:
+        except (SparrowError, TransportError) as error:
             raise click.ClickException(str(error)) from error
 
 
@@ -45,7 +46,7 @@ def main() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def keygen(file: Path) -> None:
     """Make a key pair in FILE and print the public key, for other processes' allow-lists."""
-    from sparrow_core.runtime.transport.keys import generate, write_key_file
+    from machine_kit.keys import generate, write_key_file
 
     keys = generate()
     write_key_file(file, keys)

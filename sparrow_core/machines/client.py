@@ -36,6 +36,8 @@ from msgspec import Struct
 
 from machine_kit.addresses import Address
 from machine_kit.machine import Envelope
+from machine_kit.peers import Peers
+from machine_kit.ticks import Ticks
 from sparrow_core.policy.suspicion import Suspicion
 from sparrow_core.protocol.events import (
     JobEvent,
@@ -192,12 +194,13 @@ class Client:
         self._turn = 0  # round robin
         self._jobs: dict[JobId, _Job] = {}
         self._suspicions: dict[Address, Suspicion] = {}
-        self._heard_at: dict[Address, float] = {}
+        self._heard = Peers[Address]()
         self._silent: dict[Address, None] = {}
         # Submissions that a silent scheduler may still have, and what it is told when it is heard.
         self._abandoned: dict[JobId, tuple[Address, EndJob]] = {}
-        self._watched_at: float | None = None  # None: no watch timer is running
-        self._watch_generation = 0
+        watch_s = self._config.silence_min_s / _PINGS_A_SILENCE
+        self._ticks = Ticks(address, watch_s, WatchTimer)
+        self._watching = False
         self._nodes_lost: str | None = None
         self._schedulers_lost = "no scheduler is left"
 
@@ -215,7 +218,7 @@ class Client:
                 return self._on_job_timer(msg, now)
             case Pong():
                 self._suspicion(msg.scheduler).heard(now)
-                return self._heard(msg.scheduler, now)
+                return self._on_heard(msg.scheduler, now)
             case WatchTimer():
                 return self._on_watch_timer(msg, now)
             case StragglerTimer():
@@ -315,7 +318,7 @@ class Client:
         if job.waited_s >= self._config.recovery_s:
             text = f"no scheduler has answered for {self._config.recovery_s:g} s"
             return self._fail(job, "no_scheduler", text)
-        if len(self._schedulers) == 1 or self._heard_at.get(job.scheduler, 0.0) > now - delay_s:
+        if len(self._schedulers) == 1 or self._heard.silent_s(job.scheduler, now) < delay_s:
             return self._submit(job)  # it is alive: it was slow, or the message was lost
         return self._move(job, now)
 
@@ -357,7 +360,7 @@ class Client:
         job.unanswered, job.waited_s = 0, 0.0
         # Only now: the first sign of life after a silence has jobs without an answer submitted
         # anew, and this one has been answered.
-        heard = self._heard(job.scheduler, now)
+        heard = self._on_heard(job.scheduler, now)
         return heard if was_accepted else [*heard, self._timer(job, self._config.ping_s)]
 
     # --- silent schedulers ---------------------------------------------------------------------
@@ -368,10 +371,10 @@ class Client:
         if len([*itertools.islice(busy, 2)]) <= 1:
             # It was not pinged before, so its last sign of life may be old.
             self._suspicion(scheduler).begin(now)
-        if self._watched_at is not None:
+        if self._watching:
             return []
-        self._watched_at = now
-        return [self._watch_timer()]
+        self._watching = True
+        return [self._ticks.begin(now)]
 
     def _suspicion(self, scheduler: Address) -> Suspicion:
         found = self._suspicions.get(scheduler)
@@ -380,19 +383,14 @@ class Client:
             self._suspicions[scheduler] = found
         return found
 
-    def _watch_timer(self) -> Envelope:
-        self._watch_generation += 1
-        delay_s = self._config.silence_min_s / _PINGS_A_SILENCE
-        return Envelope(self.address, WatchTimer(self._watch_generation), delay_s)
-
     def _on_watch_timer(self, msg: WatchTimer, now: float) -> list[Envelope]:
-        if self._watched_at is None or msg.generation != self._watch_generation:
-            return []  # a duplicate: only one timer chain may go on
-        self._forgive_stall(now - self._watched_at, now)
-        if not self._jobs:
-            self._watched_at = None
+        if not (self._watching and self._ticks.is_due(msg.generation, now)):
             return []
-        self._watched_at = now
+        if self._ticks.stall_s:
+            self._forgive(self._ticks.stall_s, now)
+        if not self._jobs:
+            self._watching = False
+            return []
         busy = dict.fromkeys(job.scheduler for job in self._jobs.values())
         out: list[Envelope] = []
         for scheduler in busy:
@@ -401,18 +399,15 @@ class Client:
         asked = {**busy, **dict.fromkeys(job.scheduler for job in self._jobs.values())}
         asked.update(self._silent)  # to notice when they are heard again
         pings = [Envelope(scheduler, Ping(self.address)) for scheduler in asked]
-        return [*out, *pings, self._watch_timer()]
+        return [*out, *pings, self._ticks.next()]
 
-    def _forgive_stall(self, slept_s: float, now: float) -> None:
+    def _forgive(self, stall_s: float, now: float) -> None:
         """Do not take time in which this process did not run for silence of schedulers."""
-        interval_s = self._config.silence_min_s / _PINGS_A_SILENCE
-        stall_s = slept_s - interval_s
-        if stall_s > interval_s:
-            for suspicion in self._suspicions.values():
-                suspicion.forgive(stall_s, now)
-            for job in self._jobs.values():
-                job.refused_at += stall_s
-                job.refused_since += stall_s
+        for suspicion in self._suspicions.values():
+            suspicion.forgive(stall_s, now)
+        for job in self._jobs.values():
+            job.refused_at += stall_s
+            job.refused_since += stall_s
 
     def _fall_silent(self, scheduler: Address, now: float) -> list[Envelope]:
         """Move the scheduler's jobs to another one that is not silent, if there is one."""
@@ -427,9 +422,9 @@ class Client:
         moving = [job for job in self._jobs.values() if job.scheduler == scheduler]
         return [envelope for job in moving for envelope in self._move(job, now)]
 
-    def _heard(self, scheduler: Address, now: float) -> list[Envelope]:
+    def _on_heard(self, scheduler: Address, now: float) -> list[Envelope]:
         """The scheduler is alive; if it was silent, it must forget the jobs that have moved."""
-        self._heard_at[scheduler] = now
+        self._heard.heard(scheduler, now)
         if scheduler not in self._silent:
             return []
         del self._silent[scheduler]
@@ -468,7 +463,7 @@ class Client:
         job = self._current(msg.job_id)
         if job is None:
             return []
-        heard = self._heard(job.scheduler, now)
+        heard = self._on_heard(job.scheduler, now)
         if not msg.known:
             return [*heard, *self._move(job, now)]
         job.heard_at = now
@@ -706,7 +701,7 @@ class Client:
             assert 0.0 <= job.waited_s < self._config.recovery_s
             assert not (job.pausing and job.accepted)
             assert job.scheduler in self._suspicions
-        assert self._watched_at is not None or not self._jobs
+        assert self._watching or not self._jobs
 
 
 def job_of(wire_id: JobId) -> JobId:

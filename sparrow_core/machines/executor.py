@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from machine_kit.addresses import Address, name_of
 from machine_kit.machine import Envelope, Tick
+from machine_kit.ticks import Ticks
 from sparrow_core.policy import sampling as policy
 from sparrow_core.protocol.ids import JobId, NodeName
 from sparrow_core.protocol.messages import (
@@ -127,7 +128,6 @@ class Executor:
         self._node = node
         self._node_monitor = node_monitor
         self._info = ExecutorInfo(address, pid, len(slots), framework)
-        self._heartbeat_s = heartbeat_s
         self._slots = tuple(slots)
         self._load: dict[Address, int] = {}  # tasks at each ready slot
         self._turn = 0  # number of the slot to fill next
@@ -137,7 +137,7 @@ class Executor:
         self._running: dict[TaskKey, _Task] = {}
         self._shared: dict[JobId, bytes] = {}
         self._jobs: dict[JobId, _Job] = {}
-        self._generation = 0
+        self._ticks = Ticks(address, heartbeat_s)
 
     def on_message(self, msg: ExecutorIn, now: float) -> list[Envelope]:
         match msg:
@@ -158,7 +158,7 @@ class Executor:
             case SlotReady():
                 return self._on_slot_ready(msg)
             case Tick():
-                return self._on_tick(msg)
+                return self._on_tick(msg, now)
             case _:
                 assert_never(msg)
 
@@ -337,11 +337,10 @@ class Executor:
         running = (*self._waiting, *self._unshared, *self._running)
         return Envelope(self._node_monitor, ExecutorStatus(self._info, tuple(self._jobs), running))
 
-    def _on_tick(self, msg: Tick) -> list[Envelope]:
-        if msg.generation != self._generation:
-            return []  # a duplicate: only one timer chain may go on
-        self._generation += 1  # so that duplicates of this tick are ignored
-        out = [Envelope(self.address, Tick(self._generation), self._heartbeat_s)]
+    def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
+        if not self._ticks.is_due(msg.generation, now):
+            return []
+        out = [self._ticks.next()]
         if self._unready:
             return out  # not registered yet: tasks would fail or wait
         out.append(self._status())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from machine_kit.addresses import Address
+from machine_kit.peers import Peers
 from sparrow_core.policy.placer import Placer
 from sparrow_core.protocol.ids import JobId, NodeName, TaskId
 from sparrow_core.protocol.messages import SubmitJob
@@ -85,7 +86,6 @@ class Node:
     """
 
     address: Address
-    heard_at: float
     joined_at: float
     executors: tuple[ExecutorInfo, ...] = ()
     attributes: tuple[str, ...] = ()
@@ -111,7 +111,6 @@ class Job:
     """An open job: each of its tasks waits (in the placer), runs, or has finished.
 
     Attributes:
-        heard_at: When its client was last heard.
         served_at: When there last was an executor for it.
         stories: Of each task, a line per lost attempt.
         blame: Of each task, how much these tell against it.
@@ -129,7 +128,6 @@ class Job:
     submit: SubmitJob
     tasks: dict[TaskId, TaskSpec]
     placer: Placer
-    heard_at: float
     served_at: float
     running: dict[TaskId, Running] = field(default_factory=dict)
     running_on: dict[NodeName, dict[TaskId, None]] = field(default_factory=dict)
@@ -168,11 +166,18 @@ class Job:
 
 
 class Ledger:
-    """The nodes and open jobs of a scheduler."""
+    """The nodes and open jobs of a scheduler.
+
+    Attributes:
+        heard: The nodes, and when each was heard.
+        clients: The same of the clients of open jobs, by job.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[NodeName, Node] = {}
         self.jobs: dict[JobId, Job] = {}
+        self.heard = Peers[NodeName]()
+        self.clients = Peers[JobId]()
         # Submissions that an open job replaces: nodes still name adopted attempts by these.
         self._current: dict[JobId, JobId] = {}
         # Cached per framework and required attributes: placing a job would else visit all nodes.
@@ -180,8 +185,9 @@ class Ledger:
 
     # --- jobs ----------------------------------------------------------------------------------
 
-    def open(self, job: Job) -> None:
+    def open(self, job: Job, now: float) -> None:
         self.jobs[job.job_id] = job
+        self.clients.heard(job.job_id, now)
         self._current.update(dict.fromkeys(job.submit.replaces, job.job_id))
 
     def find(self, job_id: JobId) -> Job | None:
@@ -213,6 +219,7 @@ class Ledger:
         """Forget a node on which nothing runs any more."""
         assert not any(self.running_on(name)), "its tasks must be moved first"
         del self.nodes[name]
+        self.heard.forget(name)
         self.eligibility_changed()
 
     def eligible(self, options: JobOptions) -> list[NodeName]:
@@ -317,6 +324,7 @@ class Ledger:
     def end(self, job: Job) -> dict[NodeName, Address]:
         """Forget the job; returns the live nodes that may hold something of it."""
         del self.jobs[job.job_id]
+        self.clients.forget(job.job_id)
         for earlier in job.submit.replaces:
             self._current.pop(earlier, None)
         # Emptied, because a caller may still iterate over `running_on`.
@@ -339,6 +347,8 @@ class Ledger:
 
     def check(self) -> None:
         """Assert that each task is in one state, and covered if it waits; that indexes agree."""
+        assert [*self.heard] == [*self.nodes]
+        assert [*self.clients] == [*self.jobs]
         for job in self.jobs.values():
             states = [*job.placer.waiting, *job.running, *job.finished]
             assert sorted(states) == sorted(job.tasks)

@@ -48,6 +48,8 @@ from msgspec import Struct, structs
 
 from machine_kit.addresses import Address, name_of
 from machine_kit.machine import Envelope, Figure, Tick
+from machine_kit.peers import Peers
+from machine_kit.ticks import Ticks
 from sparrow_core.machines.slots import (
     Asked,
     MemoryBudget,
@@ -181,6 +183,7 @@ class NodeMonitor:
         self._memory = MemoryBudget(self._config.memory_bytes)
         self._lanes = Lanes(self._discipline)
         self._unreported = Unreported()
+        self._heard = Peers[Address]()  # executors, silent ones too
         # A reservation's way: queued, asking, ready, running.
         self._queue: OrderedDict[JobId, Queued] = OrderedDict()
         self._queued = 0  # reservations in the queue
@@ -207,7 +210,7 @@ class NodeMonitor:
         self._draining = False
         self._held = False  # it drains, and must not leave yet
         self._left = False
-        self._generation = 0  # of the tick that is awaited
+        self._ticks = Ticks(address, self._config.heartbeat_s)
 
     def on_message(self, msg: NodeMonitorIn, now: float) -> list[Envelope]:
         match msg:  # the most frequent messages first
@@ -674,11 +677,11 @@ class NodeMonitor:
             for key in msg.running
             if key not in self._running or self._running[key].executor != address
         ]
+        self._heard.heard(address, now)
         if address not in self._pool.executors:
-            self._pool.add(msg.info, now)
+            self._pool.add(msg.info)
             return [*out, *self._register(now), *self._wake()]
         executor = self._pool.executors[address]
-        executor.heard_at = now
         known = dict.fromkeys(msg.running)
         for key in tuple(executor.running):
             if key not in known and self._running[key].at <= now - self._config.grace_s:
@@ -700,7 +703,9 @@ class NodeMonitor:
             del self._gone[next(iter(self._gone))]
         self._deaths += 1
         self._last_death = f"{name_of(address)}: {reason}{self._at_work(address)}"
-        return self._lose(address, self._pool.remove(address), reason, now)
+        out = self._lose(address, self._pool.remove(address), reason, now)
+        self._heard.forget(address)
+        return out
 
     def _at_work(self, address: Address) -> str:
         """What an executor has been running, for the message about its death."""
@@ -714,23 +719,24 @@ class NodeMonitor:
         if executor is None:
             return []  # died before it registered, or was silent for long before
         out: list[Envelope] = []
+        silent_s = self._heard.silent_s(address, now)
         for key in executor.running:
             task = self._running[key]
             if task.unwanted_at is None and task.overtime_s(now) > 0:
                 out.append(self._timed_out(key, task))
                 self._end_task(key, None)
             else:
-                blame = self._blame(task, executor, now)
+                blame = self._blame(task, silent_s, now)
                 self._end_task(key, f"executor lost ({reason})", blame=blame)
         for job in self._jobs.values():
             job.shared_with.pop(address, None)
         # Schedulers learn at once that there are fewer slots, or none.
         return [*out, *self._register(now), *self._wake()]
 
-    def _blame(self, task: NodeTask, executor: NodeExecutor, now: float) -> Blame:
+    def _blame(self, task: NodeTask, silent_s: float, now: float) -> Blame:
         """A task that came when its executor was silent already has not silenced it."""
-        is_silent = now - executor.heard_at > self._config.executor_timeout_s
-        heard_until = executor.heard_at + 2 * self._config.heartbeat_s
+        is_silent = silent_s > self._config.executor_timeout_s
+        heard_until = now - silent_s + 2 * self._config.heartbeat_s
         return Blame.SILENCE if is_silent and task.at <= heard_until else Blame.DEATH
 
     def _timed_out(self, key: TaskKey, task: NodeTask) -> Envelope:
@@ -746,7 +752,7 @@ class NodeMonitor:
         out: list[Envelope] = []
         timeout_s = self._config.executor_timeout_s
         for at, executor in (*self._pool.executors.items(), *self._pool.silent.items()):
-            silent_s = now - executor.heard_at
+            silent_s = self._heard.silent_s(at, now)
             task = self._oldest(executor, now) if at in self._pool.executors else None
             reason = self._why_kill(silent_s, task, now)
             if reason is not None:
@@ -826,17 +832,18 @@ class NodeMonitor:
         return self._left
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
-        if msg.generation != self._generation:
-            return []  # a duplicate: only one timer chain may go on
-        self._generation += 1
+        if not self._ticks.is_due(msg.generation, now):
+            return []
         self._give_up_asking(now)
         # Under a name, a new process tells higher stamps than the one before it.
         self._levels = max(self._levels, int(1e6 * now))
-        out = [Envelope(self.address, Tick(self._generation), self._config.heartbeat_s)]
-        stall_s = self._pool.look_at_clock(now, self._config.heartbeat_s)
+        # A node that was stopped would else declare its executors dead when it is resumed.
+        stall_s = self._ticks.stall_s
+        self._heard.forgive(stall_s, now)
         for task in self._running.values() if stall_s else ():
             task.excuse(stall_s)
-        return [*out, *self._look_at_executors(now), *self._register(now), *self._wake()]
+        out = [self._ticks.next(), *self._look_at_executors(now)]
+        return [*out, *self._register(now), *self._wake()]
 
     def _register(self, now: float) -> list[Envelope]:
         """Heartbeats: to each scheduler, what the node has of its jobs."""
@@ -922,6 +929,7 @@ class NodeMonitor:
         assert all(key.job_id in self._jobs for key in self._ready)
         self._times.check(self._jobs.values())
         assert not executors.keys() & self._gone.keys()
+        assert {*self._heard} == executors.keys() | self._pool.silent.keys()
         assert not self._queue.keys() & self._moved.keys()
         assert not self._earlier.keys() & self._moved.keys()
         earlier = {job_id for ids in self._earlier.values() for job_id in ids}

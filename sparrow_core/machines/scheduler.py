@@ -68,6 +68,7 @@ from msgspec import Struct
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Tick
+from machine_kit.ticks import Ticks
 from sparrow_core.machines.ledger import Job, Ledger, Node, Trail
 from sparrow_core.policy.placement import Placements
 from sparrow_core.policy.placer import Placer, Reservations
@@ -267,9 +268,8 @@ class Scheduler:
         self._hungry: OrderedDict[JobId, Job] = OrderedDict()
         self._accept_due = False
         self._weights = SetWeights()
-        self._generation = 0  # of the tick that is awaited
+        self._ticks = Ticks(address, self._config.tick_s)
         self._started_at: float | None = None
-        self._ticked_at: float | None = None
 
     def on_message(self, msg: SchedulerIn, now: float) -> list[Envelope]:
         if self._started_at is None:
@@ -497,8 +497,8 @@ class Scheduler:
     def _opened(self, msg: SubmitJob, placer: Placer, trail: Trail | None, now: float) -> Job:
         assert not self._has(msg.job_id), "a job is in one table only"
         tasks = {task.task_id: task for task in msg.tasks}
-        job = Job(submit=msg, tasks=tasks, placer=placer, heard_at=now, served_at=now, trail=trail)
-        self._ledger.open(job)
+        job = Job(submit=msg, tasks=tasks, placer=placer, served_at=now, trail=trail)
+        self._ledger.open(job, now)
         if placer.uses_idle and placer.waiting:
             self._hungry[msg.job_id] = job
         self._unknown.pop(msg.job_id, None)
@@ -801,7 +801,7 @@ class Scheduler:
         if job is None:
             status = JobStatus(msg.job_id, self._has(msg.job_id), ())
         else:
-            job.heard_at = now
+            self._ledger.clients.heard(msg.job_id, now)
             finished = tuple(task_id for task_id in msg.missing if task_id in job.finished)
             status = JobStatus(msg.job_id, True, finished)
         return [Envelope(msg.client, status)]
@@ -814,7 +814,7 @@ class Scheduler:
         node = self._ledger.nodes.get(msg.node)
         if node is None:
             return out  # not registered yet: its heartbeat comes, and its request times out
-        node.heard_at = now
+        self._ledger.heard.heard(msg.node, now)
         self._note_level(msg.node, msg.level, now)
         job = self._ledger.jobs.get(msg.job_id)
         if job is None:
@@ -1049,8 +1049,8 @@ class Scheduler:
             # A new process under the same name has nothing of what the old one had.
             out += self._node_lost(msg.name, "the node was restarted", now)
         joined = msg.name not in nodes
-        node = nodes.setdefault(msg.name, Node(address=msg.address, heard_at=now, joined_at=now))
-        node.heard_at = now
+        node = nodes.setdefault(msg.name, Node(address=msg.address, joined_at=now))
+        self._ledger.heard.heard(msg.name, now)
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
@@ -1206,36 +1206,22 @@ class Scheduler:
     # --- time ----------------------------------------------------------------------------------
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
-        if msg.generation != self._generation:
-            return []  # a duplicate: only one timer chain may go on
-        self._generation += 1
-        config = self._config
-        self._forgive_stall(now)
-        out = [Envelope(self.address, Tick(self._generation), config.tick_s)]
-        for name, node in tuple(self._ledger.nodes.items()):
-            if node.heard_at < now - config.node_timeout_s:
-                out += self._node_lost(name, f"silent for {config.node_timeout_s:g} s", now)
+        if not self._ticks.is_due(msg.generation, now):
+            return []
+        out, config, ledger = [self._ticks.next()], self._config, self._ledger
+        for peers in (ledger.heard, ledger.clients):
+            peers.forgive(self._ticks.stall_s, now)
+        for name in ledger.heard.silent(now, config.node_timeout_s):
+            out += self._node_lost(name, f"silent for {config.node_timeout_s:g} s", now)
         if any(deadline <= now for _, deadline in self._parked.values()):
             out += self._admit_parked(now)  # refuses those whose time is over
-        for job in tuple(self._ledger.jobs.values()):
-            if job.heard_at < now - config.lease_s:
-                out += self._end(job.job_id, _Ended(None, now))
+        for job_id in ledger.clients.silent(now, config.lease_s):
+            out += self._end(job_id, _Ended(None, now))
         forgotten = now - 2 * config.lease_s
         while self._unknown and next(iter(self._unknown.values())) < forgotten:
             self._unknown.popitem(last=False)
         # The last news before all is quiet would be told with the next job, which is too late.
         return [*out, *self._abort_deserted(now), *self._tell_peers(now)]
-
-    def _forgive_stall(self, now: float) -> None:
-        """Do not take time in which this process did not run for the silence of others."""
-        last = self._ticked_at if self._ticked_at is not None else now
-        stall_s = now - last - self._config.tick_s
-        self._ticked_at = now
-        if stall_s > self._config.tick_s:
-            for node in self._ledger.nodes.values():
-                node.heard_at = min(now, node.heard_at + stall_s)
-            for job in self._ledger.jobs.values():
-                job.heard_at = min(now, job.heard_at + stall_s)
 
     # --- observation ---------------------------------------------------------------------------
 

@@ -86,7 +86,6 @@ class NodeExecutor:
     """An executor, its running attempts, and counters of those that have ended."""
 
     info: ExecutorInfo
-    heard_at: float
     running: dict[TaskKey, None] = field(default_factory=dict)
     done: int = 0
     lost: int = 0
@@ -190,11 +189,10 @@ class SlotPool:
         # Per framework, so that room() does not depend on the number of executors.
         self._slots: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
-        self._looked_at: float | None = None
 
-    def add(self, info: ExecutorInfo, now: float) -> None:
+    def add(self, info: ExecutorInfo) -> None:
         self.silent.pop(info.address, None)
-        self.executors[info.address] = NodeExecutor(info=info, heard_at=now)
+        self.executors[info.address] = NodeExecutor(info=info)
         self._slots[info.framework] += info.slots
 
     def remove(self, address: Address) -> NodeExecutor | None:
@@ -263,17 +261,6 @@ class SlotPool:
             yield Figure("executor_tasks_total", labels, executor.done, "counter")
             yield Figure("executor_lost_total", labels, executor.lost, "counter")
             yield Figure("executor_run_seconds_total", labels, executor.run_s, "counter")
-
-    def look_at_clock(self, now: float, interval_s: float) -> float:
-        """Called every `interval_s`: for how long this process did not run, which is no silence."""
-        # Without this, a stopped node would declare its executors dead when it is resumed.
-        stall_s = 0.0 if self._looked_at is None else now - self._looked_at - interval_s
-        self._looked_at = now
-        if stall_s <= interval_s:
-            return 0.0
-        for executor in (*self.executors.values(), *self.silent.values()):
-            executor.heard_at = min(now, executor.heard_at + stall_s)
-        return stall_s
 
     def check(self, taken: Counter[Claim]) -> None:
         """Assert that exactly these slots are taken, and that no executor is overloaded."""

@@ -7,7 +7,6 @@ SparrowError
 ├── NoNodes               the cluster has no live node
 ├── RunnerError           a runner could not be loaded or created
 ├── ClusterStartError     a cluster did not start; the message has the tail of the log
-├── InsecureTransport     tcp without keys, or a key or socket accessible to others
 ├── ConfigError           a configuration file that is missing or invalid
 ├── ClusterClosed         a call on a closed cluster
 └── TaskFailure           raised by a *runner*: the task failed, permanently or retryably
@@ -44,10 +43,6 @@ class RunnerError(SparrowError):
 
 class ClusterStartError(SparrowError):
     """A cluster did not start in time, or one of its processes died."""
-
-
-class InsecureTransport(SparrowError):  # noqa: N818 - a condition, not an error name
-    """Messages could be read or forged: tcp without keys, files accessible to others."""
 
 
 class ConfigError(SparrowError):

@@ -23,6 +23,8 @@ from typing import Any, ClassVar, Self, assert_never
 from machine_kit.addresses import Address, name_of
 from machine_kit.local_driver import LocalDriver
 from machine_kit.machine import Envelope, Machine, Message, Tick
+from machine_kit.peers import Peers
+from machine_kit.ticks import Ticks
 from sparrow_core.machines.client import Client, ClientConfig, job_of
 from sparrow_core.policy.placement import check_placement
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
@@ -67,11 +69,10 @@ class ClientActor(Machine[_ActorIn]):
     inputs: ClassVar[Any] = _ActorIn
 
     def __init__(self, address: Address, client: Address, schedulers: Sequence[Address]) -> None:
-        self.poll_s = _POLL_STARTING_S
         self.schedulers = list(schedulers)
         self.known: dict[Address, dict[NodeName, NodeInfo]] = {}
         self.silence_max_s = math.inf  # after which the nodes a scheduler knew are forgotten
-        self._heard_at: dict[Address, float] = {}
+        self._heard = Peers[Address]()
         self.pids: dict[int, None] = {}  # of all executors ever heard of
         self.metrics: dict[str, str] = {}  # by process, as last heard
         self.on_scheduler_silent: OnSilent | None = None
@@ -79,8 +80,8 @@ class ClientActor(Machine[_ActorIn]):
         self._callbacks: dict[JobId, OnEvent] = {}
         self._tags: dict[JobId, Any] = {}  # of open jobs that have one
         self.address = address
+        self.ticks = Ticks(address, _POLL_STARTING_S)
         self._client = client
-        self._generation = 0
 
     def on_message(self, msg: _ActorIn, now: float) -> list[Envelope]:
         match msg:
@@ -88,7 +89,7 @@ class ClientActor(Machine[_ActorIn]):
                 self._notify(msg.job_id, msg.events)
             case KnownNodes():
                 with self.changed:
-                    self._heard_at[msg.scheduler] = now
+                    self._heard.heard(msg.scheduler, now)
                     self.known[msg.scheduler] = {node.name: node for node in msg.nodes}
                     for node in msg.nodes:
                         self.pids.update((each.pid, None) for each in node.executors)
@@ -138,15 +139,14 @@ class ClientActor(Machine[_ActorIn]):
             self._notify(job_id, (JobFailed(kind, message),))
 
     def _on_tick(self, msg: Tick, now: float) -> list[Envelope]:
-        if msg.generation != self._generation:
+        if not self.ticks.is_due(msg.generation, now):
             return []
-        self._generation += 1
         with self.changed:
-            for scheduler in tuple(self.known):
-                if now - self._heard_at[scheduler] > self.silence_max_s:
-                    del self.known[scheduler]
+            for scheduler in self._heard.silent(now, self.silence_max_s):
+                self._heard.forget(scheduler)
+                self.known.pop(scheduler, None)
         out = [Envelope(to, GetNodes(self._client)) for to in self.schedulers]
-        return [*out, Envelope(self.address, Tick(self._generation), self.poll_s)]
+        return [*out, self.ticks.next()]
 
     def info_of(self, name: NodeName) -> NodeInfo:
         """A node as a scheduler last reported it; without executors if none knows it."""
@@ -336,7 +336,7 @@ class Cluster(ABC):
                 if time.monotonic() > deadline:
                     return False
                 self._actor.changed.wait(0.05)
-        self._actor.poll_s = _POLL_S
+        self._actor.ticks.interval_s = _POLL_S
         return True
 
     def on_scheduler_silent(self, callback: OnSilent) -> None:

@@ -34,11 +34,12 @@ from pathlib import Path
 import msgspec
 
 from machine_kit.addresses import Address, address
+from machine_kit.errors import TransportError
+from machine_kit.keys import Keys, read_keys
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.machines.scheduler import SchedulerConfig
 from sparrow_core.protocol.errors import ConfigError
 from sparrow_core.runtime.specs import ExecutorGroup
-from sparrow_core.runtime.transport.keys import Keys, read_keys
 
 SCHEDULER_NAME = "scheduler"
 
@@ -115,11 +116,15 @@ class Config(_Section, frozen=True, kw_only=True):
         """The process's keys, if any.
 
         Raises:
-            InsecureTransport: They cannot be read.
+            ConfigError: They cannot be read, or others may.
         """
         if self.security is None:
             return None
-        return read_keys(Path(self.path(self.security.key)), Path(self.path(self.security.allowed)))
+        files = Path(self.path(self.security.key)), Path(self.path(self.security.allowed))
+        try:
+            return read_keys(*files)
+        except TransportError as error:
+            raise ConfigError(str(error)) from error
 
     @property
     def audit_dir(self) -> str | None:

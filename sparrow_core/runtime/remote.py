@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from machine_kit.addresses import Address, address, endpoint_of
+from machine_kit.keys import Keys
 from sparrow_core.machines.client import ClientConfig
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.ids import NodeName
@@ -22,7 +23,6 @@ from sparrow_core.protocol.types import NodeInfo
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.specs import NodeStatus
 from sparrow_core.runtime.transport.folders import socket_folder
-from sparrow_core.runtime.transport.keys import Keys
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 _REPEAT_S = 0.5

@@ -16,8 +16,8 @@ import pytest
 from msgspec import structs
 
 from canary_core.runtime.mailbox import Frames, Mailbox, Route, route_of
-from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import Keys, generate
+from machine_kit.errors import InsecureTransport
+from machine_kit.keys import Keys, generate
 
 _ANY_PORT = "tcp://127.0.0.1:*"
 

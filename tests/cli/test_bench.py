@@ -9,7 +9,9 @@ import pytest
 
 from minishark.cli.app import run
 from minishark.errors import OptionError
-from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics
+from minishark.events.figures import TaskFigures
+from minishark.events.kinds import StagePlan, TaskEnded
+from minishark.events.record import QueryRecord, StageRecord
 from minishark_lab.cluster.live import ideal_s
 from minishark_lab.harness.experiment import Verdict
 from minishark_lab.registry import EXPERIMENTS, find, parameters_of
@@ -154,17 +156,21 @@ def test_rounds_in_which_nothing_is_due_are_an_error(
 def test_the_ideal_is_the_critical_path() -> None:
     """Planning, then of each stage its longest task, after the slower of those that it reads."""
 
-    def stage(index: int, run_s: tuple[float, ...], after: tuple[int, ...] = ()) -> StageMetrics:
-        tasks = tuple(
-            TaskMetrics(
-                node="n", executor="e", attempt=1, rows=0, bytes=0, run_s=s, queue_s=5.0, local=None
-            )
-            for s in run_s
-        )
-        return StageMetrics(
-            index=index, tasks=len(run_s), elapsed_s=9.0, by_task=tasks, after=after
+    def stage(index: int, run_s: tuple[float, ...], after: tuple[int, ...] = ()) -> StageRecord:
+        plan = StagePlan(stage=index, tasks=len(run_s), reads=after)
+        return StageRecord(
+            index=index,
+            plan=plan,
+            tasks=len(run_s),
+            ended={
+                task: TaskEnded(
+                    at=9.0, query=1, stage=index, task=task, figures=TaskFigures(run_s=each)
+                )
+                for task, each in enumerate(run_s)
+            },
         )
 
     stages = (stage(0, (1.0, 3.0)), stage(1, (2.0,)), stage(4, (0.5, 0.25), (0, 1)))
-    metrics = QueryMetrics(elapsed_s=20.0, planning_s=0.25, by_stage=stages)
+    by_index = {each.index: each for each in stages}
+    metrics = QueryRecord(elapsed_s=20.0, planning_s=0.25, by_index=by_index)
     assert 0.25 + 3.0 + 0.5 == pytest.approx(ideal_s(metrics))

@@ -16,10 +16,10 @@ import pytest
 
 import minishark
 from minishark.cluster.attached import AttachedCluster
+from minishark.cluster.keys import fresh_keys
 from minishark.cluster.launch import make_keys
 from minishark.cluster.rendezvous import head_in, met
 from minishark.errors import ClusterError
-from minishark_platforms.deployment import fresh_keys
 from minishark_platforms.host import NodeHost, NodeSpec
 
 _IP = "127.0.0.1"

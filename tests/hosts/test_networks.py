@@ -223,7 +223,7 @@ def test_a_cut_network_heals(tmp_path: Path, cut: tuple[int, int | None]) -> Non
 _SERVED = """
 import sys, time, numpy as np, pyarrow as pa
 from pathlib import Path
-from minishark.cluster.connections import load_keys
+from minishark.cluster.keys import load_keys
 from minishark.cluster.service import Service
 from minishark.worker.paths import StorePaths
 from minishark.worker.store import Store
@@ -242,7 +242,8 @@ time.sleep(600)
 
 _FETCHES = """
 import sys, time
-from minishark.cluster.connections import Connections, load_keys
+from minishark.cluster.connections import Connections
+from minishark.cluster.keys import load_keys
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError

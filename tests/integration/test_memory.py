@@ -79,6 +79,14 @@ def test_shuffles_on_disk_are_told(session: Session) -> None:
     assert " on disk)" in str(text)
 
 
+def test_what_duckdb_spills_is_told(session: Session) -> None:
+    """Of each task, for programs, and by EXPLAIN ANALYZE; of others there is nothing to say."""
+    profile = session.sql("SELECT text, id FROM t ORDER BY text").profile()
+    assert "spilled KB" in str(profile)
+    assert sum(stage.totals.spilled_bytes for stage in profile.metrics.by_stage) > 0
+    assert "spilled" not in str(session.sql("SELECT count(*) FROM t").profile())
+
+
 def test_what_can_not_spill_is_a_resource_error(session: Session) -> None:
     """What fits no limit ends with what to do, and the session goes on."""
     with pytest.raises(ResourceError, match="raise memory_limit"):

@@ -23,7 +23,7 @@ from minishark.cli.tpch.tables import TABLES
 from minishark.compiler.logical.operators import Cte, Statement
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan
 from minishark.compiler.stages.split import split
-from minishark.query.metrics import OperatorMetrics
+from minishark.events.figures import OperatorFigures
 from minishark.query.operators import own_operators
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.sinks import CollectRows, Output
@@ -117,7 +117,7 @@ def divergences(
     return wrong
 
 
-def _agrees(found: OperatorMetrics, rows: int) -> bool:
+def _agrees(found: OperatorFigures, rows: int) -> bool:
     assert found.rows is not None
     return found.rows <= rows if found.ended_early else found.rows == rows
 

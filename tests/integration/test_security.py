@@ -16,8 +16,11 @@ import pytest
 from processes import free_port
 
 import minishark
+from machine_kit.errors import InsecureTransport
+from machine_kit.keys import Keys, check_private
 from minishark.cluster import joining, node
-from minishark.cluster.connections import ALLOWED_KEYS, Connections, load_keys
+from minishark.cluster.connections import Connections
+from minishark.cluster.keys import ALLOWED_KEYS, load_keys
 from minishark.cluster.launch import (
     ClusterRecord,
     StartOptions,
@@ -28,8 +31,6 @@ from minishark.cluster.launch import (
 from minishark.cluster.node import NodeOptions
 from minishark.cluster.wire import Done, MakeFolder, RemoveFolder, own_versions
 from minishark.errors import ClusterError
-from sparrow_core.protocol.errors import InsecureTransport
-from sparrow_core.runtime.transport.keys import Keys, check_private
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import minishark
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
 from minishark.cli.tpch.tables import TABLES, create_views
 from minishark.compiler.rules.coalesced_tasks import CoalescedTasks
+from minishark.events.record import QueryRecord
 from minishark.query.answers import differences, output_order
-from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
 
 _MORE_CASES = ((8, 3, True), (3, 1, False), (8, 2, False), (1, 3, False))
@@ -45,7 +45,7 @@ def _load(session: Session, files: dict[str, str], partitions: int, replicas: in
 
 def _run(
     session: Session, answers: dict[int, tuple[pa.Table, tuple[int, ...]]]
-) -> dict[int, QueryMetrics]:
+) -> dict[int, QueryRecord]:
     """Run the queries of these answers, and compare each; their figures."""
     wrong = {}
     metrics = {}

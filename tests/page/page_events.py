@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minishark.events import kinds
+from minishark.events.figures import TaskFigures
 
 BEGAN = kinds.SessionStarted(at=1000.0, session="abc", user="me", pid=7, version="1", slots=4)
 
 
-def task(query: int, stage: int, number: int, **figures: object) -> kinds.TaskEnded:
+def task(
+    query: int, stage: int, number: int, *, at: float = 1002.0, **figures: object
+) -> kinds.TaskEnded:
     """A task that ended at second 1002 after a tenth of a second, unless said otherwise."""
     values: dict[str, object] = {
-        "at": 1002.0,
         "node": "node-0",
         "executor": "node-0-e0",
         "rows": 10,
@@ -21,7 +23,8 @@ def task(query: int, stage: int, number: int, **figures: object) -> kinds.TaskEn
         "queue_s": 0.01,
         **figures,
     }
-    return kinds.TaskEnded(query=query, stage=stage, task=number, **values)  # type: ignore[arg-type]
+    measured = TaskFigures(**values)  # type: ignore[arg-type]
+    return kinds.TaskEnded(at=at, query=query, stage=stage, task=number, figures=measured)
 
 
 def query_events(

@@ -10,6 +10,7 @@ import pytest
 from page_events import BEGAN, query_events, task
 
 from minishark.events import kinds
+from minishark.events.figures import OperatorFigures
 from minishark.page import board as board_module
 from minishark.page import views
 from minishark.page.board import STAGE_TASKS_MAX, Board
@@ -304,7 +305,7 @@ def test_known_rows_pass_operators_that_keep_them() -> None:
     )
     assert [7, 7, 30, 30, 50, 50, None] == known_rows(plan, {0: 30, 1: 7})
     assert [None, None, None, None, 50, 50, None] == known_rows(plan, {})
-    figures = [kinds.OperatorFigures(rows) for rows in (None, 8, None, 40, None, 49, 60)]
+    figures = [OperatorFigures(rows=rows) for rows in (None, 8, None, 40, None, 49, 60)]
     assert [7, 8, 30, 40, 49, 49, 60] == known_rows(plan, {0: 30, 1: 7}, figures)
 
 
@@ -319,6 +320,10 @@ def test_a_timeline_merges_neighbours_only_if_there_are_many() -> None:
     assert 9_000 == sum(mark[4] for mark in marks)
 
 
+def _placed(*steps: PlacementStep) -> kinds.StagePlaced:
+    return kinds.StagePlaced(at=1.0, query=1, stage=0, steps=steps)
+
+
 def test_binding_compares_with_tasks_that_go_to_a_reservation_at_random() -> None:
     """Two tasks, four reservations: node b asks late, node c never has to."""
     steps = (
@@ -329,12 +334,12 @@ def test_binding_compares_with_tasks_that_go_to_a_reservation_at_random() -> Non
         PlacementStep(1.0, "a", "asked", 1, (0,)),
         PlacementStep(5.0, "b", "asked", 1, (1,)),
     )
-    found = binding(kinds.StagePlaced(at=0.0, query=1, stage=0, steps=steps))
+    found = binding(_placed(*steps))
     assert found is not None
     assert (2, 4, 1, 2) == tuple(found[k] for k in ("tasks", "reservations", "probes", "unserved"))
     assert (3.0, (1 + 5 + 5 + 5) / 4) == (found["late_s"], found["random_s"])
     assert [["a", 1, 2, 1], ["b", 0, 1, 1], ["c", 0, 1, 0]] == found["nodes"]
-    assert binding(kinds.StagePlaced(at=0.0, query=1, stage=0)) is None
+    assert binding(_placed()) is None
 
 
 def test_queries_whose_end_was_dropped_do_not_stay_forever(

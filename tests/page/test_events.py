@@ -16,9 +16,10 @@ from minishark.errors import DataError
 from minishark.events import history, kinds
 from minishark.events.history import HistoryReader, HistoryWriter, read_history
 from minishark.events.stream import EventStream
+from minishark.page.board import Board
 from sparrow_core import PlacementStep
 
-BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc")
+BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc", format=kinds.FORMAT)
 
 
 def _died(number: int) -> kinds.NodeDied:
@@ -193,3 +194,23 @@ def test_a_session_hears_whether_anybody_looks() -> None:
     for request in (GetEvents(0, is_read=False), GetEvents(3, is_read=True), GetEvents(4, False)):
         assert isinstance(shared.answer(request), Events)
     assert [(True, False), (False, True), (False, False)] == heard
+
+
+def test_files_of_the_last_format_are_read() -> None:
+    """One that 0.2 wrote, with the figures of tasks beside their numbers: nothing is lost."""
+    board = Board(is_history=True)
+    session = ""
+    for event in read_history(Path(__file__).with_name("format_1.events.jsonl")):
+        session = event.session if isinstance(event, kinds.SessionStarted) else session
+        board.apply(event, session)
+    queries = {query.sql: query for query in board.queries.values()}
+    load = queries["load t"].by_index[1]
+    assert (4, 2_000, 32_504) == (load.done, load.rows, load.bytes)
+    grouped = next(query for sql, query in queries.items() if "GROUP BY" in sql)
+    (stage,) = grouped.by_stage
+    (task,) = stage.by_task
+    assert ("node-1-e0", 7, True) == (task.executor, task.rows, task.local)
+    assert 0.0116 < task.run_s < 0.0117
+    assert [7, 7, 7, 2_000] == [each.rows for each in stage.operators]
+    assert "node-1 has 1 free slot(s), asks, and is given this task" in stage.why(0)[-1]
+    assert {"node-0", "node-1"} == {name for _, name in board.nodes}

@@ -21,8 +21,8 @@ import minishark
 from minishark.errors import ClusterError, DataError, MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import read_history
+from minishark.events.record import StageRecord
 from minishark.page.site import READER_S
-from minishark.query.metrics import StageMetrics
 from minishark.session.session import Session
 
 _ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range = 7"
@@ -106,7 +106,7 @@ def test_every_number_is_the_profiles(session: Session, page: Page) -> None:
     assert profile.why(first["stage"], first["task"]) == "\n".join(why)
 
 
-def _figures(stage: StageMetrics) -> dict[str, Any]:
+def _figures(stage: StageRecord) -> dict[str, Any]:
     return {
         "index": stage.index,
         "tasks": stage.tasks,

@@ -327,7 +327,7 @@ def watch(
     steps = round((until_s - from_s) / 0.025)
     for step in range(1, steps + 1):
         now = from_s + 0.025 * step
-        out = client(WatchTimer(client.machine._watch_generation), now)
+        out = client(WatchTimer(client.machine._ticks._generation), now)
         sent += out
         for envelope in out:
             if isinstance(envelope.msg, Ping) and envelope.to in answering:
@@ -397,7 +397,7 @@ def test_its_own_stall_is_no_schedulers_silence() -> None:
     client = Driven(S0, S1)
     client(JobAccepted(JOB))
     watch(client, 0.05, S1)
-    out = client(WatchTimer(client.machine._watch_generation), 60.0)
+    out = client(WatchTimer(client.machine._ticks._generation), 60.0)
     assert [Envelope(S1, Ping(C))] == out[:1]
     assert [] == client(WatchTimer(1), 60.0), "a doubled timer"
 

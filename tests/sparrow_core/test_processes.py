@@ -200,8 +200,9 @@ def test_jobs_go_on_when_a_node_dies(run_dir: Path) -> None:
 def test_a_node_that_has_come_back_has_no_executors_of_its_predecessor(run_dir: Path) -> None:
     """Although the schedulers have not been asked since: with its process, its executors died."""
     with LocalCluster(configs(2), schedulers=1, run_dir=run_dir, restarts=5) as cluster:
-        cluster._actor.poll_s, heard_at = 60.0, dict(cluster._actor._heard_at)
-        until(lambda: heard_at != cluster._actor._heard_at, "the last answer")
+        cluster._actor.ticks.interval_s = 60.0
+        heard_at = dict(cluster._actor._heard._heard_at)
+        until(lambda: heard_at != cluster._actor._heard._heard_at, "the last answer")
         before = cluster.nodes()
         os.kill(before[1].pid, signal.SIGKILL)
         until(lambda: cluster.nodes()[1].pid != before[1].pid, "its successor")

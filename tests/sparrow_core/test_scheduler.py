@@ -1074,7 +1074,7 @@ def test_jobs_end_when_no_executor_comes_back() -> None:
             scheduler(heartbeat, at)
         ping = scheduler(PingJob(JOB, C, (0,)), at)
         assert [Envelope(C, JobStatus(JOB, True, ()))] == ping
-        out = scheduler(Tick(scheduler.machine._generation), at)
+        out = scheduler(Tick(scheduler.machine._ticks._generation), at)
         return [each.msg for each in out if isinstance(each.msg, JobAborted)]
 
     quiet = [sent(at) for at in (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0, limit_s)]
@@ -1094,7 +1094,7 @@ def test_jobs_end_whose_tasks_wait_at_a_node_without_executors() -> None:
     def aborted(at: float) -> list[str]:
         scheduler(bare, at)
         scheduler(PingJob(JOB, C, (0,)), at)
-        out = scheduler(Tick(scheduler.machine._generation), at)
+        out = scheduler(Tick(scheduler.machine._ticks._generation), at)
         return [each.msg.message for each in out if isinstance(each.msg, JobAborted)]
 
     assert [[]] * 8 == [aborted(2.0 * number) for number in range(8)]

@@ -16,6 +16,7 @@ from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import TaskFailedError
+from minishark.events.figures import TaskFigures
 from minishark.model.catalog import Catalog
 from minishark.model.expressions import Column
 from minishark.query.run import QueryRun, Site
@@ -72,7 +73,7 @@ class Script:
 
 def completed(task: int, rows: int) -> TaskCompleted:
     """A task that put out rows."""
-    outcome = TaskOutcome(rows=rows, nbytes=8 * rows, file=f"q/0-{task}")
+    outcome = TaskOutcome(figures=TaskFigures(rows=rows, bytes=8 * rows), file=f"q/0-{task}")
     return TaskCompleted(
         task_id=task,
         result=encode(outcome),
@@ -128,7 +129,7 @@ def test_a_stage_ends_when_its_first_tasks_gave_enough(tmp_path: Path) -> None:
     query = run(script, tmp_path)
     assert ["job 1"] == script.cancelled
     assert ["q/0-0", "q/0-1", "q/0-2"] == [item.file for item in read_by_last(script)]
-    first, _ = query.metrics()
+    first, _ = query.observer.record.by_stage
     assert (4, 1, 15) == (first.tasks, first.skipped_tasks, first.rows)
     assert (0.5, 0.5, 0.5) == first.run_s
     assert [(4, 4), (1, 1)] == [(each.tasks, each.done) for each in query.progress().stages]
@@ -138,7 +139,7 @@ def test_rows_of_later_tasks_are_not_enough(tmp_path: Path) -> None:
     """Which rows a limit keeps must not depend on which task is first."""
     events = [completed(3, 9), completed(2, 9), completed(1, 9), completed(0, 1), JobFinished()]
     script = Script(events)
-    first, _ = run(script, tmp_path).metrics()
+    first, _ = run(script, tmp_path).observer.record.by_stage
     assert [] == script.cancelled
     assert 0 == first.skipped_tasks
 

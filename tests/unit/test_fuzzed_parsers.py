@@ -15,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from machine_kit.errors import InsecureTransport
+from machine_kit.keys import split_endpoint
+from machine_kit.refusal import refuses
 from minishark.cli.tpch.queries import parse_selection
 from minishark.cluster.connections import MALFORMED
 from minishark.cluster.launch import find_cluster
@@ -28,9 +31,6 @@ from minishark.events.kinds import QueryStarted, SessionStarted
 from minishark.tables.copy import parsed_copy
 from minishark.worker.memory import parse_size
 from minishark.worker.protocol import decode_job, decode_outcome, decode_payload, decode_problem
-from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.runtime.transport.keys import split_endpoint
-from sparrow_core.runtime.transport.refusal import refuses
 
 _PIECES = (
     "SELECT", "1", "x", "FROM", "'", '"', "$$", "$a$", "--", "/*", "*/", "\n", ";", ",", "(", ")",
@@ -124,7 +124,7 @@ _TEXTS: dict[str, tuple[Parser, tuple[type[Exception], ...]]] = {
 }
 _ADDRESSES: dict[str, tuple[Parser, tuple[type[Exception], ...]]] = {
     "service": (partial(service_address, keys=None), (MinisharkError,)),
-    "endpoint": (_endpoint, (SparrowError,)),
+    "endpoint": (_endpoint, (InsecureTransport,)),
 }
 _BYTES: dict[str, tuple[Parser, tuple[type[Exception], ...]]] = {
     "request": (lambda data: encode_message(decode_request(data)), MALFORMED),

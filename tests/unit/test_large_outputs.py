@@ -64,7 +64,7 @@ def test_rows_go_to_disk_as_they_come(runner: TaskRunner, store: Store, kind: Ou
     """A file that outgrows shared memory is whole, and in order, on disk."""
     outcome = runner.run(StageTask(sql=ROWS, types=TYPES, output=kind, folder="q/1"), EMPTY)
     assert outcome.file is not None
-    assert (COUNT, True) == (outcome.rows, outcome.on_disk)
+    assert (COUNT, True) == (outcome.figures.rows, outcome.figures.disk_bytes > 0)
     found = store.read((FileSlice(outcome.file, ("n0",)),))
     assert found.column("c0").to_pylist() == list(range(COUNT))
 
@@ -159,7 +159,7 @@ def test_error_in_the_middle_of_the_rows(
         COUNT
         == runner.run(
             StageTask(sql=ROWS, types=TYPES, output=OutputKind.PIECE, folder="q/1"), EMPTY
-        ).rows
+        ).figures.rows
     )
 
 
@@ -176,7 +176,7 @@ def test_full_disk_is_a_resource_problem(
         runner.run(stage, EMPTY)
     assert TaskProblem.RESOURCE is found.value.detail.problem
     assert [] == _files(paths)
-    assert COUNT == runner.run(stage, EMPTY).rows
+    assert COUNT == runner.run(stage, EMPTY).figures.rows
 
 
 class _files_at_most:  # noqa: N801 - reads as what it does
@@ -224,7 +224,7 @@ def test_spilling_beats_the_limit(tmp_path: Path, paths: StorePaths) -> None:
             1_500_000
             == runner.run(
                 StageTask(sql=sql, types=TYPES, output=OutputKind.PIECE, folder="q/1"), EMPTY
-            ).rows
+            ).figures.rows
         )
         assert spill.is_dir()
     finally:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from machine_kit.refusal import refuses
 from minishark.cluster import node
 from minishark.cluster.attached import spread_over_hosts
 from minishark.cluster.connections import Connections
@@ -14,7 +15,6 @@ from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S, _Session
 from minishark.cluster.wire import KeepSession, Welcome
 from minishark.errors import ClusterError
 from minishark.worker.protocol import StoreLocation
-from sparrow_core.runtime.transport.refusal import refuses
 
 
 def session(host: str = "there") -> _Session:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from minishark.errors import OptionError, QueryCancelledError, QueryTimeoutError, ResourceError
+from minishark.events.figures import TaskFigures
 from minishark.query.limits import DiskUse, Limits
 from minishark.query.observer import QueryObserver
 from minishark.session.options import OPTIONS
@@ -50,11 +51,11 @@ def test_who_cancels_a_query_in_time_hears_that() -> None:
 def test_a_querys_share_of_the_disk() -> None:
     """What lies in memory does not count; each task may spill its part of the limit."""
     use = DiskUse(10 << 20)
-    use.add(TaskOutcome(rows=1, nbytes=99 << 20))
-    use.add(TaskOutcome(rows=1, nbytes=10 << 20, on_disk=True))
+    use.add(TaskOutcome(figures=TaskFigures(rows=1, bytes=99 << 20)))
+    use.add(TaskOutcome(figures=TaskFigures(rows=1, disk_bytes=10 << 20)))
     with pytest.raises(ResourceError, match=r"written 11 MiB .* query_disk_limit is 10 MiB"):
-        use.add(TaskOutcome(rows=1, nbytes=1 << 20, on_disk=True))
-    DiskUse(None).add(TaskOutcome(rows=1, nbytes=1 << 60, on_disk=True))
+        use.add(TaskOutcome(figures=TaskFigures(rows=1, disk_bytes=1 << 20)))
+    DiskUse(None).add(TaskOutcome(figures=TaskFigures(rows=1, disk_bytes=1 << 60)))
     limits = Limits(query_disk_bytes=1024)
     assert ("SET max_temp_directory_size = '256B'",) == limits.settings(4)
     assert () == Limits().settings(4)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from minishark.events.figures import TaskFigures
 from minishark.query.locality import hosts_of, near, stage_holdings
 from minishark.worker.protocol import BucketSlice, StoreLocation, TaskOutcome
 
@@ -43,8 +44,8 @@ def test_a_stage_lies_where_its_tasks_ran() -> None:
     """A task reads its buckets of each output, or all of it."""
     slices = (BucketSlice(0, 1, 30), BucketSlice(1, 2, 10))
     outcomes = [
-        TaskOutcome(rows=40, nbytes=400, file="f0", buckets=slices),
-        TaskOutcome(rows=0, nbytes=0, file="f1", buckets=slices),
+        TaskOutcome(figures=TaskFigures(rows=40, bytes=400), file="f0", buckets=slices),
+        TaskOutcome(figures=TaskFigures(rows=0, bytes=0), file="f1", buckets=slices),
     ]
     nodes = ["n0", "n2"]
     found = stage_holdings(outcomes[:1], nodes[:1], range(1, 2))

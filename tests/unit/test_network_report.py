@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from minishark.query.metrics import QueryMetrics, StageMetrics, TaskMetrics, as_dict
+from minishark.events.figures import TaskFigures
+from minishark.events.kinds import TaskEnded
+from minishark.events.record import QueryRecord, StageRecord
 from minishark.query.report import metrics_text
 
 
-def stage(index: int, *received: dict[str, int]) -> StageMetrics:
+def stage(index: int, *received: dict[str, int]) -> StageRecord:
     """A stage with a task for each of these figures."""
-    tasks = tuple(
-        TaskMetrics(
-            node="n", executor="e", attempt=1, rows=1, bytes=8, run_s=0.1, queue_s=0.1, local=None,
-            received=each,
-        )
-        for each in received
-    )  # fmt: skip
-    return StageMetrics(index=index, tasks=len(tasks), elapsed_s=1.0, by_task=tasks)
+    made = StageRecord(index=index, tasks=len(received), elapsed_s=1.0)
+    for task, each in enumerate(received):
+        figures = TaskFigures(rows=1, bytes=8, run_s=0.1, queue_s=0.1, received=each)
+        made.ended[task] = TaskEnded(at=1.0, query=1, stage=index, task=task, figures=figures)
+    return made
 
 
-def text(*stages: StageMetrics) -> str:
+def text(*stages: StageRecord) -> str:
     """A query of these stages."""
-    return metrics_text(QueryMetrics(elapsed_s=1.0, planning_s=0.1, by_stage=stages))
+    return metrics_text(QueryRecord(by_index={stage.index: stage for stage in stages}))
 
 
 def test_bytes_and_where_they_came_from() -> None:
     """Per stage, the largest sources first; the figures are metrics, too."""
     told = stage(1, {"a": 1024, "b": 3072}, {"b": 1024, "c": 2048, "d": 512}, {})
     assert {"b": 4096, "c": 2048, "a": 1024, "d": 512} == told.received
-    assert told.received == as_dict(told)["received"]
+    assert told.received == told.as_dict()["received"]
     head, first, second, *_ = text(stage(0, {}), told).splitlines()
     assert head.endswith("network KB (from)")
     assert first.endswith(" 0")

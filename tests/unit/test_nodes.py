@@ -8,8 +8,8 @@ import msgspec
 import psutil
 import pytest
 
-from minishark.cluster.connections import load_keys
 from minishark.cluster.folders import remove_if_orphaned
+from minishark.cluster.keys import load_keys
 from minishark.cluster.launch import (
     ClusterRecord,
     NodeProcess,

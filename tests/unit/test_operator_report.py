@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from minishark.query.metrics import (
-    OperatorMetrics,
-    QueryMetrics,
-    StageMetrics,
-    TaskMetrics,
-    as_dict,
-)
+from minishark.events.figures import OperatorFigures, TaskFigures
+from minishark.events.kinds import TaskEnded
+from minishark.events.record import QueryRecord, StageRecord
 from minishark.query.report import metrics_text, worst_estimate
 
 
 def operator(
     label: str, estimated_rows: float, rows: int | None, depth: int = 0, *, early: bool = False
-) -> OperatorMetrics:
+) -> OperatorFigures:
     """An operator that took a millisecond and a half, if its rows are known."""
-    return OperatorMetrics(
+    return OperatorFigures(
         name=label,
         label=label,
         depth=depth,
@@ -27,13 +23,12 @@ def operator(
     )
 
 
-def query(*operators: OperatorMetrics) -> QueryMetrics:
+def query(*operators: OperatorFigures) -> QueryRecord:
     """A query of one stage with these operators."""
-    task = TaskMetrics(
-        node="n", executor="e", attempt=1, rows=1, bytes=8, run_s=0.1, queue_s=0.1, local=None
+    task = TaskEnded(at=1.0, query=1, stage=0, task=0, figures=TaskFigures(rows=1))
+    return QueryRecord(
+        by_index={0: StageRecord(index=0, tasks=1, ended={0: task}, operators=operators)}
     )
-    stage = StageMetrics(index=0, tasks=1, elapsed_s=1.0, by_task=(task,), operators=operators)
-    return QueryMetrics(elapsed_s=1.0, planning_s=0.1, by_stage=(stage,))
 
 
 def test_each_operator_has_a_line() -> None:
@@ -62,7 +57,7 @@ def test_good_estimates_are_not_marked() -> None:
     assert worst_estimate(told) is None
     assert "misestimate" not in metrics_text(told)
     assert [1.8, 1.0, None] == [
-        each["misestimate"] for each in as_dict(told)["by_stage"][0]["operators"]
+        each["misestimate"] for each in told.as_dict()["by_stage"][0]["operators"]
     ]
 
 

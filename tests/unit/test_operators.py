@@ -20,8 +20,9 @@ from minishark.compiler.logical.operators import (
 )
 from minishark.compiler.physical.plan import Distribution, PhysicalPlan, Replicated, Single
 from minishark.compiler.stages.stage import Stage
+from minishark.events.figures import OperatorFigures, TaskFigures
 from minishark.model.expressions import Column, ColumnRef, Literal
-from minishark.query.operators import Measure, measured, own_operators
+from minishark.query.operators import measured, own_operators
 from minishark.worker.profiles import profiled
 from minishark.worker.protocol import Profiled, TaskOutcome
 
@@ -78,7 +79,9 @@ def read(table: str, rows: int, of: int | None = None) -> Profiled:
 def outcome(root: Profiled, rows: int | None = None) -> TaskOutcome:
     """What a task says of its fragment, whose output rows are those of the root."""
     profiles = {"": ran("RESULT_COLLECTOR", 0, root)}
-    return TaskOutcome(rows=root.rows if rows is None else rows, nbytes=0, profiles=profiles)
+    return TaskOutcome(
+        figures=TaskFigures(rows=root.rows if rows is None else rows, bytes=0), profiles=profiles
+    )
 
 
 def rows(root: PhysicalPlan, *tasks: TaskOutcome) -> list[int | None]:
@@ -162,9 +165,9 @@ def test_where_the_trees_do_not_fit_only_the_output_is_known(kind: str) -> None:
     """Nothing is guessed; times are unknown as well."""
     root = plan(Aggregate((KEY,), ()), filtered(scan("a")))
     found = measured(stage(root), [outcome(ran(kind, 3, read("a", 9)))])
-    assert [Measure(3), Measure(), Measure()] == found
-    assert [Measure(3), Measure(), Measure()] == measured(
-        stage(root), [TaskOutcome(rows=3, nbytes=0)]
+    assert [OperatorFigures(rows=3), OperatorFigures(), OperatorFigures()] == found
+    assert [OperatorFigures(rows=3), OperatorFigures(), OperatorFigures()] == measured(
+        stage(root), [TaskOutcome(figures=TaskFigures(rows=3, bytes=0))]
     )
 
 
@@ -172,7 +175,7 @@ def test_one_task_without_a_profile_makes_a_sum_unknown() -> None:
     """What some of the tasks have done is no figure of the stage."""
     root = filtered(scan("a"))
     known = outcome(ran("FILTER", 3, read("a", 9)))
-    assert [6, None] == rows(root, known, TaskOutcome(rows=3, nbytes=0))
+    assert [6, None] == rows(root, known, TaskOutcome(figures=TaskFigures(rows=3, bytes=0)))
 
 
 def test_a_union_has_the_rows_of_its_inputs() -> None:
@@ -186,11 +189,11 @@ def test_scans_that_end_early_are_marked() -> None:
     root = plan(Limit(2, 0), filtered(scan("a")))
     limited = ran("STREAMING_LIMIT", 2, ran("FILTER", 3, read("a", 5, of=9)))
     found = measured(stage(root), [outcome(limited)])
-    assert [(2, False), (3, True), (5, True)] == [(each.rows, each.cut) for each in found]
+    assert [(2, False), (3, True), (5, True)] == [(each.rows, each.ended_early) for each in found]
     empty = joined(scan("a"), scan("b"), JoinKind.INNER)
     join = ran("HASH_JOIN", 0, read("a", 4, of=9), read("b", 0), join="INNER")
     found = measured(stage(empty), [outcome(join)])
-    assert [(0, False), (4, True), (0, False)] == [(each.rows, each.cut) for each in found]
+    assert [(0, False), (4, True), (0, False)] == [(each.rows, each.ended_early) for each in found]
 
 
 def test_places_follow_the_tree() -> None:

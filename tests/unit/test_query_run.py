@@ -16,6 +16,7 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
+from minishark.events.figures import TaskFigures
 from minishark.model.catalog import Partition, Table, TableStatistics
 from minishark.model.expressions import Column
 from minishark.query.inputs import preferred_nodes, stage_slices
@@ -112,7 +113,9 @@ def outcome(file: str, *buckets: int, rows: int = 0) -> TaskOutcome:
         last = first + (count > 0)
         slices.append(BucketSlice(first, last, count))
         first = last
-    return TaskOutcome(rows=rows or sum(buckets), nbytes=1, file=file, buckets=tuple(slices))
+    return TaskOutcome(
+        figures=TaskFigures(rows=rows or sum(buckets), bytes=1), file=file, buckets=tuple(slices)
+    )
 
 
 OUTCOMES = [outcome("0", 2, 0, 1), outcome("1", 0, 0, 4)]
@@ -138,9 +141,9 @@ def test_stage_slices(buckets: range | None, expected: tuple[FileSlice, ...]) ->
 def test_empty_pieces_are_left_out() -> None:
     """Empty files cost an open for nothing, but one must tell the columns."""
     pieces = [
-        TaskOutcome(rows=0, nbytes=0, file="0"),
-        TaskOutcome(rows=3, nbytes=9, file="1"),
-        TaskOutcome(rows=0, nbytes=0, file="2"),
+        TaskOutcome(figures=TaskFigures(rows=0, bytes=0), file="0"),
+        TaskOutcome(figures=TaskFigures(rows=3, bytes=9), file="1"),
+        TaskOutcome(figures=TaskFigures(rows=0, bytes=0), file="2"),
     ]
     found = stage_slices(pieces, ["a", "b", "c"], None)
     assert (FileSlice("1", ("b",)),) == found
@@ -201,7 +204,9 @@ def test_outcomes_cross_the_wire() -> None:
     for sent in (
         *OUTCOMES,
         TaskOutcome(
-            rows=1, nbytes=2, file=None, inline=b"inline", statistics=b"statistics", on_disk=True
+            figures=TaskFigures(rows=1, bytes=2, disk_bytes=2, received={"n": 3}),
+            inline=b"inline",
+            statistics=b"statistics",
         ),
     ):
         assert sent == decode_outcome(encode(sent))

@@ -99,7 +99,7 @@ EMPTY = TaskPayload(0, {})
 def test_small_result_travels_in_the_outcome(runner: TaskRunner) -> None:
     """A small result needs no file."""
     outcome = runner.run(stage_task("SELECT 42 AS c0", ("INTEGER",)), EMPTY)
-    assert (1, None) == (outcome.rows, outcome.file)
+    assert (1, None) == (outcome.figures.rows, outcome.file)
     assert [(42,)] == rows(inline(outcome))
 
 
@@ -212,7 +212,7 @@ def test_large_result_is_stored(runner: TaskRunner, store: Store) -> None:
     """A large result is a file on the node."""
     sql = "SELECT i AS c0 FROM range(200000) r(i)"
     outcome = runner.run(stage_task(sql, ("BIGINT",)), TaskPayload(3, {}))
-    assert (200_000, None) == (outcome.rows, outcome.inline)
+    assert (200_000, None) == (outcome.figures.rows, outcome.inline)
     assert outcome.file is not None
     assert outcome.file.startswith("queries/1/0-3-")
     assert 200_000 == store.read((FileSlice(outcome.file, ("n0",)),)).num_rows
@@ -222,7 +222,7 @@ def test_piece_is_stored(runner: TaskRunner, store: Store) -> None:
     """What later stages read is a file, however small; without rows it has its columns."""
     for sql, count in (("SELECT 1 AS c0", 1), ("SELECT 1 AS c0 WHERE false", 0)):
         outcome = runner.run(stage_task(sql, ("INTEGER",), OutputKind.PIECE), EMPTY)
-        assert count == outcome.rows
+        assert count == outcome.figures.rows
         assert outcome.file is not None
         runner.forget("queries/1")
         stored = store.read((FileSlice(outcome.file, ("n0",)),))
@@ -268,7 +268,7 @@ def test_partition_is_named_measured_and_replicated(
     outcome = runner.run(stage, TaskPayload(2, {}, replicas=("n0", "n1")))
     file = outcome.file
     assert file is not None
-    assert (10, ("n0", "n1")) == (outcome.rows, outcome.locations)
+    assert (10, ("n0", "n1")) == (outcome.figures.rows, outcome.locations)
     stored = store.read((FileSlice(file, ("n0",)),))
     assert ["id", "odd name"] == stored.column_names
     assert (tmp_path / "n1" / file).samefile(tmp_path / "n0" / file)
@@ -288,7 +288,7 @@ def test_a_partition_from_a_stored_file(
         item = FileSlice(item.file, item.locations, 0, 1)
     stage = stage_task("", (), OutputKind.PARTITION, columns=(("id", "BIGINT"),))
     outcome = runner.run(stage, TaskPayload(0, {"in0": (item,)}, replicas=("n0",)))
-    assert (outcome.rows, outcome.nbytes, outcome.locations) == (10, 80, ("n0",))
+    assert (outcome.figures.rows, outcome.figures.bytes, outcome.locations) == (10, 80, ("n0",))
     assert outcome.statistics is not None
     source, stored = (tmp_path / "n0" / str(file) for file in (item.file, outcome.file))
     assert stored.samefile(source) == whole

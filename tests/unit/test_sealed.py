@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from machine_kit.keys import Keys, generate
 from minishark.cluster import links, sealed, service, wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.remote_files import RemoteFiles
@@ -19,7 +20,6 @@ from minishark.cluster.service import Service
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import InputMissingError, Store
-from sparrow_core.runtime.transport.keys import Keys, generate
 
 FILE = "s-1/0.arrow"
 CHUNKS = [

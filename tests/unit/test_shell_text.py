@@ -15,6 +15,7 @@ from minishark.cli.shell.interpreter import Entry, duration_text, error_text, is
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.dataframe.show import fitting_widths, human_bytes
 from minishark.errors import QueryError
+from minishark.events.figures import TaskFigures
 from minishark.events.kinds import RunningTask
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.progress import progress_lines, waiting_text
@@ -204,9 +205,9 @@ def test_what_a_query_waits_for(nodes: list[NodeState], expected: str) -> None:
 def test_progress_has_a_line_for_each_stage_that_runs() -> None:
     """Stages that are over or wait are only counted."""
     stages = [
-        StageProgress(index=0, tasks=2, done=2, rows=10, started=True),
-        StageProgress(index=1, tasks=4, done=1, rows=1234, started=True),
-        StageProgress(index=2, tasks=4, done=0, rows=0, started=False),
+        StageProgress(index=0, tasks=2, done=2, figures=TaskFigures(rows=10), started=True),
+        StageProgress(index=1, tasks=4, done=1, figures=TaskFigures(rows=1234), started=True),
+        StageProgress(index=2, tasks=4, done=0, figures=TaskFigures(rows=0), started=False),
     ]
     console = Console(width=100, record=True, quiet=False, force_terminal=False)
     with console.capture() as captured:

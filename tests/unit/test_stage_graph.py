@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minishark.events.figures import TaskFigures
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Step, Submission, TaskOutput
 from minishark.worker.protocol import TaskOutcome
 
@@ -22,7 +23,9 @@ CHAIN = (
 
 def made(file: str, node: str = "a", rows: int = 1) -> TaskOutput:
     """An output of a task, as a file on a node."""
-    return TaskOutput(TaskOutcome(rows=rows, nbytes=8 * rows, file=file), node, (node,))
+    return TaskOutput(
+        TaskOutcome(figures=TaskFigures(rows=rows, bytes=8 * rows), file=file), node, (node,)
+    )
 
 
 def finish(graph: StageGraph, submission: Submission, nodes: str = "aaa", suffix: str = "") -> None:
@@ -131,12 +134,16 @@ def test_an_output_with_a_living_holder_is_not_lost() -> None:
     graph = StageGraph([StageNode(index=0, tasks=2)])
     (submission,) = graph.step().submit
     graph.completed(
-        submission.number, 0, TaskOutput(TaskOutcome(rows=1, nbytes=8, file="t/0"), "a", ("a", "b"))
+        submission.number,
+        0,
+        TaskOutput(TaskOutcome(figures=TaskFigures(rows=1, bytes=8), file="t/0"), "a", ("a", "b")),
     )
     graph.completed(
         submission.number,
         1,
-        TaskOutput(TaskOutcome(rows=1, nbytes=8, file=None, inline=b"inline"), "a"),
+        TaskOutput(
+            TaskOutcome(figures=TaskFigures(rows=1, bytes=8), file=None, inline=b"inline"), "a"
+        ),
     )
     graph.ended(submission.number)
     assert 0 == graph.lost_on(("a",))

@@ -8,6 +8,7 @@ import pytest
 
 from minishark.cluster.backend import JobEvent
 from minishark.errors import TasksLostError
+from minishark.events.figures import TaskFigures
 from minishark.query import stage_jobs
 from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import RECOVERIES_MAX, StageJobs
@@ -52,7 +53,9 @@ class Run:
             on_event(
                 TaskCompleted(
                     task_id=task,
-                    result=encode(TaskOutcome(rows=1, nbytes=8, file=f"q/{task}")),
+                    result=encode(
+                        TaskOutcome(figures=TaskFigures(rows=1, bytes=8), file=f"q/{task}")
+                    ),
                     node="n0",
                     executor="e0",
                     attempt=1,

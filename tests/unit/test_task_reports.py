@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from minishark.events.figures import TaskFigures
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.prints import CallPrints, TaskPrints
 from minishark.session.progress import (
@@ -69,7 +70,9 @@ def test_a_bar_moves_within_a_task() -> None:
     for running in (0.0, 0.5, 1.0):
         console = Console(width=100, record=True, force_terminal=False)
         with console.capture() as captured:
-            stage = StageProgress(index=0, tasks=1, done=0, rows=0, started=True, running=running)
+            stage = StageProgress(
+                index=0, tasks=1, done=0, figures=TaskFigures(), started=True, running=running
+            )
             console.print(progress_lines(QueryProgress((stage,), 1.0), 1.0, 0.1, ()))
         shown.append(captured.get().splitlines()[0])
     assert shown[0].endswith(" 0/1 tasks, 0 rows")

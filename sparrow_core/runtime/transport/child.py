@@ -18,10 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from machine_kit.keys import Keys
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.runtime.specs import ExecutorGroup
 from sparrow_core.runtime.transport.deaths import describe_exit, oom_kills, wait_for_child
-from sparrow_core.runtime.transport.keys import Keys
 
 _POLL_S = 0.0005
 _POLL_MAX_S = 0.05

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, assert_never
 
 from machine_kit.addresses import Address, address
+from machine_kit.endpoint import remove_socket
 from machine_kit.machine import Envelope, Machine, Message
 from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import RunnerError
@@ -42,7 +43,7 @@ from sparrow_core.runtime.transport.child import (
 )
 from sparrow_core.runtime.transport.deaths import Respawns
 from sparrow_core.runtime.transport.observe import observed
-from sparrow_core.runtime.transport.zmq_driver import ZmqDriver, remove_socket
+from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 RUNNER_BROKEN_STATUS = 70
 _REFUSED_STATUS = 71

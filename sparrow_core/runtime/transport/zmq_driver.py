@@ -16,47 +16,43 @@ descriptors, such as a parent's pipe.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import struct
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
 
 from machine_kit.addresses import Address
+from machine_kit.endpoint import Endpoint, Socket
+from machine_kit.errors import TransportError
+from machine_kit.keys import Keys
 from machine_kit.local_driver import LocalDriver
 from machine_kit.machine import Machine, Message
-from sparrow_core.protocol.errors import InsecureTransport, SparrowError
+from machine_kit.refusal import refuses
+from sparrow_core.protocol.errors import SparrowError
 from sparrow_core.protocol.messages import PROTOCOL_VERSION, CancelReservations, Reserve
-from sparrow_core.runtime.transport.keys import (
-    Keys,
-    answer_admission,
-    check_private,
-    secure_client,
-    secure_server,
-    split_endpoint,
-)
-from sparrow_core.runtime.transport.refusal import refuses
 
 _HIGH_WATER_MARK = 10_000  # frames, for each peer
 _PEERS_MAX = 2_000
 _FRAMES_PER_TURN = 1_000
 _WAIT_S = 0.01  # of messages that may
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_RECONNECT_MS = 5
-_RECONNECT_MAX_MS = 100
+_PEER = {
+    zmq.LINGER: 0,
+    zmq.RECONNECT_IVL: 5,
+    zmq.RECONNECT_IVL_MAX: 100,
+}
 # After a cut of the network TCP repeats what it had sent ever more rarely: a new connection is
 # faster. Handshakes that are not answered are begun anew for the same reason.
-_HEARTBEAT_MS = 2_000
-_SILENCE_MS = 5_000
-_HANDSHAKE_MS = 2_000
+_OVER_TCP = {
+    zmq.HEARTBEAT_IVL: 2_000,
+    zmq.HEARTBEAT_TIMEOUT: 5_000,
+    zmq.CONNECT_TIMEOUT: 2_000,
+}
 _REFUSED_MIN = 3  # attempts to connect that fail, after which it is looked why
 _REFUSED_WITHIN_S = 1.0
 _REFUSAL_S = 0.1
@@ -75,7 +71,8 @@ class _Link:
     """The connection to a peer; `failures` are the last attempts to connect that failed."""
 
     endpoint: str
-    peer: zmq.Socket[bytes]
+    peer: Socket
+    monitor: Socket | None = None
     failures: deque[float] = field(default_factory=lambda: deque(maxlen=_REFUSED_MIN))
 
 
@@ -103,38 +100,25 @@ class ZmqDriver(LocalDriver):
             on_gone: Called in the loop with the endpoint of a peer whose process has ended.
 
         Raises:
-            InsecureTransport: tcp without keys, or a socket file in a folder open to others.
-            SparrowError: The endpoint cannot be bound.
+            SparrowError: The endpoint cannot be bound, has no keys though it is of tcp, or is a
+                socket file in a folder open to others.
         """
         super().__init__(endpoint)
         self.malformed = 0
         self.overflowed = 0
-        self.refused = 0
         self.incompatible: dict[str, int] = {}
         self._on_incompatible = on_incompatible
         self._on_gone = on_gone
-        self._monitors: dict[zmq.Socket[bytes], _Link] = {}
-        self._keys = keys
-        self._wake_r, self._wake_w = os.pipe()
-        os.set_blocking(self._wake_r, False)
-        os.set_blocking(self._wake_w, False)
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, 3 * _PEERS_MAX + 16)  # with two to monitor each
-        self._zap: zmq.Socket[bytes] | None = None
-        self._inbox = self._context.socket(zmq.PULL)
-        self._poller = zmq.Poller()
+        self._sockets = Endpoint(keys, sockets_max=3 * _PEERS_MAX + 16)  # two to monitor each
         try:
-            self.endpoint = self._bind(endpoint, bind or endpoint)
-        except InsecureTransport:
-            self._release()
-            raise
-        except zmq.ZMQError as error:
-            self._release()
-            raise SparrowError(f"cannot listen at {endpoint}: {error}") from error
-        self._poller.register(self._inbox, zmq.POLLIN)
-        self._poller.register(self._wake_r, zmq.POLLIN)
-        self._watched: dict[int, Callable[[], None]] = {}
-        self._peers: OrderedDict[str, zmq.Socket[bytes]] = OrderedDict()
+            self._inbox, self.endpoint = self._sockets.listen(
+                zmq.PULL, endpoint, self._receive, bind=bind, options={zmq.RCVHWM: _HIGH_WATER_MARK}
+            )
+        except TransportError as error:
+            self._sockets.close()
+            raise SparrowError(str(error)) from error
+        self.watch, self.unwatch = self._sockets.watch, self._sockets.unwatch
+        self._peers: OrderedDict[str, _Link] = OrderedDict()
         self._outbox: dict[str, list[tuple[str, Message]]] = {}
         self._waiting: dict[str, list[tuple[str, Message]]] = {}  # for a frame to ride with
         self._waiting_until = math.inf
@@ -143,89 +127,40 @@ class ZmqDriver(LocalDriver):
         self._bodies = msgspec.msgpack.Decoder(list[tuple[str, msgspec.Raw]])
         self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
 
-    def _bind(self, endpoint: str, bind: str) -> str:
-        """Bind the inbox; returns the endpoint to tell peers."""
-        self._inbox.setsockopt(zmq.LINGER, 0)
-        self._inbox.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARK)
-        if endpoint.startswith("ipc://"):
-            check_private(Path(endpoint.removeprefix("ipc://")))
-            self._inbox.bind(endpoint)
-            return endpoint
-        if self._keys is None:
-            raise InsecureTransport(f"{endpoint}: tcp needs keys (see `sparrow keygen`)")
-        # Must be bound before the first connection, which is authenticated here.
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.bind("inproc://zeromq.zap.01")
-        self._poller.register(self._zap, zmq.POLLIN)
-        secure_server(self._inbox, self._keys, b"sparrow")
-        self._inbox.bind(bind)
-        if endpoint.endswith(":*"):
-            endpoint = self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
-        return f"{endpoint}/{self._keys.public}"
-
     def host(self, name: str, machine: Machine[Any]) -> Address:
         self._decoders[name] = msgspec.msgpack.Decoder(machine.inputs)
         return super().host(name, machine)
-
-    def watch(self, fd: int, on_readable: Callable[[], None]) -> None:
-        """Call back in the loop while `fd` is readable, or at end of file.
-
-        Must be called before `run` or from the loop.
-        """
-        self._watched[fd] = on_readable
-        self._poller.register(fd, zmq.POLLIN)
-
-    def unwatch(self, fd: int) -> None:
-        del self._watched[fd]
-        self._poller.unregister(fd)
 
     def forget(self, endpoint: str) -> None:
         """Drop the socket of a dead peer, and all messages to it."""
         self._outbox.pop(endpoint, None)
         self._waiting.pop(endpoint, None)
-        peer = self._peers.pop(endpoint, None)
-        if peer is not None:
-            self._close_peer(peer)
+        self._close_peer(endpoint)
 
-    def _close_peer(self, peer: zmq.Socket[bytes]) -> None:
-        for monitor in [m for m, link in self._monitors.items() if link.peer is peer]:
-            del self._monitors[monitor]
-            self._poller.unregister(monitor)
-            peer.disable_monitor()
-            monitor.close(0)
-        peer.close()
+    def _close_peer(self, endpoint: str) -> None:
+        link = self._peers.pop(endpoint, None)
+        if link is not None:
+            self._sockets.drop(link.peer, link.monitor)
 
     def counters(self) -> dict[str, int]:
         return {
             **super().counters(),
             "frames_malformed": self.malformed,
             "messages_overflowed": self.overflowed,
-            "connections_refused": self.refused,
+            "connections_refused": self._sockets.refused,
             "peers_incompatible": len(self.incompatible),
         }
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full, so the loop wakes anyway; or closed
-            os.write(self._wake_w, b"\0")
+        self._sockets.wake()
 
     def _wait(self, timeout_s: float) -> None:
-        timeout_ms = None if timeout_s == math.inf else math.ceil(timeout_s * 1000)
-        for ready, _ in self._poller.poll(timeout_ms):
-            if ready is self._inbox:
-                self._receive()
-            elif ready == self._wake_r:
-                os.read(self._wake_r, 4096)
-            elif ready is self._zap:
-                self._admit(self._zap.recv_multipart())
-            elif ready in self._watched:
-                self._watched[ready]()
-            elif ready in self._monitors:
-                self._on_link(ready, self._monitors[ready])
+        self._sockets.wait(timeout_s)
 
-    def _on_link(self, monitor: zmq.Socket[bytes], link: _Link) -> None:
+    def _on_link(self, link: _Link, events: list[int]) -> None:
         """Something happened to the connection to a peer."""
-        while monitor.poll(0):
-            if _event_of(monitor) == zmq.Event.CONNECTED:
+        for event in events:
+            if event == zmq.Event.CONNECTED:
                 link.failures.clear()
             else:
                 link.failures.append(time.monotonic())
@@ -237,22 +172,15 @@ class ZmqDriver(LocalDriver):
             self.forget(link.endpoint)
             self._on_gone(link.endpoint)
 
-    def _admit(self, request: list[bytes]) -> None:
-        assert self._keys is not None
-        assert self._zap is not None
-        answer = answer_admission(request, self._keys)
-        self.refused += answer[2] != b"200"
-        self._zap.send_multipart(answer)
-
-    def _receive(self) -> None:
+    def _receive(self, inbox: Socket) -> None:
         for _ in range(_FRAMES_PER_TURN):
             try:
-                body = self._inbox.recv(zmq.NOBLOCK)
+                body = inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
             self._accept(body)
             # To be told that there is none takes three times as long as to ask.
-            if not int(self._inbox.get(zmq.EVENTS)) & zmq.POLLIN:
+            if not int(inbox.get(zmq.EVENTS)) & zmq.POLLIN:
                 return
 
     def _accept(self, body: bytes) -> None:
@@ -329,65 +257,29 @@ class ZmqDriver(LocalDriver):
                 self._peer(endpoint).send(frame, zmq.NOBLOCK)
             except zmq.Again:
                 self.overflowed += len(messages)
-            except (zmq.ZMQError, InsecureTransport, ValueError):  # a bad address, or no socket
+            except (zmq.ZMQError, TransportError, ValueError):  # a bad address, or no socket
                 self.undeliverable += len(messages)
 
-    def _peer(self, endpoint: str) -> zmq.Socket[bytes]:
-        peer = self._peers.get(endpoint)
-        if peer is None:
+    def _peer(self, endpoint: str) -> Socket:
+        link = self._peers.get(endpoint)
+        if link is None:
             return self._connect(endpoint)
         self._peers.move_to_end(endpoint)
-        return peer
+        return link.peer
 
-    def _connect(self, endpoint: str) -> zmq.Socket[bytes]:
-        where, key = split_endpoint(endpoint)
-        if key is not None and self._keys is None:
-            raise InsecureTransport(f"{endpoint}: tcp needs keys")
+    def _connect(self, endpoint: str) -> Socket:
         while len(self._peers) >= _PEERS_MAX:
-            self._close_peer(self._peers.popitem(last=False)[1])
-        peer = self._context.socket(zmq.PUSH)
-        peer.setsockopt(zmq.LINGER, 0)
-        peer.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARK)
-        peer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        peer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        if key is not None and self._keys is not None:
-            peer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-            peer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
-            peer.setsockopt(zmq.CONNECT_TIMEOUT, _HANDSHAKE_MS)
-            secure_client(peer, key, self._keys)
+            self._close_peer(next(iter(self._peers)))
+        options = {**_PEER, zmq.SNDHWM: _HIGH_WATER_MARK}
+        peer = self._sockets.connected(zmq.PUSH, endpoint, options, _OVER_TCP)
+        link = self._peers[endpoint] = _Link(endpoint, peer)
         if self._on_gone is not None:
             events = zmq.Event.CONNECTED | zmq.Event.CONNECT_RETRIED
-            monitor = peer.get_monitor_socket(events)
-            self._monitors[monitor] = _Link(endpoint, peer)
-            self._poller.register(monitor, zmq.POLLIN)
-        try:
-            peer.connect(where)
-        except zmq.ZMQError:
-            self._close_peer(peer)
-            raise
-        self._peers[endpoint] = peer
+            link.monitor = self._sockets.monitor(
+                peer, events, lambda events: self._on_link(link, events)
+            )
         return peer
 
     def close(self) -> None:
         """Close all sockets and remove the socket file, after `run` has returned."""
-        self._release()
-        remove_socket(self.endpoint)
-
-    def _release(self) -> None:
-        self._context.destroy(linger=0)
-        os.close(self._wake_r)
-        os.close(self._wake_w)
-        self._wake_w = -1  # a late `post` must not write to a reused descriptor
-
-
-def _event_of(monitor: zmq.Socket[bytes]) -> int:
-    """The next event of a socket's monitor: 16 bits, before 32 of a value, in the first frame."""
-    # As `zmq.utils.monitor` says, which imports asyncio: an eighth of a node's time to start.
-    event, _ = struct.unpack("=hi", monitor.recv_multipart()[0])
-    return int(event)
-
-
-def remove_socket(endpoint: str) -> None:
-    """Remove the file of an ipc endpoint, if there is one."""
-    if endpoint.startswith("ipc://"):
-        Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+        self._sockets.close()

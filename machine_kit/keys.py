@@ -17,7 +17,7 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
-from sparrow_core.protocol.errors import InsecureTransport
+from machine_kit.errors import InsecureTransport
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -92,31 +92,6 @@ def split_endpoint(endpoint: str) -> tuple[str, bytes | None]:
     if not (socket.startswith("tcp://") and _KEY.fullmatch(key)):
         raise InsecureTransport(f"{endpoint!r} is neither ipc://<path> nor tcp://host:port/<key>")
     return socket, bytes.fromhex(key)
-
-
-def secure_server(socket: zmq.Socket[bytes], keys: Keys, domain: bytes) -> None:
-    """Have a socket accept clients over CURVE, before it is bound.
-
-    Who they are is answered for `domain` at inproc://zeromq.zap.01; see `answer_admission`.
-    """
-    socket.setsockopt(zmq.CURVE_SERVER, 1)
-    socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
-    socket.setsockopt(zmq.ZAP_DOMAIN, domain)
-
-
-def secure_client(socket: zmq.Socket[bytes], server: bytes, keys: Keys) -> None:
-    """Have a socket connect over CURVE, to the owner of the public key `server` only."""
-    socket.setsockopt(zmq.CURVE_SERVERKEY, server)
-    socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.public))
-    socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
-
-
-def answer_admission(request: list[bytes], keys: Keys) -> list[bytes]:
-    """The answer to an authentication request of ZeroMQ (ZAP, RFC 27)."""
-    version, request_id, *_, credentials = request
-    known = credentials.hex() in keys.allowed
-    status = (b"200", b"OK") if known else (b"400", b"not on the allow-list")
-    return [version, request_id, *status, b"", b""]
 
 
 def check_private(socket: Path) -> None:
