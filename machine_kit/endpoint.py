@@ -127,7 +127,10 @@ class Endpoint(Sockets):
         _set(inbox, options or {})
         try:
             told = self._bind(inbox, endpoint, bind or endpoint)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, TransportError) as error:
+            inbox.close(0)
+            if isinstance(error, TransportError):
+                raise
             raise TransportError(f"cannot listen at {endpoint}: {error}") from error
         self.watch(inbox, lambda: on_readable(inbox))
         return inbox, told

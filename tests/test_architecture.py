@@ -129,7 +129,6 @@ SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
 # What matches patterns in the session's room, and no SQL: that is read by tokens.
 PATTERNS = {
     "minishark.session.builder": "addresses of masters, such as local[4]",
-    "minishark.session.memory_writes": "names of types",
     "minishark.session.variables": "messages of DuckDB",
 }
 TOKENIZER = "minishark.compiler.sql.tokens"

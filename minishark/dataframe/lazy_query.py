@@ -17,12 +17,9 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.subqueries import unmarked
-from minishark.model.expressions import Schema
+from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.tables.cached import CachedRows
-
-DUCKDB_TYPE = b"duckdb_type"  # in the metadata of fields for which Arrow has no type
-WIDE_INTEGERS = ("HUGEINT", "UHUGEINT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

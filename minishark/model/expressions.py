@@ -24,6 +24,11 @@ class Column:
 
 Schema: TypeAlias = tuple[Column, ...]
 
+DUCKDB_TYPE = b"duckdb_type"
+"""In the metadata of Arrow's fields: DuckDB's type, where Arrow has none that says it."""
+
+WIDE_INTEGERS = ("HUGEINT", "UHUGEINT")
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnRef:

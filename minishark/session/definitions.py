@@ -23,14 +23,14 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.session.engine import Engine
-from minishark.session.memory_transactions import (
+from minishark.session.scope import Scope
+from minishark.tables.memory_store import MemoryStore
+from minishark.tables.memory_transaction import (
     NOT_IN_TRANSACTION,
     Defined,
     MemoryTransaction,
     in_memory,
 )
-from minishark.session.named_tables import NamedTables
-from minishark.session.scope import Scope
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
@@ -41,7 +41,7 @@ class Definitions:
 
     engine: Engine  # knows those of all sessions
     scope: Scope  # has the session's own
-    named: NamedTables  # the tables, whose names views can't have
+    named: MemoryStore  # the tables, whose names views can't have
     views: dict[str, LazyQuery] = field(default_factory=dict)  # by name in lower case
     # What the session's own definitions need, by their names in lower case.
     _held: dict[str, tuple[object, ...]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Definitions:
             view: the view that it creates, replaces or drops.
             drops: whether it drops something.
         """
-        open_, scope = in_memory(self.scope), self.scope
+        open_, scope = in_memory(self.scope.transaction), self.scope
         if open_ is not None and (not view or scope.scratch.is_elsewhere):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         with self.engine.up_to_date(scope):

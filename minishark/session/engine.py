@@ -49,16 +49,17 @@ from minishark.query.observer import QueryObserver
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner
 from minishark.query.progress import ProgressHandler, QueryProgress
 from minishark.query.run import QueryRun, Site, query_folder, site_of
-from minishark.query.sinks import CollectRows, Layout, Sink, StreamRows
+from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
-from minishark.session.interruption import stopped_by
 from minishark.session.prints import TaskPrints
 from minishark.session.scope import Scope
-from minishark.session.scratch_database import ChangedTable, SharedScratch
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
+from minishark.tables.interruption import stopped_by
+from minishark.tables.memory_store import built
 from minishark.tables.merging import Merger
+from minishark.tables.scratch_database import SharedScratch
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
 from minishark.worker.host_files import OBJECTS, HostFiles
@@ -238,18 +239,13 @@ class Engine:
             for table in scratch.changed():
                 if table.rows is not None:
                     with self.tables.folder() as folder:
-                        self.tables.publish(self.built(table, folder), replace=True)
+                        self.tables.publish(built(self.tables, table, folder), replace=True)
                 elif table.name in self.tables.catalog:
                     self.tables.drop(table.name)
                 scratch.loaded(table)
         if scope.before_statements is not None:
             scope.before_statements()
         yield
-
-    def built(self, changed: ChangedTable, folder: str) -> Table:
-        """A table that a statement has changed in the scratch database, not published yet."""
-        table = self.tables.build(changed.name, folder, changed.rows, Layout(replicas=2))
-        return replace(table, definition=changed.definition or "", keys=changed.keys)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from minishark.tables.copy import (
 )
 from minishark.tables.copy_remote import remote_staging
 from minishark.tables.store import survives_arrow
+from minishark.tables.stores import counted
 from minishark.worker.uploads import upload
 
 
@@ -138,8 +139,3 @@ class FileWriter:
                 written, _ = self.engine.run(sql, WriteFiles(copy, staging, kept=kept), self.scope)
                 publish(copy, staging, written)
             return f"FROM {parquet_files(copy.path)}"
-
-
-def counted(rows: int) -> pa.Table:
-    """DuckDB's answer to a statement that changes rows: their number."""
-    return pa.table({"Count": pa.array([rows], pa.int64())})

@@ -26,12 +26,14 @@ from minishark.cluster.wire import own_versions
 from minishark.dataframe import Cancellation, DataFrame
 from minishark.dataframe.applied import RowsOf
 from minishark.dataframe.frame import cached_frame
+from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.local import local_table
 from minishark.dataframe.names import ident
+from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
-from minishark.model.catalog import Partition
+from minishark.model.catalog import Catalog, Partition
 from minishark.model.expressions import Schema, quote_text
 from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
@@ -43,18 +45,19 @@ from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine, Result
 from minishark.session.file_writer import FileWriter
-from minishark.session.named_tables import NamedTables
 from minishark.session.progress import progress_for_people
 from minishark.session.scope import Scope
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
+from minishark.tables.memory_store import MemoryStore
+from minishark.tables.stores import StoreContext
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
 
 if TYPE_CHECKING:
-    from minishark.session.warehouse import Warehouse
-    from minishark.session.warehouse_tables import SharedWarehouse
+    from minishark.tables.warehouse.store import Warehouse
+    from minishark.tables.warehouse.tables import SharedWarehouse
 
 
 class Runtime:
@@ -84,7 +87,8 @@ class Runtime:
         self.owner, self.progress = owner, progress
         self.cluster, self.tables = engine.cluster, engine.tables
         self.planning, self.scratch = scope.planning, scope.scratch
-        self.named = NamedTables(engine, scope)
+        self.context = _context(engine, scope)
+        self.named = MemoryStore(self.context)
         self.definitions = Definitions(engine, scope, self.named)
         self.files = FileWriter(engine, scope)
         self.create_view = self.definitions.create_view
@@ -97,13 +101,11 @@ class Runtime:
         self.warehouse = None if warehouse is None else self._warehouse(warehouse)
 
     def _warehouse(self, shared: SharedWarehouse) -> Warehouse:
-        from minishark.session.warehouse import Warehouse  # noqa: PLC0415 - an extra
-        from minishark.session.warehouse_tables import WarehouseTables  # noqa: PLC0415
-        from minishark.session.warehouse_writes import WarehouseWrites  # noqa: PLC0415
+        from minishark.tables.warehouse.store import Warehouse  # noqa: PLC0415 - an extra
+        from minishark.tables.warehouse.tables import WarehouseTables  # noqa: PLC0415
+        from minishark.tables.warehouse.writes import WarehouseWrites  # noqa: PLC0415
 
-        tables = WarehouseTables(
-            engine=self.engine, scope=self.scope, named=self.named, shared=shared
-        )
+        tables = WarehouseTables(context=self.context, named=self.named, shared=shared)
         self.scope.before_statements = tables.refresh
         return Warehouse(tables, WarehouseWrites(tables))
 
@@ -165,9 +167,12 @@ class Runtime:
         warehouse = self.warehouse
         with self.scope.transaction.statement():
             if warehouse is None or not warehouse.has_place_for(name):
-                self.named.create(
-                    name, data, layout=layout, replace=replace, on_progress=on_progress
-                )
+                if isinstance(data, DataFrame) and not data.is_local():
+                    layout = kept(query_of(data), layout)
+                    with self.up_to_date():
+                        self.named.store_query(name, data.sql(), layout, replace=replace)
+                    return
+                self.named.load(name, data, layout=layout, replace=replace, on_progress=on_progress)
                 return
             rows = self.store_rows(data)
             try:
@@ -280,8 +285,7 @@ class Runtime:
 
     def store_rows(self, rows: Any, *, partitions: int | None = None) -> CachedRows:
         self.check_open()
-        observed = partial(self.engine.observed, scope=self.scope, kind="load")
-        return self.engine.cached.load(rows, partitions, observed)
+        return self.engine.cached.load(rows, partitions, self.context.observed)
 
     def cache_query(
         self,
@@ -339,3 +343,33 @@ class Runtime:
                 else:
                     plan.close()
                     return plan.stages[-1].tasks
+
+
+def _context(engine: Engine, scope: Scope) -> StoreContext:
+    """What stores are told of a session."""
+
+    def run(
+        sql: str, sink: Sink[Result], /, *, catalog: Catalog | None = None, told: str = ""
+    ) -> Result:
+        return engine.run(sql, sink, scope, catalog=catalog, told=told)[0]
+
+    return StoreContext(
+        tables=engine.tables,
+        cached=engine.cached,
+        sources=engine.sources,
+        merger=engine.merger,
+        planning=scope.planning,
+        scratch=scope.scratch,
+        transaction=scope.transaction,
+        writing=engine.writing,
+        loading=engine.loading,
+        run=run,
+        up_to_date=partial(engine.up_to_date, scope),
+        check_open=partial(engine.check_open, scope),
+        compute=partial(engine.compute, scope=scope),
+        promise=partial(engine.promise, scope=scope),
+        restore=partial(engine.restore, scope=scope),
+        on_hosts=lambda: engine.on_hosts,
+        warn=engine.warn,
+        observed=partial(engine.observed, scope=scope, kind="load"),
+    )

@@ -16,9 +16,9 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.model.catalog import Catalog
 from minishark.query.planner import QueryPlanner
 from minishark.query.progress import ProgressHandler
-from minishark.session.interruption import stopped_by
-from minishark.session.scratch_database import ReadTable, ScratchDatabase
-from minishark.session.transaction import SessionTransaction
+from minishark.tables.interruption import stopped_by
+from minishark.tables.scratch_database import ReadTable, ScratchDatabase
+from minishark.tables.transaction import SessionTransaction
 
 if TYPE_CHECKING:
     from minishark.session.engine import Engine

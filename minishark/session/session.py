@@ -65,7 +65,7 @@ from minishark.tasks.verbs import Calls, call_options
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from minishark.session.warehouse import Warehouse
+    from minishark.tables.warehouse.store import Warehouse
 
 P = ParamSpec("P")
 T = TypeVar("T")

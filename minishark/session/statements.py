@@ -15,12 +15,12 @@ from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.query.sinks import CollectRows, Layout
-from minishark.session.file_writer import counted
-from minishark.session.memory_transactions import NOT_IN_TRANSACTION, begin, in_memory
-from minishark.session.named_tables import HIDDEN
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
+from minishark.tables.memory_store import HIDDEN
+from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
 from minishark.tables.store import survives_arrow
+from minishark.tables.stores import counted
 
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
 _WAREHOUSE = (
@@ -84,7 +84,7 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if in_memory(runtime.scope) is not None and isinstance(statement, _DEFINES):
+        if in_memory(runtime.scope.transaction) is not None and isinstance(statement, _DEFINES):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
@@ -116,7 +116,7 @@ class Statements:
 
     def _transact(self, verb: str) -> None:
         """BEGIN, COMMIT or ROLLBACK."""
-        engine, scope, warehouse = self.runtime.engine, self.runtime.scope, self.runtime.warehouse
+        scope, warehouse = self.runtime.scope, self.runtime.warehouse
         if verb != "BEGIN":
             commits = scope.transaction.end(verb)
             if verb == "COMMIT" and not commits:
@@ -124,7 +124,7 @@ class Statements:
         elif warehouse is not None:
             warehouse.begin()
         else:
-            scope.transaction.begin(lambda: begin(engine, scope))
+            self.runtime.named.begin()
 
     def _define(
         self,
@@ -212,7 +212,7 @@ class Statements:
     def _write(self, statement: kinds.Write) -> pa.Table:
         """A statement that changes tables; on the cluster where it can run there."""
         runtime, target = self.runtime, statement.target
-        if in_memory(runtime.scope) is not None:
+        if in_memory(runtime.scope.transaction) is not None:
             is_temporary = isinstance(statement, kinds.CreateTable) and statement.is_temporary
             is_elsewhere = runtime.scratch.is_elsewhere or is_temporary
             if is_elsewhere or runtime.scratch.names_temporary(statement.sql):

@@ -44,7 +44,8 @@ class MappedColumn:
     field_id: int | None = None  # its id in files with field ids
     constant: str = "NULL"  # SQL of its value in files that lack it
     named: tuple[str, ...] | None = None  # all names that it may have in a file; None if unknown
-    is_row_number: bool = False  # whether it is no column of files, but a row's number in its file
+    # If it is no column of files, but a row's number in its file: what the first row has.
+    first_row: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +213,7 @@ def _needed(part: MappedFile, pushed: Pushed) -> FilePart:
     if pushed.columns is None:
         return WHOLE
     wanted = {*pushed.columns, *(each.column for each in pushed.predicates)}
-    columns = [each for each in part.columns if each.name in wanted and not each.is_row_number]
+    columns = [each for each in part.columns if each.name in wanted and each.first_row is None]
     if any(each.named is None for each in columns):
         return WHOLE
     return FilePart(columns=tuple(name for each in columns for name in each.named or ()))
@@ -278,15 +279,16 @@ def _read(part: MappedFile, path: str, deletes: Sequence[str]) -> _Read:
         stored=stored,
         columns=", ".join(_column(column, stored) for column in part.columns),
         conditions=conditions,
-        is_numbered=bool(conditions) or any(column.is_row_number for column in part.columns),
+        is_numbered=bool(conditions)
+        or any(column.first_row is not None for column in part.columns),
     )
 
 
 def _column(column: MappedColumn, stored: Columns) -> str:
     """SQL of one column of the table."""
     name = quote(column.name)
-    if column.is_row_number:
-        return f"n AS {name}"
+    if column.first_row is not None:
+        return f"n + {column.first_row} AS {name}"
     number = _position(column, stored)
     if number is None:
         return f"CAST({column.constant} AS {column.type}) AS {name}"

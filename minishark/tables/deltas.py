@@ -69,6 +69,7 @@ class Sizes:
     delta: int = 65_536  # a larger delta is not copied into the next one
     merged: int = 100_000  # as many are added or deleted before a partition is stored again
     patched: int = 10_000  # from so many rows of a table on, tasks change them
+    stored: int = NEW_PARTITION_ROWS  # from so many rows of an INSERT on, tasks store them
 
 
 SIZES = Sizes()

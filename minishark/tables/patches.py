@@ -17,21 +17,14 @@ from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.model.catalog import Table
 from minishark.query.inputs import lost_partitions, stage_slices
 from minishark.query.sinks import CompleteRun, Output, Sink
+from minishark.tables.stores import Patched
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import OutputKind
 from minishark.worker.store import InputMissingError
 
 
-@dataclass(frozen=True, slots=True)
-class Patched:
-    """The next version of a table, which is not published yet, and how many rows were changed."""
-
-    table: Table
-    rows: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyPatch(Sink[pa.Table | Patched]):
+class ApplyPatch(Sink[pa.Table | Patched[Table]]):
     """A patch in the front end if it is small, or else the table that tasks have changed by it.
 
     The query's columns are the patch's, and last the index of the partition that has the row.
@@ -48,7 +41,7 @@ class ApplyPatch(Sink[pa.Table | Patched]):
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         return Output(kind=OutputKind.BUCKETS, columns=columns, buckets=len(self.table.partitions))
 
-    def finish(self, run: CompleteRun) -> pa.Table | Patched:
+    def finish(self, run: CompleteRun) -> pa.Table | Patched[Table]:
         while True:
             try:
                 return self._applied(run)
@@ -60,7 +53,7 @@ class ApplyPatch(Sink[pa.Table | Patched]):
                     raise gone from lost
                 run.run_again(lost)
 
-    def _applied(self, run: CompleteRun) -> pa.Table | Patched:
+    def _applied(self, run: CompleteRun) -> pa.Table | Patched[Table]:
         outcomes, nodes = zip(*run.outcomes(), strict=True)
         rows = sum(outcome.figures.rows for outcome in outcomes)
         if rows < self.many:
@@ -70,7 +63,9 @@ class ApplyPatch(Sink[pa.Table | Patched]):
             own = range(index, index + 1)
             if any(part.rows for outcome in outcomes for part in outcome.bucket_runs(own)):
                 patches[index] = stage_slices(outcomes, nodes, own)
+        if not patches:
+            return Patched(self.table, 0)
         return Patched(self.tables.patched(self.table, patches, self.columns), rows)
 
-    def accept(self, rows: pa.Table) -> pa.Table | Patched:
+    def accept(self, rows: pa.Table) -> pa.Table | Patched[Table]:
         return rows.remove_column(rows.num_columns - 1)

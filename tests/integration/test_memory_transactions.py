@@ -137,7 +137,6 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
         *("CREATE TABLE c (x ENUM ('p', 'q'))", "CREATE TYPE e AS ENUM ('p', 'q')"),
         *("CREATE MACRO m(x) AS x", "DROP MACRO m", "ALTER VIEW w RENAME TO x"),
         *("CREATE SEQUENCE s", "CREATE SCHEMA s", "COMMENT ON TABLE a IS 'x'", "USE memory.main"),
-        "WITH n AS (SELECT 1 AS k, 2 AS v) INSERT INTO a FROM n",
     ],
 )
 def test_what_a_transaction_does_not_take(pair: tuple[Session, Session], sql: str) -> None:

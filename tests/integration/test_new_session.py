@@ -20,10 +20,10 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.query.progress import ProgressHandler, QueryProgress
-from minishark.session.interruption import Interruption, running
 from minishark.session.session import Session
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach
+from minishark.tables.interruption import Interruption, running
 
 _ENDLESS = "SELECT sum(a.i * b.i % 7) FROM range(1000000) a(i), range(1000000) b(i)"
 _NULLS = "SELECT x FROM (VALUES (1), (NULL)) AS v(x) ORDER BY x"

@@ -24,8 +24,8 @@ from minishark.errors import (
     TaskFailedError,
 )
 from minishark.model.catalog import Catalog, Table
-from minishark.session.scratch_database import ScratchDatabase, SharedScratch
 from minishark.session.session import Session
+from minishark.tables.scratch_database import ScratchDatabase, SharedScratch
 
 Rows = list[tuple[object, ...]]
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import minishark
 from minishark.model.catalog import Table
 from minishark.session.session import Session
-from minishark.tables.deltas import DeltaWriter
+from minishark.tables.deltas import SIZES, DeltaWriter
 
 COUNT = 20_000  # enough for dictionaries in every partition
 ROWS = pa.table(
@@ -275,7 +275,7 @@ def test_tasks_store_the_rows_of_large_inserts(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As partitions, or deltas of those that their keys tell; constraints hold as for few rows."""
-    monkeypatch.setattr("minishark.session.memory_writes.NEW_PARTITION_ROWS", 5_000)
+    monkeypatch.setattr(session._runtime.tables, "sizes", replace(SIZES, stored=5_000))
     made = "i BIGINT PRIMARY KEY, s VARCHAR NOT NULL, n INT DEFAULT 7, CHECK (n < 50)"
     session.create_table("r", ROWS)
     session.create_table("h", ROWS.select(["k", "s"]), partition_by="k", partitions=2)

@@ -28,11 +28,11 @@ from minishark.events.kinds import AnyEvent, QueryPlanned, QueryStarted
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Column, Schema
 from minishark.query.sinks import CollectRows
-from minishark.session.interruption import Interruption, running
 from minishark.session.session import Session
 from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach
+from minishark.tables.interruption import Interruption, running
 
 SCHEMA = (Column("month", "INTEGER"), Column("day", "INTEGER"), Column("rain", "DECIMAL(6,2)"))
 

@@ -1,13 +1,12 @@
 """Statements that change rows do what DuckDB does, whichever store has the table.
 
 Each group of statements runs one after the other on a table of each store, and on one of DuckDB's:
-answers, rows and errors are the same after each. What a store can't do is listed in `REFUSED`.
+answers, rows and errors are the same after each.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -180,12 +179,6 @@ STORES = (
 NO_KEYS = ("keys",)
 """Groups of tables that a warehouse does not have."""
 
-REFUSED = {
-    "warehouse": ("RETURNING", "ON CONFLICT", "INSERT OR", "DEFAULT WHERE", "twice"),
-    "transaction": ("WITH",),
-}
-"""What statements contain that a store refuses."""
-
 
 @pytest.fixture(scope="module")
 def session(folder: Path) -> Iterator[Session]:
@@ -213,11 +206,6 @@ def answered(run: Any, sql: str) -> Counter[str] | type[Exception]:
         return AnalysisException if isinstance(error, AnalysisException) else type(error)
     except duckdb.Error as error:
         return ERRORS[type(error)]
-
-
-def is_refused(store: Store, sql: str) -> bool:
-    words = REFUSED.get(store.name.partition(" ")[0], ())
-    return any(re.search(rf"\b{word}\b", sql) for word in words)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -265,11 +253,8 @@ def test_changes_are_those_that_duckdb_makes(
             plain.execute(sql)
         for template in GROUPS[group]:
             sql = template.format(t=table, s=source)
-            if is_refused(store, sql):
-                assert answered(ours, sql) in (UnsupportedError, AnalysisException), sql
-            else:
-                expected = answered(lambda sql: plain.execute(sql).fetchall(), sql)
-                assert answered(ours, sql) == expected, sql
+            expected = answered(lambda sql: plain.execute(sql).fetchall(), sql)
+            assert answered(ours, sql) == expected, sql
             everything = f"FROM {table}"
             expected = answered(lambda sql: plain.execute(sql).fetchall(), everything)
             assert answered(lambda sql: of.sql(sql).collect(), everything) == expected, sql

@@ -25,8 +25,8 @@ from dbt_common.exceptions import DbtDatabaseError, DbtRuntimeError
 from minishark.adapters import dbapi
 from minishark.errors import MinisharkError
 from minishark.session.connect import connect
-from minishark.session.interruption import Interruption, running
 from minishark.session.session import Session
+from minishark.tables.interruption import Interruption, running
 
 
 @dataclass(kw_only=True)

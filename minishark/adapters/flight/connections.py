@@ -18,8 +18,8 @@ from minishark.adapters.flight.access import Caller, Identity
 from minishark.adapters.flight.limits import Limits
 from minishark.adapters.flight.statements import Answer
 from minishark.errors import CatalogError, ResourceError
-from minishark.session.interruption import Interruption
 from minishark.session.session import Session
+from minishark.tables.interruption import Interruption
 
 _RECONNECTS_S = 60.0  # for which a client that is known by more than its TCP connection may be away
 _SEEN_S = 1.0  # after which the system must have told of a new TCP connection

@@ -19,7 +19,7 @@ from minishark.adapters.flight.failures import answering
 from minishark.adapters.flight.messages import make, packed, parsed, unpacked
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.model.expressions import quote
-from minishark.session.interruption import Interruption, running
+from minishark.tables.interruption import Interruption, running
 
 _CALLERS = "callers"
 _ACTIONS = {

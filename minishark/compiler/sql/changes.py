@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from minishark.compiler.sql.tokens import Cursor, unquoted
+from minishark.compiler.sql.tokens import Cursor, Name, unquoted
 from minishark.errors import UnsupportedError
 from minishark.model.expressions import quote
 
@@ -189,6 +189,24 @@ def read_change(text: Cursor) -> Change | None:
         case "MERGE":
             return _merge(text, ctes)
     return None
+
+
+def place_of_target(sql: str) -> tuple[Name, bool]:
+    """Where a statement names the table that it changes, and whether an alias follows."""
+    text = Cursor(sql)
+    if text.next == "WITH":
+        text.until(*_VERBS)
+    verb = text.take()
+    if text.skip("OR"):
+        text.take()
+    text.skip("INTO")
+    text.skip("FROM")
+    text.skip("TABLE")
+    target = text.here()
+    text.name()
+    if verb == "INSERT":
+        return target, text.next == "AS"
+    return target, text.alias("", "USING", "WHERE", "SET", "RETURNING") != ""
 
 
 def _insert(text: Cursor, ctes: str) -> Insert:

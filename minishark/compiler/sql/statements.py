@@ -353,7 +353,7 @@ def _classified(
     if type_ == _TYPES.MULTI:
         return FrontEndQuery(sql)
     if type_ in (_TYPES.INSERT, _TYPES.UPDATE, _TYPES.DELETE, _TYPES.MERGE_INTO):
-        return _changed(sql, cursor, None)  # after WITH
+        return _changed(sql, cursor, None)
     if type_ == _TYPES.SET and first == "PRAGMA":
         return _set(f"SET {sql[cursor.offset :]}", cursor, first)
     if type_ in (_TYPES.PRAGMA, _TYPES.CALL) and first != "IMPORT":
@@ -461,9 +461,12 @@ def _change(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
 
 def _changed(sql: str, cursor: Cursor, target: Target | None) -> ParsedStatement:
     try:
-        return ChangeRows(sql, target, read_change(cursor.again()))
+        change = read_change(cursor.again())
     except (QueryError, UnsupportedError) as error:
         return ChangeRows(sql, target, None, str(error))
+    if target is None and change is not None:  # after WITH
+        target = _target_of(change.target)
+    return ChangeRows(sql, target, change)
 
 
 def _create(sql: str, cursor: Cursor, first: str) -> ParsedStatement:

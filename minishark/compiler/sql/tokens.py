@@ -267,13 +267,17 @@ class Cursor:
 
     def ahead(self) -> tuple[str, ...]:
         """The parts of the name that comes next (QueryError if there is none)."""
+        return self.here().path
+
+    def here(self) -> Name:
+        """The name that comes next (QueryError if there is none)."""
         name = name_at(self.tokens, self._at)
         if name is None:
             missing = f"There is no name before {self.next}."
             raise QueryError(
                 missing if self.next else "The statement ends where a name should come."
             )
-        return name.path
+        return name
 
     def until(self, *phrases: str) -> str:
         """The text up to one of these outside of brackets, or the end; moves there."""

@@ -4,7 +4,7 @@
     TableVersion.snapshot(name) -> Snapshot   what queries read of it
     Catalog.change(name) -> TableChange       a change, of which nobody knows before `commit`
 
-Statements are the same for all catalogs (`session/warehouse_writes`). Their tasks write files as
+Statements are the same for all catalogs (`tables/warehouse/writes`). Their tasks write files as
 the change's `layout` says; then they become part of the table in one commit, or never.
 """
 

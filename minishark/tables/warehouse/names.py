@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import duckdb
 
+from minishark.compiler.sql.changes import place_of_target
 from minishark.compiler.sql.tokens import (
     Cursor,
     Edit,
@@ -152,6 +153,29 @@ def renamed(sql: str, found: References, resolve: Resolve) -> str:
     """A statement with the planning database's names of tables."""
     new = ((reference, reference.edit(resolve)) for reference in found)
     return edited(sql, (Edit(old.first, old.last, text) for old, text in new if text is not None))
+
+
+def change_in_scratch(sql: str, name: str, resolve: Resolve) -> str:
+    """A change of a table as the scratch database runs it.
+
+    Args:
+        sql: the statement.
+        name: what the table is called there.
+        resolve: gives the names of other tables.
+    """
+    target, has_alias = place_of_target(sql)
+    alias = "" if has_alias else f" AS {quote(target.path[-1])}"
+    edits = {target.first: Edit(target.first, target.last, f"{quote(name)}{alias}")}
+    columns = (n for n in names_in(sql_tokens(sql)) if len(n.path) > 2)
+    for other in (
+        *token_references(sql),
+        *(ColumnReference(column.first, column.last, column.path) for column in columns),
+    ):
+        if other.first not in edits:
+            text = other.edit(resolve)
+            if text is not None:
+                edits[other.first] = Edit(other.first, other.last, text)
+    return edited(sql, sorted(edits.values()))
 
 
 def _places_of_tables(tokens: Sequence[Token]) -> Iterator[int]:

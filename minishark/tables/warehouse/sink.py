@@ -16,20 +16,8 @@ from minishark.worker.protocol import OutputKind, TaskFunction
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenRows:
-    """What tasks have written."""
-
-    files: tuple[Any, ...]  # data files, as the table's changes take them
-    changed: int  # how many rows were marked to be counted
-
-    @property
-    def rows(self) -> int:
-        return sum(file.record_count for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTable(Sink[WrittenRows]):
-    """The rows of a query as data files that no table has yet."""
+class WriteTable(Sink[list[Any]]):
+    """The rows of a query as data files that no table has yet, as the table's changes take them."""
 
     write: WriteRows
     distributes_files = True
@@ -43,13 +31,11 @@ class WriteTable(Sink[WrittenRows]):
         function = TaskFunction(self.write.table, cloudpickle.dumps(self.write), WRITTEN)
         return Output(kind=OutputKind.RESULT, columns=columns, function=function, lossless=True)
 
-    def finish(self, run: CompleteRun) -> WrittenRows:
+    def finish(self, run: CompleteRun) -> list[Any]:
         return self._written(run.result())
 
-    def accept(self, rows: pa.Table) -> WrittenRows:
+    def accept(self, rows: pa.Table) -> list[Any]:
         return self._written(pa.concat_tables(self.write(rows.to_reader())))
 
-    def _written(self, answer: pa.Table) -> WrittenRows:
-        described = answer.column("file").to_pylist()
-        files = [self.write.layout.file(file) for file in described if file is not None]
-        return WrittenRows(tuple(files), sum(answer.column("changed").to_pylist()))
+    def _written(self, answer: pa.Table) -> list[Any]:
+        return [self.write.layout.file(file) for file in answer.column("file").to_pylist()]

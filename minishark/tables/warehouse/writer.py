@@ -21,11 +21,8 @@ import pyarrow.parquet as pq
 from minishark.errors import ConstraintError, DataError, DataValueError, ResourceError
 from minishark.tables.warehouse.contract import Layout
 
-CHANGED = "_minishark_changed"
-"""A BOOLEAN column after the table's own: which rows a statement counts. It is not stored."""
-
-WRITTEN = (("file", "BLOB"), ("changed", "BIGINT"))
-"""What `WriteRows` returns: a row for each file, and one without a file for rows to be counted."""
+WRITTEN = (("file", "BLOB"),)
+"""What `WriteRows` returns: a row for each file."""
 
 
 # DuckDB's own size: a unit of its parallel scans, and small enough for bounds to exclude some.
@@ -42,7 +39,6 @@ class WriteRows:
     table: str  # what messages call it
     layout: Layout
     write_id: str  # what the names of the files begin with
-    counts: bool = False  # whether rows have the column CHANGED
 
     def __call__(self, rows: pa.RecordBatchReader) -> Iterable[pa.Table]:
         """Write all rows; a table with the columns `WRITTEN`."""
@@ -51,9 +47,7 @@ class WriteRows:
             for chunk in _chunks(rows):
                 writing.write(chunk)
             files = writing.finished()
-        columns = {"file": [*files, None], "changed": [*[0] * len(files), writing.changed]}
-        types = pa.schema([("file", pa.binary()), ("changed", pa.int64())])
-        return (pa.table(columns, types),)
+        return (pa.table({"file": pa.array(files, pa.binary())}),)
 
 
 def _chunks(rows: pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -75,7 +69,6 @@ class _Writing:
 
     def __init__(self, target: WriteRows) -> None:
         self.target, self.layout = target, target.layout
-        self.changed = 0
         self._open: dict[tuple[Any, ...], _File] = {}
         self._paths: list[str] = []
         self._files: list[bytes] = []
@@ -83,9 +76,6 @@ class _Writing:
         self._most_bytes = int(size) if size else _FILE_BYTES
 
     def write(self, rows: pa.Table) -> None:
-        if self.target.counts:
-            self.changed += rows.column(CHANGED).to_pylist().count(True)
-            rows = rows.drop_columns([CHANGED])
         rows = _stored(rows, self.layout.arrow, self.target.table)
         for key, part in self.layout.divided(rows):
             self._write(key, part)

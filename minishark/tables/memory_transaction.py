@@ -18,7 +18,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -27,10 +26,9 @@ from minishark.errors import ConflictError
 from minishark.model.catalog import CatalogView, Table
 from minishark.tables.changed_statistics import changed_statistics
 from minishark.tables.deltas import changed_files
-
-if TYPE_CHECKING:
-    from minishark.session.engine import Engine
-    from minishark.session.scope import Scope
+from minishark.tables.stores import StoreContext
+from minishark.tables.tables import Tables
+from minishark.tables.transaction import SessionTransaction
 
 NOT_IN_TRANSACTION = (
     "A transaction over tables in memory takes queries, statements that change, create or drop "
@@ -77,8 +75,7 @@ class Defined:
 class MemoryTransaction:
     """A transaction of one session; made by `begin`."""
 
-    engine: Engine
-    scope: Scope
+    context: StoreContext
     view: CatalogView  # what its statements read
     folder: str  # open as long as it is: files of the versions that it reads stay
     _changed: dict[str, _Changed] = field(default_factory=dict)
@@ -89,7 +86,7 @@ class MemoryTransaction:
     @property
     def lock(self) -> AbstractContextManager[object]:
         """Held while a statement changes tables in memory, and while the transaction ends."""
-        return self.engine.writing
+        return self.context.writing
 
     def change(self, old: Table, new: Table, added: AddedRows | None) -> None:
         """A statement has made a new version of a table, `added` being all that it did."""
@@ -103,11 +100,11 @@ class MemoryTransaction:
         self.view.add(new)
         if new.folder in self._loads:
             self._written.update(changed_files(old, new))
-            self.scope.planning.update_uncommitted(new)
-        elif self.engine.tables.is_current(old):
+            self.context.planning.update_uncommitted(new)
+        elif self.context.tables.is_current(old):
             # Everybody plans with it, which costs nobody an answer, also if it is undone: it must
             # not lack the first NULLs of the transaction's own rows.
-            self.scope.planning.update_table(new)
+            self.context.planning.update_table(new)
 
     def put(self, table: Table) -> None:
         """A statement has created a table, perhaps in the place of one of that name."""
@@ -115,14 +112,14 @@ class MemoryTransaction:
         known.now, known.added = table, None
         self._loads[table.folder] = None
         self.view.decide(table.name, table)
-        self.scope.planning.put_uncommitted(table)
+        self.context.planning.put_uncommitted(table)
 
     def drop(self, name: str) -> None:
         """A statement has dropped a table, or renamed it."""
         known = self._named(name)
         known.now = known.added = None
         self.view.decide(name, None)
-        self.scope.planning.drop_uncommitted(name)
+        self.context.planning.drop_uncommitted(name)
 
     def _named(self, name: str) -> _Changed:
         found = self.view.find(name)
@@ -138,19 +135,19 @@ class MemoryTransaction:
         Raises:
             ConflictError: a table or view was changed meanwhile; nothing is published.
         """
-        tables, kept = self.engine.tables, list[Table]()
+        tables, kept = self.context.tables, list[Table]()
         try:
-            with self.engine.up_to_date(self.scope):
+            with self.context.up_to_date():
                 versions, created = self._publish()
                 kept = [*created, *(new for _, new in versions)]
-                self.scope.scratch.end()
+                self.context.scratch.end()
                 while self._defined:
                     self._defined.pop(0).publish()
         finally:
             self._end(kept)
         for table in kept:
             if table.name in tables.catalog:
-                self.engine.merger.look(table.name)
+                self.context.merger.look(table.name)
 
     def _publish(self) -> tuple[list[tuple[Table, Table]], list[Table]]:
         """Publish all changes: the new versions with those before, and tables that are new."""
@@ -164,18 +161,18 @@ class MemoryTransaction:
             created += [] if each.now is None else [each.now]
             dropped += [] if before is None else [before]
         for view in self._defined:
-            if self.scope.scratch.defined_by(view.name) != view.before:
+            if self.context.scratch.defined_by(view.name) != view.before:
                 raise _conflict(f"View {view.name}")
-        planned = self.scope.planning.committing()
-        self.engine.tables.changed(*versions, created=created, dropped=dropped, planned=planned)
+        planned = self.context.planning.committing()
+        self.context.tables.changed(*versions, created=created, dropped=dropped, planned=planned)
         return versions, created
 
     def _before(self, name: str, changed: _Changed) -> Table | None:
         """The version that the transaction's one follows; None if there is to be none."""
-        current, began = self.engine.tables.catalog.find(name), changed.began
+        current, began = self.context.tables.catalog.find(name), changed.began
         if began is None:
-            engine, scratch = self.engine, self.scope.scratch
-            is_new = current is None and name not in engine.sources
+            scratch = self.context.scratch
+            is_new = current is None and name not in self.context.sources
             if changed.now is None or (is_new and name not in scratch.own_tables):
                 return None
         elif current is not None:
@@ -192,7 +189,7 @@ class MemoryTransaction:
         assert changed.added is not None, "it would be a conflict"
         new = before
         for each in changed.added:
-            new = with_rows(self.engine, new, each)
+            new = with_rows(self.context.tables, new, each)
         self._written.update(changed_files(new, before))
         return new
 
@@ -202,10 +199,10 @@ class MemoryTransaction:
 
     def _end(self, kept: Sequence[Table]) -> None:
         """Free the files that no published table has."""
-        tables = self.engine.tables
-        self.engine.cluster.remove_folder(self.folder)
-        self.scope.scratch.end()
-        self.scope.planning.roll_back()
+        tables = self.context.tables
+        tables.cluster.remove_folder(self.folder)
+        self.context.scratch.end()
+        self.context.planning.roll_back()
         for view in reversed(self._defined):
             view.undo()
         unused = self._loads.keys() - {table.folder for table in kept}
@@ -229,27 +226,28 @@ def _conflict(what: str) -> ConflictError:
     )
 
 
-def in_memory(scope: Scope) -> MemoryTransaction | None:
+def in_memory(transaction: SessionTransaction) -> MemoryTransaction | None:
     """A session's transaction, if it is over tables in memory."""
-    store = scope.transaction.store
+    store = transaction.store
     return store if isinstance(store, MemoryTransaction) else None
 
 
-def begin(engine: Engine, scope: Scope) -> MemoryTransaction:
+def begin(context: StoreContext) -> MemoryTransaction:
     """A transaction of a session, whose queries read what there is now."""
-    folder = engine.cluster.folder(f"{TRANSACTIONS_FOLDER}/{next(_numbers)}")
-    with engine.up_to_date(scope):
-        engine.cluster.make_folder(folder)
-        tables = [t for t in engine.tables.catalog.at_once() if t.name not in engine.cached]
-        view = CatalogView(engine.tables.catalog, tables)
-        scope.scratch.begin()
-        return MemoryTransaction(engine=engine, scope=scope, view=view, folder=folder)
+    tables = context.tables
+    folder = tables.cluster.folder(f"{TRANSACTIONS_FOLDER}/{next(_numbers)}")
+    with context.up_to_date():
+        tables.cluster.make_folder(folder)
+        now = [table for table in tables.catalog.at_once() if table.name not in context.cached]
+        view = CatalogView(tables.catalog, now)
+        context.scratch.begin()
+        return MemoryTransaction(context=context, view=view, folder=folder)
 
 
-def with_rows(engine: Engine, table: Table, added: AddedRows) -> Table:
+def with_rows(tables: Tables, table: Table, added: AddedRows) -> Table:
     """The next version of a table, with rows added."""
     buckets = added.buckets if table.is_hashed else None
-    new = engine.tables.deltas.with_rows(table, added.rows, buckets)
+    new = tables.deltas.with_rows(table, added.rows, buckets)
     return measured(new, table, added.rows)
 
 

@@ -25,7 +25,6 @@ from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target
 from minishark.compiler.sql.tokens import Cursor, Edit, edited, mentioned, names_in, sql_tokens
-from minishark.dataframe.lazy_query import DUCKDB_TYPE, WIDE_INTEGERS
 from minishark.errors import (
     AlreadyExistsError,
     CatalogError,
@@ -37,8 +36,8 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.model.catalog import Catalog, Table
-from minishark.model.expressions import quote, quote_text
-from minishark.session.interruption import stopped_by
+from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, quote, quote_text
+from minishark.tables.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.duckdb_slot import stored_types
 from minishark.worker.protocol import OutputKind, StageTask
@@ -71,7 +70,7 @@ _SEES_MORE = ("references", "generated", "collate")
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedTable:
+class ScratchTable:
     """A table that statements have changed."""
 
     name: str
@@ -89,7 +88,7 @@ class Written:
     """What a statement has answered and done, of which nothing is left here."""
 
     answer: pa.Table
-    changed: tuple[ChangedTable, ...]
+    changed: tuple[ScratchTable, ...]
     gone: tuple[str, ...]  # tables that it has dropped or renamed
 
 
@@ -205,6 +204,10 @@ class ScratchDatabase:
     def has_own(self) -> bool:
         """Whether it may have tables or definitions of its own."""
         return self._shared.has_own
+
+    def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
+        """Change what all connections have."""
+        self._shared.change(how)
 
     def close(self) -> None:
         with self._lock:
@@ -361,6 +364,16 @@ class ScratchDatabase:
             contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True),
         ):
             return self._in_shell(sql, shell, None, rows, keeps_same=False)
+
+    def check(self, sql: str, shell: Shell, *, is_alone: bool) -> None:
+        """Raise what is wrong with a statement on a table like this, without running it."""
+        seen = contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True)
+        with self._lock, seen, self._shared.lock:
+            self._replay()
+            self._hide(shell.name)
+            with self._undone():
+                self._run(shell.create)
+                self._run(f"EXPLAIN {sql}")
 
     def _in_shell(
         self,
@@ -630,7 +643,7 @@ class ScratchDatabase:
             gone.append(self._shared.gone.pop())
         return gone
 
-    def changed(self) -> list[ChangedTable]:
+    def changed(self) -> list[ScratchTable]:
         """The changed tables that the cluster has not loaded yet."""
         if not self._shared.changed:  # queries must not wait for a statement that runs here
             return []
@@ -640,18 +653,18 @@ class ScratchDatabase:
                 del changed[gone]
             return [self._changed(name, number) for name, number in changed.items()]
 
-    def _changed(self, name: str, number: int) -> ChangedTable:
+    def _changed(self, name: str, number: int) -> ScratchTable:
         """A table that is here."""
         rows, found = self._stored_as(name), self._description(name)
         if rows is None or found is None or not self._is_only_rows(name, found):
-            return ChangedTable(name, number, rows, None, ())
+            return ScratchTable(name, number, rows, None, ())
         create = Cursor(found[0])
         create.skip("CREATE", "TABLE")
         create.path()
         definition = f"CREATE TABLE {_CLUSTERS}{quote(name)}{create.rest}"
-        return ChangedTable(name, number, rows, definition, self._keys(name))
+        return ScratchTable(name, number, rows, definition, self._keys(name))
 
-    def loaded(self, table: ChangedTable) -> None:
+    def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
         with self._lock, self._shared.lock:
             if table.rows is None:

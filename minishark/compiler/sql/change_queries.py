@@ -1,14 +1,14 @@
-"""INSERT, DELETE, UPDATE and MERGE as queries for the rows that have to be written. Pure.
+"""INSERT, DELETE, UPDATE and MERGE as queries for what they do to rows. Pure.
 
-Tables are changed by copying: the files with rows that a statement changes are written anew. A
-first query tells which files those are; a second one, over these only, gives their rows as they are
-from now on. Both read the table with two more columns, `FILE` and `ROW`: where a row is stored.
+Stores number the rows of a table (`ROW_NUMBER`). What a statement does to those that are there is a
+patch: the numbers of rows, and what becomes of each (`worker/patches.py`). `tables/changes.py` says
+what is done with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge, Update, When
@@ -21,12 +21,14 @@ from minishark.compiler.sql.tokens import (
     sql_tokens,
     unquoted,
 )
-from minishark.errors import QueryError, UnsupportedError
+from minishark.errors import QueryError
 from minishark.model.catalog import PATCH_DELETES, PATCH_SETS, ROW_NUMBER
 from minishark.model.expressions import Schema, quote
-from minishark.tables.warehouse.writer import CHANGED
 
-FILE, ROW = "_minishark_file", "_minishark_row"
+CHANGED_TWICE = (
+    "Invalid Input Error: MERGE INTO command cannot affect the same target row more than once: "
+    "several rows of the source match it. Leave one of them in the source."
+)
 _ACTION, _MATCHED, _MARK = "_minishark_action", "_minishark_matched", "_minishark_mark"
 _TIMES = {
     "NOW": "TIMESTAMPTZ",
@@ -37,25 +39,6 @@ _TIMES = {
     "TODAY": "DATE",
 }
 """Functions that tell the time, which is the statement's, and their types."""
-_NOTHING: Mapping[int, str] = {}
-
-
-def supported(change: Change) -> Change:
-    """A change that a table of the warehouse can have.
-
-    Raises:
-        UnsupportedError: it has a clause that such a table does not support.
-    """
-    if isinstance(change, Insert):
-        if change.otherwise:
-            raise UnsupportedError(
-                "Tables of the warehouse have no keys: write INSERT INTO or MERGE."
-            )
-        if change.on_conflict:
-            raise UnsupportedError("Statements on tables of the warehouse have no CONFLICT.")
-    if change.returning:
-        raise UnsupportedError("Statements on tables of the warehouse have no RETURNING.")
-    return change
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +47,8 @@ class Target:
 
     name: str  # what messages call it
     schema: Schema
+    # Expressions for columns without values, by position; NULL for the others.
+    defaults: Mapping[int, str] = field(default_factory=dict)
 
     def position(self, column: str) -> int:
         for i, own in enumerate(self.schema):
@@ -72,10 +57,16 @@ class Target:
         known = ", ".join(own.name for own in self.schema)
         raise QueryError(f"Table {self.name} has no column {column!r}; it has: {known}.")
 
-    def typed(self, values: dict[int, str]) -> str:
-        """A list for SELECT: the table's columns, NULL where `values` has none."""
+    def value(self, position: int, value: str = "DEFAULT") -> str:
+        """What a column gets that is given a value, in its type."""
+        if value.upper() == "DEFAULT":
+            value = self.defaults.get(position, "NULL")
+        return f"CAST(({value}) AS {self.schema[position].type})"
+
+    def typed(self, values: Mapping[int, str]) -> str:
+        """A list for SELECT: the table's columns, with defaults where `values` has none."""
         return ", ".join(
-            f"CAST({values.get(i, 'NULL')} AS {column.type}) AS {quote(column.name)}"
+            f"{self.value(i, values.get(i, 'DEFAULT'))} AS {quote(column.name)}"
             for i, column in enumerate(self.schema)
         )
 
@@ -102,16 +93,13 @@ def at_moment(sql: str, moment: datetime) -> str:
     return edited(sql, edits())
 
 
-def inserted(
-    change: Insert, target: Target, names: Sequence[str], defaults: Mapping[int, str] = _NOTHING
-) -> str:
+def inserted(change: Insert, target: Target, names: Sequence[str]) -> str:
     """The rows to be added.
 
     Args:
         change: the statement.
         target: the table.
         names: the columns of `change.query`.
-        defaults: expressions for columns without values, by position; NULL for the others.
 
     Raises:
         QueryError: the columns are not the table's, or more or fewer than the values.
@@ -131,76 +119,12 @@ def inserted(
     positions = [target.position(column) for column in columns]
     if len({*positions}) != len(positions):
         raise QueryError("A column is named twice.")
-    values = {**defaults, **{position: f"v{i}" for i, position in enumerate(positions)}}
+    values = {position: f"v{i}" for i, position in enumerate(positions)}
     given = ", ".join(f"v{i}" for i in range(len(names)))
     return f"{change.ctes}SELECT {target.typed(values)} FROM ({change.query}) AS v({given})"
 
 
-def _matches(change: Delete | Update) -> str:
-    condition = change.condition or "true"
-    others = change.using if isinstance(change, Delete) else change.source
-    if others:
-        return f"EXISTS (SELECT 1 FROM {others} WHERE {condition})"
-    return condition
-
-
-def matching_files(change: Delete | Update, located: str) -> str:
-    """The files that have rows to be changed, with their number: columns `FILE` and n."""
-    return (
-        f"{change.ctes}SELECT {FILE}, count(*) AS n FROM {located} AS {quote(change.alias)} "
-        f"WHERE {_matches(change)} GROUP BY {FILE}"
-    )
-
-
-def kept(change: Delete, target: Target, located: str) -> str:
-    """The rows that a DELETE leaves of files."""
-    columns = ", ".join(_column(change.alias, column.name) for column in target.schema)
-    return (
-        f"{change.ctes}SELECT {columns} FROM {located} AS {quote(change.alias)} "
-        f"WHERE ({_matches(change)}) IS NOT TRUE"
-    )
-
-
-def updated(change: Update, target: Target, located: str) -> str:
-    """The rows of files after an UPDATE, with the column CHANGED."""
-    alias = quote(change.alias)
-    new = {target.position(column): value for column, value in change.values}
-    if len(new) != len(change.values):
-        raise QueryError("A column is set twice.")
-    columns = []
-    for i, column in enumerate(target.schema):
-        old = f"{alias}.{quote(column.name)}"
-        value = old
-        if i in new:
-            value = f"CASE WHEN {_MATCHED} THEN CAST(({new[i]}) AS {column.type}) ELSE {old} END"
-        columns.append(f"{value} AS {quote(column.name)}")
-    selected = f"SELECT {', '.join(columns)}"
-    if not change.source:
-        matched = f"({change.condition or 'true'}) IS TRUE"
-        return (
-            f"{change.ctes}{selected}, {_MATCHED} AS {CHANGED} "
-            f"FROM (SELECT *, {matched} AS {_MATCHED} FROM {located} AS {alias}) AS {alias}"
-        )
-    # Of several rows that match, DuckDB takes one.
-    joined = _joined(located, alias, change.source, change.condition or "true")
-    return (
-        f"{change.ctes}{selected}, coalesce({_MATCHED}, false) AS {CHANGED} FROM {joined} "
-        f"QUALIFY row_number() OVER (PARTITION BY {alias}.{FILE}, {alias}.{ROW}) = 1"
-    )
-
-
-def _joined(located: str, alias: str, source: str, condition: str, kind: str = "LEFT") -> str:
-    """A join in which `_MATCHED` is true for rows with a partner."""
-    others = " CROSS JOIN ".join(Cursor(source).parts())
-    marked = f"({others} CROSS JOIN (SELECT true AS {_MATCHED}) AS {_MARK})"
-    return f"{located} AS {alias} {kind} JOIN {marked} ON ({condition})"
-
-
-def _column(alias: str, name: str) -> str:
-    return f"{quote(alias)}.{quote(name)}"
-
-
-# Rows in memory
+# Rows that are there
 
 
 def words(sql: str) -> list[str]:
@@ -219,8 +143,10 @@ def mentions(sql: str, name: str) -> int:
 def concerned(change: Change, numbered: str, columns: str) -> str:
     """The rows of a table that a statement may change.
 
+    Of a MERGE also those that keep rows of its source from being added.
+
     Args:
-        change: the statement; no INSERT, and no MERGE that changes rows without a partner.
+        change: the statement; no INSERT.
         numbered: the relation with the rows of the table.
         columns: which columns are wanted.
     """
@@ -232,8 +158,15 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
     condition = change.condition or "true"
     if not source:
         return f"{selected} WHERE {condition}"
-    others = " CROSS JOIN ".join(Cursor(source).parts())
-    return f"{selected} SEMI JOIN ({others}) ON ({condition})"
+    others = f"({' CROSS JOIN '.join(Cursor(source).parts())}) ON ({condition})"
+    matching = f"{selected} SEMI JOIN {others}"
+    if not (isinstance(change, Merge) and change.changes_alone):
+        return matching
+    alone = _action(change, "NOT MATCHED BY SOURCE")
+    return (
+        f"{matching} UNION ALL SELECT {wanted} FROM {numbered} AS {alias} "
+        f"ANTI JOIN {others} WHERE {alone} <> 0"
+    )
 
 
 def set_columns(change: Update | Merge, target: Target) -> tuple[int, ...]:
@@ -260,7 +193,7 @@ def patch(change: Changed, target: Target, numbered: str, bucket: str) -> str:
     """The patch of a table (`worker/patches.py`), and last for each row a `bucket`.
 
     Args:
-        change: the statement; no MERGE that changes rows without a partner.
+        change: the statement.
         target: the table.
         numbered: the relation with its rows and their numbers.
         bucket: an expression over the column ROW_NUMBER.
@@ -273,7 +206,7 @@ def patch(change: Changed, target: Target, numbered: str, bucket: str) -> str:
     if isinstance(change, Delete):
         return concerned(change, numbered, ", ".join((*fixed, bucket)))
     new = {target.position(column): value for column, value in change.values}
-    values = [f"CAST(({new[i]}) AS {target.schema[i].type})" for i in sorted(new)]
+    values = [target.value(i, new[i]) for i in sorted(new)]
     source = f", {change.source}" if change.source else ""
     # Of several rows that match, DuckDB takes one.
     once = f"DISTINCT ON ({alias}.{ROW_NUMBER}) " if change.source else ""
@@ -294,14 +227,43 @@ def _merge_patch(change: Merge, target: Target, numbered: str, bucket: str) -> s
         cases = _set_cases(change, target, i)
         old = f"{alias}.{quote(target.schema[i].name)}"
         values.append(f"CASE {_ACTION} {' '.join(cases)} ELSE {old} END AS v{i}")
-    inner = ", ".join(
-        (f"{alias}.{ROW_NUMBER}", f"{_action(change, 'MATCHED')} AS {_ACTION}", *values)
-    )
+    action, joined = _action(change, "MATCHED"), f"JOIN {change.source}"
+    if change.changes_alone:
+        alone = _action(change, "NOT MATCHED BY SOURCE")
+        action = f"CASE WHEN {_MATCHED} THEN {action} ELSE {alone} END"
+        joined = f"LEFT JOIN ({change.source} CROSS JOIN (SELECT true AS {_MATCHED}) AS {_MARK})"
+    inner = ", ".join((f"{alias}.{ROW_NUMBER}", f"{action} AS {_ACTION}", *values))
     kind = f"CAST(CASE {_ACTION} {' '.join(whens)} END AS TINYINT)"
     outer = ", ".join((ROW_NUMBER, kind, *(f"v{i}" for i in columns), bucket))
     return (
         f"{change.ctes}SELECT {outer} FROM (SELECT {inner} FROM {numbered} AS {alias} "
-        f"JOIN {change.source} ON ({change.condition})) WHERE {_ACTION} <> 0"
+        f"{joined} ON ({change.condition})) WHERE {_ACTION} <> 0"
+    )
+
+
+def patched(
+    target: Target, columns: Sequence[int], numbered: str, patch: str, names: Sequence[str]
+) -> str:
+    """The rows of a table, or of some of its files, after a patch.
+
+    Args:
+        target: the table.
+        columns: the positions of the columns that the patch sets.
+        numbered: the relation with its rows and their numbers.
+        patch: the relation of the patch.
+        names: the patch's columns: numbers, kinds, and what `columns` are set to.
+    """
+    number, kind, *values = names
+    new = dict(zip(columns, values, strict=True))
+    selected = ", ".join(
+        f"CASE p.{kind} WHEN {PATCH_SETS} THEN p.{new[i]} ELSE t.{name} END AS {name}"
+        if i in new
+        else f"t.{name}"
+        for i, name in enumerate(quote(column.name) for column in target.schema)
+    )
+    return (
+        f"SELECT {selected} FROM {numbered} AS t LEFT JOIN {patch} AS p "
+        f"ON t.{ROW_NUMBER} = p.{number} WHERE p.{kind} IS DISTINCT FROM {PATCH_DELETES}"
     )
 
 
@@ -310,14 +272,14 @@ def all_columns(change: Insert) -> Insert:
     return replace(change, columns=None, by_name=False)
 
 
-def of_rows(change: Insert, rows: str) -> str:
-    """An INSERT of the rows of a relation, which its query has given."""
+def of_rows(change: Insert, table: str, rows: str) -> str:
+    """An INSERT of the rows of a relation, which its query has given, into a table of this name."""
     how = "BY NAME " if change.by_name else ""
     if change.columns is not None:
         how = f"({', '.join(map(quote, change.columns))}) "
     verb = f"INSERT OR {change.otherwise}" if change.otherwise else "INSERT"
     alias = f"AS {quote(change.alias)} " if change.alias else ""
-    return f"{verb} INTO {quote(change.target[-1])} {alias}{how}FROM {rows} {change.clauses}"
+    return f"{verb} INTO {quote(table)} {alias}{how}FROM {rows} {change.clauses}"
 
 
 def search_of(change: Change) -> str:
@@ -327,6 +289,9 @@ def search_of(change: Change) -> str:
             return ""
         case Delete():
             return f"{change.ctes} {change.using} {change.condition}"
+        case Merge(changes_alone=True):
+            conditions = " ".join(clause.condition for clause in change.clauses)
+            return f"{change.ctes} {change.source} {change.condition} {conditions}"
         case _:
             return f"{change.ctes} {change.source} {change.condition}"
 
@@ -345,8 +310,6 @@ def reads_others(change: Change) -> bool:
 
 # MERGE
 
-_DELETED = "DELETE"
-
 
 def _action(change: Merge, *kinds: str) -> str:
     """The number of the clause that applies to a row, from 1; 0 if none does."""
@@ -358,65 +321,13 @@ def _action(change: Merge, *kinds: str) -> str:
     return f"CASE {' '.join(cases)} ELSE 0 END" if cases else "0"
 
 
-def _row_action(change: Merge) -> str:
-    """The number of the clause that applies to a row of the table."""
-    matched, alone = _action(change, "MATCHED"), _action(change, "NOT MATCHED BY SOURCE")
-    return f"CASE WHEN {_MATCHED} THEN {matched} ELSE {alone} END"
-
-
-def merged_files(change: Merge, located: str) -> str:
-    """The files with rows to be changed: `FILE`, n rows, and the most clauses and partners of one.
-
-    DuckDB refuses a MERGE in which several rows change one.
-    """
-    alias = quote(change.alias)
-    kind = "LEFT" if change.changes_alone else "INNER"
-    joined = _joined(located, alias, change.source, change.condition, kind)
-    return (
-        f"{change.ctes}SELECT {FILE}, sum(changes) AS n, max(changes) AS changes, "
-        f"max(partners) AS partners FROM (SELECT {FILE}, {ROW}, "
-        f"count(*) FILTER (({_row_action(change)}) <> 0) AS changes, count(*) AS partners "
-        f"FROM {joined} GROUP BY {FILE}, {ROW}) GROUP BY {FILE} HAVING sum(changes) > 0"
-    )
-
-
-def merged(change: Merge, target: Target, located: str, *, several: bool) -> str:
-    """The rows of files after a MERGE, with the column CHANGED.
-
-    Args:
-        change: the statement.
-        target: the table.
-        located: the relation with the rows of the files.
-        several: whether rows may have several partners, of which at most one changes them.
-    """
-    alias = quote(change.alias)
-    columns = []
-    for i, column in enumerate(target.schema):
-        old = f"{alias}.{quote(column.name)}"
-        cases = _set_cases(change, target, i)
-        value = f"CASE {_ACTION} {' '.join(cases)} ELSE {old} END" if cases else old
-        columns.append(f"{value} AS {quote(column.name)}")
-    joined = _joined(located, alias, change.source, change.condition)
-    one = (
-        f" QUALIFY row_number() OVER (PARTITION BY {alias}.{FILE}, {alias}.{ROW} "
-        f"ORDER BY {_ACTION} = 0) = 1"
-        if several
-        else ""
-    )
-    inner = f"SELECT {_row_action(change)} AS {_ACTION}, {', '.join(columns)} FROM {joined}{one}"
-    gone = [str(n) for n, c in enumerate(change.clauses, 1) if c.action == _DELETED]
-    where = f" WHERE {_ACTION} NOT IN ({', '.join(gone)})" if gone else ""
-    names = ", ".join(quote(column.name) for column in target.schema)
-    return f"{change.ctes}SELECT {names}, {_ACTION} <> 0 AS {CHANGED} FROM ({inner}){where}"
-
-
 def _set_cases(change: Merge, target: Target, position: int) -> list[str]:
     """What clauses set a column to, by their numbers."""
     cases = []
     for number, clause in enumerate(change.clauses, 1):
         value = _value(clause, change, target, position) if clause.action == "UPDATE" else None
         if value is not None:
-            cases.append(f"WHEN {number} THEN CAST(({value}) AS {target.schema[position].type})")
+            cases.append(f"WHEN {number} THEN {target.value(position, value)}")
     return cases
 
 
@@ -446,14 +357,14 @@ def merged_inserts(change: Merge, target: Target, located: str) -> str | None:
     if not inserts:
         return None
     values = {}
-    for i, column in enumerate(target.schema):
+    for i in range(len(target.schema)):
         cases = []
         for number, clause in inserts:
             value = _value(clause, change, target, i)
             if value is not None:
-                cases.append(f"WHEN {number} THEN CAST(({value}) AS {column.type})")
+                cases.append(f"WHEN {number} THEN {target.value(i, value)}")
         if cases:
-            values[i] = f"CASE {_ACTION} {' '.join(cases)} END"
+            values[i] = f"CASE {_ACTION} {' '.join(cases)} ELSE {target.value(i)} END"
     action = _action(change, "NOT MATCHED")
     names = ", ".join(quote(column.name) for column in target.schema)
     inner = (

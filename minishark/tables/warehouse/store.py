@@ -16,17 +16,17 @@ import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.changes import Insert, NewTable
+from minishark.compiler.sql.changes import NewTable
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
 from minishark.model.expressions import quote, quote_text
-from minishark.session.file_writer import counted
-from minishark.session.named_tables import HIDDEN
-from minishark.session.warehouse_tables import NOT_OURS, WarehouseTables
-from minishark.session.warehouse_writes import WarehouseWrites
+from minishark.tables.memory_store import HIDDEN
+from minishark.tables.stores import counted
 from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.contract import MAIN, NAME, TableName, TableVersion
 from minishark.tables.warehouse.names import names_after, parts
+from minishark.tables.warehouse.tables import NOT_OURS, WarehouseTables
+from minishark.tables.warehouse.writes import WarehouseWrites
 
 _LISTED = ("TABLES", "SCHEMAS", "DATABASES", "ALL")  # what SHOW lists
 
@@ -212,12 +212,10 @@ class Warehouse:
 
     def insert(self, name: str, query: str) -> bool:
         """Add the rows of a query to a table; False if it is not the warehouse's."""
-        path = parts(name)
-        found = self.tables.found(path)
+        found = self.tables.found(parts(name))
         if found is None:
             return False
-        change = Insert(target=path, columns=None, by_name=False, query=query)
-        self.writes.change(change, found)
+        self.writes.change(f"INSERT INTO {name} {query}", found)
         return True
 
     def drop_table(self, name: str) -> bool:
@@ -245,7 +243,7 @@ class Warehouse:
             if caches:
                 self.writes.refuse_in_transaction(f"CACHE TABLE {name}")
                 self.tables.reload(name)
-                return counted(self.tables.engine.tables.catalog.get(str(name)).rows)
+                return counted(self.tables.context.tables.catalog.get(str(name)).rows)
             if name not in self.tables.cached:
                 if missing_ok:
                     return counted(0)
@@ -268,18 +266,20 @@ class Warehouse:
         if statement.query:
             with self._up_to_date():
                 query = self.tables.renamed(statement.query)
-                return self.tables.scope.planning.show(f"DESCRIBE {query}")
+                return self.tables.context.planning.show(f"DESCRIBE {query}")
+        context = self.tables.context
         sql = edited(statement.sql, self._qualified(statement.sql))
         if not statement.is_show:
             new = self.tables.renamed(sql)
-            if self.tables.scope.planning.tables_in(new):  # it reads rows, too
+            if context.planning.tables_in(new):  # it reads rows, too
                 with self._up_to_date():
-                    return self.tables.engine.query_in_front_end(new, self.tables.scope)
+                    context.compute(context.planning.tables_in(new))
+                    return context.scratch.query(new)
         with self.tables.shared.showing, self._up_to_date():
             self._mirror()
             schema = self.tables.schema
             search = "" if schema is None else f"{NAME}.{quote(schema)}"
-            return self.tables.scope.scratch.catalog(sql, HIDDEN, search)
+            return self.tables.context.scratch.catalog(sql, HIDDEN, search)
 
     def _qualified(self, sql: str) -> Iterator[Edit]:
         """Schemas of the warehouse in DESCRIBE and SHOW, as the scratch database knows them."""
@@ -289,7 +289,7 @@ class Warehouse:
                 yield Edit(name.first, name.first, f"{NAME}.")
 
     def _up_to_date(self) -> AbstractContextManager[None]:
-        return self.tables.engine.up_to_date(self.tables.scope)
+        return self.tables.context.up_to_date()
 
     def _mirror(self) -> None:
         """Have the scratch database know the schemas and tables, without rows."""
@@ -315,7 +315,7 @@ class Warehouse:
             for command in commands:
                 con.execute(command)
 
-        self.tables.engine.scratch.change(apply)
+        self.tables.context.scratch.change(apply)
         shown.clear()
         shown.update(found)
 

@@ -15,9 +15,8 @@ from minishark.model.catalog import Catalog as MemoryCatalog
 from minishark.model.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.query.sources import SourceTables
-from minishark.session.engine import Engine
-from minishark.session.named_tables import NamedTables
-from minishark.session.scope import Scope
+from minishark.tables.memory_store import MemoryStore
+from minishark.tables.stores import StoreContext
 from minishark.tables.warehouse.contract import (
     MAIN,
     NAME,
@@ -31,6 +30,7 @@ from minishark.tables.warehouse.contract import (
 from minishark.tables.warehouse.names import (
     At,
     References,
+    Syntax,
     references,
     registered_table,
     renamed,
@@ -106,8 +106,8 @@ class SharedWarehouse:
     showing: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
-    def of(cls, catalog: Catalog, engine: Engine) -> SharedWarehouse:
-        known = lru_cache(_TEXTS_MAX)(partial(references, syntax=engine.planning.syntax))
+    def of(cls, catalog: Catalog, syntax: Syntax) -> SharedWarehouse:
+        known = lru_cache(_TEXTS_MAX)(partial(references, syntax=syntax))
         return cls(catalog=catalog, references=known)
 
 
@@ -115,9 +115,8 @@ class SharedWarehouse:
 class WarehouseTables:
     """The tables of a warehouse, as a session sees them."""
 
-    engine: Engine  # runs queries
-    scope: Scope  # of the session
-    named: NamedTables  # tables in memory
+    context: StoreContext
+    named: MemoryStore  # tables in memory
     shared: SharedWarehouse
     schema: str | None = None  # the schema that USE has chosen; None for the tables in memory
 
@@ -133,7 +132,7 @@ class WarehouseTables:
     @property
     def transaction(self) -> WarehouseTransaction | None:
         """The session's transaction, if it is over a table of the warehouse."""
-        store = self.scope.transaction.store
+        store = self.context.transaction.store
         return store if isinstance(store, WarehouseTransaction) else None
 
     # Names
@@ -161,7 +160,7 @@ class WarehouseTables:
             return None
         known = self.catalog.find(name.schema, name.table)
         if known is None and len(path) > 1:
-            if path[0].lower() != NAME and self.scope.planning.has_relation(path[-1]):
+            if path[0].lower() != NAME and self.context.planning.has_relation(path[-1]):
                 return None
             raise CatalogError(self._unknown(name))
         return known
@@ -191,7 +190,7 @@ class WarehouseTables:
             return None  # a struct's field, or DuckDB says that it is missing
         if name is None:
             return None
-        sources = self.engine.sources
+        sources = self.context.sources
         if at is None:
             open_ = self.transaction
             if open_ is not None and open_.name == name:
@@ -214,13 +213,13 @@ class WarehouseTables:
         """A name for the table as this session's transaction has left it, which others lack."""
         if not open_.source:
             source = CurrentRows(str(name), lambda: self.current(name))
-            open_.source = self.engine.sources.add_unnamed(source).name
+            open_.source = self.context.sources.add_unnamed(source).name
         return open_.source
 
     def _moment(self, at: At) -> Moment:
         """What an AT clause means."""
         kind = "BIGINT" if at.unit == "VERSION" else "TIMESTAMPTZ"
-        with contextlib.closing(self.scope.planning.connection()) as con:
+        with contextlib.closing(self.context.planning.connection()) as con:
             try:
                 (row,) = con.execute(
                     f"SELECT epoch_us(CAST(({at.expression}) AS TIMESTAMPTZ))"
@@ -247,7 +246,7 @@ class WarehouseTables:
         version = self.catalog.version()
         if version is not None and version == self.shared.refreshed:
             return
-        sources = self.engine.sources
+        sources = self.context.sources
         for registered in sources.names:
             found = registered_table(registered)
             if found is None:
@@ -279,7 +278,7 @@ class WarehouseTables:
                 raise
             if self.cached.get(name) is table:
                 return
-            sources = self.engine.sources
+            sources = self.context.sources
             held = f"{name} (loading)"
             sources.add(held, self._source(name))
             try:
@@ -301,7 +300,7 @@ class WarehouseTables:
     def forget(self, name: TableName) -> None:
         """Drop what the session knows of a table that is dropped, renamed or replaced."""
         self.uncache(name)
-        sources = self.engine.sources
+        sources = self.context.sources
         for registered in sources.names:
             if registered == str(name) or registered.startswith(f"{name}@"):
                 sources.remove(registered)

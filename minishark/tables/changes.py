@@ -1,0 +1,344 @@
+"""INSERT, DELETE, UPDATE and MERGE on the tables of any store, at the cost of what changes.
+
+DuckDB says what a statement means: an INSERT runs in the scratch database, on an empty table with
+the columns, defaults and constraints of the real one, and the rows that are in it afterwards are
+added to that. A query that gives these rows runs on the cluster before; if they are many, tasks
+store them, and queries check that they meet the constraints: if they do not, DuckDB says so as
+above.
+
+What the others do is a patch: the numbers of rows, and what becomes of each, as a query on the
+cluster finds out. Where it says all, tasks apply it if it is large. Otherwise the statement runs in
+DuckDB on a table that has only the rows that are concerned: these are deleted, and what is left of
+them is added, with rows that a MERGE adds.
+
+A key (PRIMARY KEY, UNIQUE) is that of one row only: the store looks for rows with the keys that a
+statement has made. If there are some, the statement runs again on a table that has these rows, too,
+where DuckDB says what is wrong, or does what ON CONFLICT says. That is repeated while there are
+others, as what it computes may vary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from minishark.compiler.sql import change_queries as queries
+from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.errors import DataError, DataValueError, QueryError, UnsupportedError
+from minishark.model.catalog import ROW_NUMBER
+from minishark.model.expressions import Schema, quote
+from minishark.query.sinks import CollectRows
+from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase
+from minishark.tables.stores import Added, ChangedTable, Patched, RunQuery, counted
+
+_NEVER = sys.maxsize
+_RUNS_MAX = 8  # of a statement whose rows have keys that stored rows have
+Made = TypeVar("Made")
+
+
+class NotHereError(Exception):
+    """A change that only DuckDB can make, on all rows of the table."""
+
+    def __init__(self, reason: str, error: UnsupportedError | QueryError | None = None) -> None:
+        super().__init__(reason)
+        self.error = error or UnsupportedError(reason)
+        """What to tell users if the table has no other way."""
+
+
+@contextlib.contextmanager
+def _left_to_duckdb() -> Iterator[None]:
+    """A block whose errors DuckDB tells better, if they are any: it may know more."""
+    try:
+        yield
+    except (UnsupportedError, QueryError) as error:
+        raise NotHereError(str(error), error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Runs statements that change rows; the caller lets one write a table at a time."""
+
+    planning: PlanningDatabase
+    scratch: ScratchDatabase
+    run: RunQuery
+    bind: Callable[[str], Schema]
+
+    def apply(self, sql: str, change: Change, table: ChangedTable[Any]) -> pa.Table:
+        """Run a statement; its answer.
+
+        Raises:
+            NotHereError: only DuckDB can run it, on all rows of the table; nothing was changed.
+        """
+        if isinstance(change, Insert):
+            return self._insert(sql, change, table)
+        return self._changed(sql, change, table)
+
+    # INSERT
+
+    def _insert(self, sql: str, change: Insert, table: ChangedTable[Made]) -> pa.Table:
+        insert, given = table.in_scratch(sql), None
+        if not self.planning.reads_nothing(insert, surely=not change.may_read):
+            if not change.query:
+                reason = "DEFAULT VALUES may call macros, which only the session's database has."
+                raise NotHereError(reason)
+            with _left_to_duckdb():
+                if not (change.otherwise or change.clauses):
+                    added = self._selected(sql, change, table)
+                    if isinstance(added, pa.Table):
+                        change, given = queries.all_columns(change), added
+                    elif added is not None and self._is_right(change, table, added):
+                        table.publish(None, added)
+                        return counted(added.rows)
+                if given is None:
+                    query = f"{change.ctes}{change.query}"
+                    given = self.run(query, CollectRows(lossless=True), told=sql)
+            insert = queries.of_rows(change, table.shell.name, quote(ROWS))
+        return self._published(
+            table, lambda stored: self.scratch.insert(insert, table.shell, given, stored), None
+        )
+
+    def _selected(
+        self, sql: str, change: Insert, table: ChangedTable[Made]
+    ) -> pa.Table | Added[Made] | None:
+        """The rows of an INSERT in the types of its table, stored by tasks if they are many.
+
+        None if its columns are to be filled otherwise than by a query.
+        """
+        target = _target(table)
+        if any(map(self.planning.varies, target.defaults.values())):
+            return None
+        typed = f"{change.ctes}{change.query}"
+        bound = self.bind(typed)
+        types = [column.type for column in bound]
+        if change.by_name or change.columns or types != [*table.shell.types]:
+            typed = queries.inserted(change, target, [column.name for column in bound])
+        return table.added(typed, told=sql)
+
+    def _is_right(self, change: Insert, table: ChangedTable[Made], added: Added[Made]) -> bool:
+        """Whether rows that tasks have stored meet all constraints; discards them if not.
+
+        What DuckDB raises for some of the rows that break one comes first.
+        """
+        try:
+            wrong = table.wrong_rows(added)
+            if wrong is not None:
+                insert = queries.of_rows(queries.all_columns(change), table.shell.name, quote(ROWS))
+                made = self.scratch.insert(insert, table.shell, wrong)
+                for keys in made.keys:
+                    stored = table.holders(keys)
+                    self.scratch.insert(insert, table.shell, wrong, stored)
+                table.discard(added)
+                return False
+        except BaseException:
+            table.discard(added)
+            raise
+        return True
+
+    def _published(
+        self,
+        table: ChangedTable[Made],
+        run: Callable[[pa.Table | None], MadeRows],
+        found: pa.Table | None,
+    ) -> pa.Table:
+        """Run a statement on some of a table's rows, and publish what it makes of them.
+
+        Args:
+            table: the table.
+            run: runs it on stored rows, which come with their numbers.
+            found: the rows that it may change.
+
+        Returns:
+            Its answer.
+        """
+        for _ in range(_RUNS_MAX):
+            made = run(found)
+            others = [rows for keys in made.keys if (rows := table.holders(keys)).num_rows]
+            if not others:
+                numbers = made.replaced.column(0).to_numpy()
+                patched = table.without(numbers) if len(numbers) else None
+                table.publish(patched, made.rows if made.rows.num_rows else None)
+                return made.answer
+            found = _once([*([] if found is None else [found]), *others])
+        reason = "Each time that it runs, it makes other keys."
+        raise NotHereError(reason)
+
+    # DELETE, UPDATE, MERGE
+
+    def _changed(self, sql: str, change: Changed, table: ChangedTable[Made]) -> pa.Table:
+        if isinstance(change, Delete) and not (
+            change.returning or change.condition or change.using
+        ):
+            emptied = table.emptied()
+            table.publish(emptied, None)
+            return counted(emptied.rows)
+        with _left_to_duckdb():
+            target = _target(table)
+            is_patch = self._is_patch(change, table, target)
+            is_last = self._is_last(sql, change, table, is_patch=is_patch)
+            patch = self._patch(sql, change, table, target if is_patch else None, is_last=is_last)
+            if isinstance(patch, Patched):
+                return self._in_tasks(sql, change, table, patch)
+            if isinstance(change, Delete) and not change.returning:
+                if patch.num_rows:
+                    table.publish(table.without(patch.column(0).to_numpy()), None)
+                return counted(patch.num_rows)
+            found = self._found(sql, change, table, patch)
+        return self._published(table, lambda rows: self._in_shell(sql, change, table, rows), found)
+
+    def _is_last(
+        self, sql: str, change: Changed, table: ChangedTable[Made], *, is_patch: bool
+    ) -> bool:
+        """Whether rows can't be searched again, where others would be found.
+
+        Raises:
+            NotHereError: more than one search is needed.
+        """
+        # On a table that has some rows only, what reads it besides would find those.
+        reads_itself = queries.mentions(sql, table.called) > 1
+        if reads_itself or self.planning.names_definition(sql):
+            if not is_patch:
+                reason = "It reads its own table, or a view or macro that may."
+                raise NotHereError(reason)
+            return True
+        if not self.planning.varies(queries.search_of(change)):
+            return False
+        if not is_patch or (isinstance(change, Merge) and change.adds):
+            reason = (
+                "It looks for rows several times, so what decides which ones takes no random(), "
+                "uuid(), LIMIT or the like: store the rows of a subquery as a table first."
+            )
+            raise NotHereError(reason)
+        return True
+
+    def _in_shell(
+        self, sql: str, change: Changed, table: ChangedTable[Made], rows: pa.Table | None
+    ) -> MadeRows:
+        assert rows is not None, "there are some, or none, but that is known"
+        is_alone = not queries.reads_others(change)
+        return self.scratch.change_some(table.in_scratch(sql), table.shell, rows, is_alone=is_alone)
+
+    def _patch(
+        self,
+        sql: str,
+        change: Changed,
+        table: ChangedTable[Made],
+        target: queries.Target | None,
+        *,
+        is_last: bool,
+    ) -> pa.Table | Patched[Made]:
+        """What a statement does to rows by their numbers, or what tasks have made of the table.
+
+        If only DuckDB can tell what it does (`target` is None), the numbers of rows that it may
+        concern. If this is the last search (`is_last`), tasks change few rows, too.
+        """
+        columns: tuple[int, ...] = ()
+        with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+            if target is None:
+                number = f"{quote(change.alias)}.{ROW_NUMBER}"
+                query = queries.concerned(change, rows.relation, f"{number}, 0, {table.part}")
+                return self.run(query, CollectRows(), catalog=rows.catalog, told=sql)
+            change = self._with_names(change)
+            if not isinstance(change, Delete):
+                columns = queries.set_columns(change, target)
+            query = queries.patch(change, target, rows.relation, table.part)
+            # Numbers are enough to delete rows.
+            many = 0 if is_last and not isinstance(change, Delete) else table.many
+            try:
+                return table.patched(query, columns, rows, many=many, told=sql)
+            except DataError as error:
+                if isinstance(change, Merge):  # the patch says two things of a row
+                    raise DataValueError(queries.CHANGED_TWICE) from error
+                raise
+
+    def _with_names(self, change: Changed) -> Changed:
+        """A statement that knows the columns of its source."""
+        if not isinstance(change, Merge):
+            return change
+        source = self.bind(f"{change.ctes}SELECT * FROM {change.source}")
+        return replace(change, source_names=tuple(column.name for column in source))
+
+    def _is_patch(self, change: Changed, table: ChangedTable[Made], target: queries.Target) -> bool:
+        """Whether a patch says all that a statement does.
+
+        The rows that it makes can't break a constraint, stay in their parts, and are not asked for.
+        """
+        if change.returning:
+            return False
+        if isinstance(change, Delete):
+            return True
+        if any(map(self.planning.varies, target.defaults.values())):
+            return False
+        says = table.constraints()
+        if isinstance(change, Merge) and change.adds and (says.checks or says.keys):
+            return False
+        named = self._with_names(change)
+        assert not isinstance(named, Delete), "it is the same statement"
+        kept = [name for names in (*says.keys, table.placed_by) for name in names]
+        kept += [word for check in says.checks for word in queries.words(check)]
+        names = {table.schema[i].name.lower() for i in queries.set_columns(named, target)}
+        return names.isdisjoint(name.lower() for name in kept)
+
+    def _found(
+        self, sql: str, change: Changed, table: ChangedTable[Made], patch: pa.Table
+    ) -> pa.Table:
+        """The rows that a statement may change, with their numbers."""
+        # A MERGE adds rows for those of its source that have no partner, changed or not.
+        if not isinstance(change, Merge):
+            stored = table.rows_at(np.sort(patch.column(0).to_numpy()))
+            if stored is not None:
+                return stored
+        with table.numbered(is_alone=not queries.reads_others(change)) as rows:
+            search = queries.concerned(change, rows.relation, "*")
+            sink = CollectRows(lossless=True)
+            return self.run(search, sink, catalog=rows.catalog, told=sql)
+
+    def _in_tasks(
+        self, sql: str, change: Changed, table: ChangedTable[Made], patched: Patched[Made]
+    ) -> pa.Table:
+        """Publish what tasks have made of a table, with the rows that a MERGE adds."""
+        added: pa.Table | Added[Made] | None = None
+        count = patched.rows
+        try:
+            is_alone = not queries.reads_others(change)
+            self.scratch.check(table.in_scratch(sql), table.shell, is_alone=is_alone)
+            if isinstance(change, Merge) and change.adds:
+                added = self._added(sql, change, table)
+                count += added.num_rows if isinstance(added, pa.Table) else added.rows
+            if isinstance(added, pa.Table):
+                insert = f"INSERT INTO {quote(table.shell.name)} FROM {quote(ROWS)}"
+                added = self.scratch.insert(insert, table.shell, added).rows
+            table.publish(patched, added)
+        except BaseException:
+            table.discard(patched, added)
+            raise
+        return counted(count)
+
+    def _added(self, sql: str, change: Merge, table: ChangedTable[Made]) -> pa.Table | Added[Made]:
+        """The rows that a MERGE adds."""
+        named = self._with_names(change)
+        assert isinstance(named, Merge), "it is the same statement"
+        with table.numbered(is_alone=False) as rows:
+            query = queries.merged_inserts(named, _target(table), rows.relation)
+            assert query is not None, "it adds rows"
+            return table.added(query, rows, told=sql)
+
+
+def _target(table: ChangedTable[Any]) -> queries.Target:
+    return queries.Target(table.called, table.schema, table.constraints().defaults)
+
+
+def _once(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables whose last column has their numbers: a row may hold several keys."""
+    rows = pa.concat_tables(tables)
+    _, first = np.unique(rows.column(rows.num_columns - 1).to_numpy(), return_index=True)
+    kept = np.sort(first)
+    # By slices, as Arrow can't take rows of all types: not of BLOBs as DuckDB gives them.
+    runs = np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1)
+    return pa.concat_tables([rows.slice(run[0], len(run)) for run in runs])

@@ -1,0 +1,252 @@
+"""Tables in the cluster's memory as statements change them: by deltas, or stored again by tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from minishark.compiler.stages.fragment import bucket_column
+from minishark.model.catalog import (
+    PARTITION_SHIFT,
+    ROW_NUMBER,
+    CatalogView,
+    ColumnStatistics,
+    Table,
+)
+from minishark.model.expressions import ColumnRef, quote, quote_text
+from minishark.query.sinks import CollectRows
+from minishark.tables.changed_statistics import joined_statistics
+from minishark.tables.deltas import SCATTERED_ROWS, changed_files, without_rows
+from minishark.tables.memory_transaction import AddedRows, MemoryTransaction, measured, with_rows
+from minishark.tables.patches import ApplyPatch
+from minishark.tables.scratch_database import Constraints, NewKeys, Shell
+from minishark.tables.store import StoreMany
+from minishark.tables.stores import Added, ChangedTable, NumberedRows, Patched, StoreContext
+from minishark.tables.tables import NUMBERED
+
+_VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
+_INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
+
+
+class MemoryTable(ChangedTable[Table]):
+    """A version of a table; its parts are partitions."""
+
+    part = f"{ROW_NUMBER} >> {PARTITION_SHIFT}"
+
+    def __init__(
+        self, table: Table, context: StoreContext, open_: MemoryTransaction | None
+    ) -> None:
+        self._table, self._context, self._open = table, context, open_
+        self.called, self.schema, self.placed_by = table.name, table.schema, table.partition_by
+        self.shell = _shell(table)
+        self.many = max(context.tables.sizes.patched, table.rows // SCATTERED_ROWS)
+        self._constraints: Constraints | None = None
+
+    def constraints(self) -> Constraints:
+        if self._constraints is None:
+            self._constraints = self._context.scratch.constraints(self.shell)
+        return self._constraints
+
+    # Rows that are there
+
+    @contextlib.contextmanager
+    def numbered(self, *, is_alone: bool) -> Iterator[NumberedRows]:
+        numbered = self._context.tables.numbered(self._table, is_alone=is_alone)
+        view = CatalogView(self._context.catalog, [numbered])
+        yield NumberedRows(quote(numbered.name), view)
+
+    def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
+        if self._context.on_hosts():
+            return None
+        return self._context.tables.rows_at(self._table, numbers)
+
+    def holders(self, keys: NewKeys) -> pa.Table:
+        context, table = self._context, self._table
+        by_name = {column.name.lower(): column for column in table.schema}
+        columns = [by_name[name.lower()] for name in keys.columns]
+        names = [f"c{i}" for i in range(len(columns))]
+        values = keys.values.rename_columns(names)
+        if len(columns) == 1 and _INTEGER.fullmatch(columns[0].type):
+            values = _within(values, table.column_statistics(columns[0].name))
+        if not values.num_rows:
+            return values
+        held = None
+        if values.num_rows <= _VALUES_MAX:
+            rows = zip(*(column.to_pylist() for column in values.columns), strict=True)
+            texts = (f"({', '.join(map(_literal, row))})" for row in rows)
+            given = f"(VALUES {', '.join(texts)}) AS v({', '.join(names)})"
+        else:
+            held = context.cached.load(values)
+            given = quote(held.name)
+        typed = ", ".join(
+            f"CAST({name} AS {column.type}) AS {name}"
+            for name, column in zip(names, columns, strict=True)
+        )
+        equal = " AND ".join(
+            f"t.{quote(column.name)} = k.{name}"
+            for name, column in zip(names, columns, strict=True)
+        )
+        wanted = f"SEMI JOIN (SELECT {typed} FROM {given}) AS k ON {equal}"
+        if held is None and len(columns) == 1:  # which scans test
+            casts = (
+                f"CAST({_literal(each)} AS {columns[0].type})" for each in values[0].to_pylist()
+            )
+            wanted = f"WHERE t.{quote(columns[0].name)} IN ({', '.join(casts)})"
+        told = f"keys of {table.name}"
+        # Mostly there is none: other columns need not be read, nor rows be numbered.
+        some = f"SELECT t.{quote(columns[0].name)} FROM {quote(table.name)} AS t {wanted} LIMIT 1"
+        if not context.run(some, CollectRows(), told=told).num_rows:
+            return values.slice(0, 0)
+        with self.numbered(is_alone=True) as numbered:  # or beside a few keys
+            whole = f"SELECT t.* FROM {numbered.relation} AS t {wanted}"
+            sink = CollectRows(lossless=True)
+            return context.run(whole, sink, catalog=numbered.catalog, told=told)
+
+    # Rows to be added
+
+    def added(
+        self, query: str, rows: NumberedRows | None = None, *, told: str
+    ) -> pa.Table | Added[Table]:
+        tables = self._context.tables
+        sink = StoreMany(tables=tables, table=self._table, many=tables.sizes.stored)
+        catalog = None if rows is None else rows.catalog
+        stored = self._context.run(query, sink, catalog=catalog, told=told)
+        return Added(stored, stored.rows) if isinstance(stored, Table) else stored
+
+    def wrong_rows(self, added: Added[Table]) -> pa.Table | None:
+        context, table, says = self._context, self._table, self.constraints()
+        new = replace(added.made, name=f"{NUMBERED}new_{table.folder}")
+        rows = quote(new.name)
+        wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in says.checks]
+        for columns in says.keys:
+            names = ", ".join(map(quote, columns))
+            filled = " AND ".join(f"{quote(name)} IS NOT NULL" for name in columns)
+            twice = f"FROM {rows} WHERE {filled} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+            wrong += [
+                f"FROM {rows} SEMI JOIN (SELECT {names} {twice}) USING ({names}) LIMIT 2",
+                f"FROM {rows} SEMI JOIN {quote(table.name)} USING ({names}) LIMIT 1",
+            ]
+        view, sink = CatalogView(context.catalog, [new]), CollectRows(lossless=True)
+        context.tables.planning.put_table(new)
+        try:
+            for each in wrong:
+                told = f"constraints of {table.name}"
+                found = context.run(each, sink, catalog=view, told=told)
+                if found.num_rows:
+                    return found
+            return None
+        finally:
+            context.tables.planning.remove_table(new.name)
+
+    # Versions
+
+    def emptied(self) -> Patched[Table]:
+        return Patched(self._context.tables.deltas.emptied(self._table), self._table.rows)
+
+    def without(self, numbers: NDArray[Any]) -> Patched[Table]:
+        return Patched(without_rows(self._table, numbers), len(numbers))
+
+    def patched(
+        self, query: str, columns: tuple[int, ...], rows: NumberedRows, *, many: int, told: str
+    ) -> pa.Table | Patched[Table]:
+        tables = self._context.tables
+        sink = ApplyPatch(tables=tables, table=self._table, columns=columns, many=many)
+        return self._context.run(query, sink, catalog=rows.catalog, told=told)
+
+    def publish(
+        self, patched: Patched[Table] | None, added: Added[Table] | pa.Table | None
+    ) -> None:
+        new = self._table if patched is None else patched.made
+        rows = None
+        if isinstance(added, Added):
+            new = self._with_table(new, added.made)
+        elif added is not None:
+            rows = _added(added)
+            new = with_rows(self._context.tables, new, rows)
+        if new is self._table:
+            return
+        try:
+            # Another transaction may add rows with the same keys: both can't be committed.
+            is_alone = patched is not None or bool(self._table.keys)
+            self._next(new, None if is_alone else rows)
+        except BaseException:
+            self._context.tables.retire(changed_files(new, self._table))
+            raise
+
+    def discard(self, *made: Patched[Table] | Added[Table] | pa.Table | None) -> None:
+        for each in made:
+            if isinstance(each, Patched | Added):
+                self._context.tables.retire(changed_files(each.made, self._table))
+
+    def _with_table(self, table: Table, added: Table) -> Table:
+        """A version, with the rows of another table that tasks have stored."""
+        tables = self._context.tables
+        files = {part.file: part.locations for part in added.partitions}
+        try:
+            new = tables.deltas.with_partitions(table, added)
+        except BaseException:
+            tables.retire(files)
+            raise
+        kept = {part.file for part in new.partitions}
+        tables.retire({file: nodes for file, nodes in files.items() if file not in kept})
+        known = joined_statistics(table.statistics, table.schema, added.statistics)
+        return replace(new, statistics=known)
+
+    def _next(self, new: Table, added: AddedRows | None) -> None:
+        """Let the next statements see a version; `added` if it only has more rows."""
+        tables, old = self._context.tables, self._table
+        new = measured(tables.merged(new), new, None)
+        if self._open is not None:
+            self._open.change(old, new, added)
+        else:
+            tables.changed((old, new))
+            self._context.merger.look(old.name)
+
+
+def _shell(table: Table) -> Shell:
+    """What an empty table is like that stands for another one."""
+    columns = ", ".join(f"{quote(column.name)} {column.type}" for column in table.schema)
+    return Shell(
+        name=table.name,
+        create=table.definition or f"CREATE TABLE memory.main.{quote(table.name)} ({columns})",
+        says_more=bool(table.definition),
+        keys=table.keys,
+        types=tuple(column.type for column in table.schema),
+        bucket=_bucket(table),
+    )
+
+
+def _bucket(table: Table) -> str:
+    """An expression for the number of a row's partition."""
+    if not table.is_hashed:
+        return "0 AS bucket"
+    names = [quote(column.name) for column in table.schema]
+    positions = {column.name.lower(): i for i, column in enumerate(table.schema)}
+    keys = [positions[name.lower()] for name in table.partition_by]
+    columns = [ColumnRef(i, table.schema[i].type) for i in keys]
+    return bucket_column(columns, names, len(table.partitions))
+
+
+def _literal(text: str) -> str:
+    return " || chr(0) || ".join(map(quote_text, text.split("\0")))  # which no literal can contain
+
+
+def _within(values: pa.Table, known: ColumnStatistics | None) -> pa.Table:
+    """The keys of a column of integers, as text, that are within its bounds."""
+    if known is None or known.minimum is None or known.maximum is None:
+        return values
+    low, high = int(known.minimum), int(known.maximum)
+    within = [low <= int(text) <= high for text in values.column(0).to_pylist()]
+    return values.filter(pa.array(within, pa.bool_()))
+
+
+def _added(rows: pa.Table) -> AddedRows:
+    """Rows whose last column has the numbers of their partitions."""
+    last = rows.num_columns - 1
+    return AddedRows(rows.remove_column(last), rows.column(last).combine_chunks())

@@ -1,0 +1,202 @@
+"""What a store of tables offers, so that statements change its tables.
+
+Tables are in memory (`memory_store`), in a warehouse (`warehouse/store`) or in the scratch database
+(`scratch_store`). Each is a `TableStore`. How a statement changes rows is known once (`changes`);
+what it needs of a table is a `ChangedTable`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.errors import PartitionsLostError
+from minishark.model.catalog import Catalog
+from minishark.model.expressions import Schema
+from minishark.query.sinks import Sink
+from minishark.query.sources import SourceTables
+from minishark.tables.cached import CachedRows, CachedTables, CachePlan
+from minishark.tables.merging import Merger
+from minishark.tables.scratch_database import Constraints, NewKeys, ScratchDatabase, Shell
+from minishark.tables.tables import Observed, Tables
+from minishark.tables.transaction import SessionTransaction
+
+Result = TypeVar("Result")
+Made = TypeVar("Made")  # what a store has made of a change that is not published yet
+
+
+class RunQuery(Protocol):
+    """Runs a query of a session to its end."""
+
+    def __call__(
+        self,
+        sql: str,
+        sink: Sink[Result],
+        /,
+        *,
+        catalog: Catalog | None = None,
+        told: str = "",
+    ) -> Result:
+        """Run it.
+
+        Args:
+            sql: the query.
+            sink: what becomes of its rows.
+            catalog: the tables that it reads, if others than those of the session.
+            told: the statement that events tell, if the query is a part of one.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreContext:
+    """What a session hands down to its stores."""
+
+    tables: Tables
+    cached: CachedTables
+    sources: SourceTables
+    merger: Merger
+    planning: PlanningDatabase  # the session's connections
+    scratch: ScratchDatabase
+    transaction: SessionTransaction
+    writing: AbstractContextManager[Any]  # held while a statement changes tables, before `loading`
+    loading: AbstractContextManager[Any]  # held while tables of the scratch database are loaded
+    run: RunQuery
+    up_to_date: Callable[[], AbstractContextManager[None]]  # what every statement relies on
+    check_open: Callable[[], None]
+    compute: Callable[[Sequence[str]], None]  # promised tables
+    promise: Callable[[CachePlan], CachedRows]
+    restore: Callable[[PartitionsLostError], None]
+    on_hosts: Callable[[], bool]
+    warn: Callable[[str], None]
+    observed: Observed  # gives the observer of a load
+
+    @property
+    def catalog(self) -> Catalog:
+        """The tables in memory as the session's statements see them."""
+        store = self.transaction.store
+        view = None if store is None else store.view
+        return self.tables.catalog if view is None else view
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRows:
+    """A relation of a table's rows with their numbers."""
+
+    relation: str  # as SQL names it
+    catalog: Catalog | None = None  # in which queries find it, if not in the session's
+
+
+@dataclass(frozen=True, slots=True)
+class Patched(Generic[Made]):
+    """What a patch has made of a table, and how many rows it has changed."""
+
+    made: Made
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Added(Generic[Made]):
+    """Rows that tasks have stored to be added, and how many they are."""
+
+    made: Made
+    rows: int
+
+
+class ChangedTable(ABC, Generic[Made]):
+    """A version of a table that a statement changes: what its store offers for that.
+
+    Rows have numbers, and are in parts that are stored again as a whole if many of their rows
+    change. What is made of a change is not seen before it is published.
+
+    Attributes:
+        called: what statements call it, without a schema.
+        schema: its columns.
+        shell: an empty table of DuckDB's like it.
+        part: an expression over `ROW_NUMBER`.
+        placed_by: the columns that decide in which part a row is.
+        many: how many rows a patch has at least that tasks apply.
+    """
+
+    called: str
+    schema: Schema
+    shell: Shell
+    part: str
+    placed_by: tuple[str, ...] = ()
+    many = 0
+
+    def constraints(self) -> Constraints:
+        """What is said of its rows, but for what is tested where they are stored."""
+        return Constraints({}, (), ())
+
+    def in_scratch(self, sql: str) -> str:
+        """A statement on it as the scratch database runs it on the shell."""
+        return sql
+
+    @abstractmethod
+    def numbered(self, *, is_alone: bool) -> AbstractContextManager[NumberedRows]:
+        """Its rows with their numbers, for queries that read no other table or (`is_alone`) do."""
+
+    def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
+        """The rows of these numbers, with these; None if a query is to find them."""
+        return None
+
+    @abstractmethod
+    def emptied(self) -> Patched[Made]:
+        """It without rows."""
+
+    @abstractmethod
+    def without(self, numbers: NDArray[Any]) -> Patched[Made]:
+        """It without the rows of these numbers."""
+
+    @abstractmethod
+    def patched(
+        self, query: str, columns: tuple[int, ...], rows: NumberedRows, *, many: int, told: str
+    ) -> pa.Table | Patched[Made]:
+        """It after a patch, unless that is small: then the patch.
+
+        Args:
+            query: gives the patch: numbers of rows, kinds, values, and the rows' parts.
+            columns: the positions of the columns that it sets.
+            rows: what the query reads.
+            many: how many rows it has at least that tasks apply.
+            told: the statement.
+        """
+
+    @abstractmethod
+    def added(
+        self, query: str, rows: NumberedRows | None = None, *, told: str
+    ) -> pa.Table | Added[Made]:
+        """The rows of a query to be added: in the front end, unless tasks have stored them."""
+
+    def wrong_rows(self, added: Added[Made]) -> pa.Table | None:
+        """Some of the rows to be added that break a constraint, if any do."""
+        return None
+
+    def holders(self, keys: NewKeys) -> pa.Table:
+        """The rows that have one of these keys, with their numbers."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def publish(self, patched: Patched[Made] | None, added: Added[Made] | pa.Table | None) -> None:
+        """Make the next version: after a patch, with more rows, or both.
+
+        Args:
+            patched: what `without`, `patched` or `emptied` gave.
+            added: what `added` gave, or rows whose last column has their places by the shell.
+        """
+
+    @abstractmethod
+    def discard(self, *made: Patched[Made] | Added[Made] | pa.Table | None) -> None:
+        """Forget what was made and is not published."""
+
+
+def counted(rows: int) -> pa.Table:
+    """DuckDB's answer to a statement that changes rows: their number."""
+    return pa.table({"Count": pa.array([rows], pa.int64())})
