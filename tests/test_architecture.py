@@ -525,6 +525,7 @@ UNPICKLING = (
     "canary_core.values",
     "minishark.cluster.backend",
     "minishark.cluster.program_slot",
+    "minishark.query.digests",
     "minishark.worker.functions",
     "minishark.worker.run_task",
     "minishark.worker.scalars",

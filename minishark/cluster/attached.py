@@ -38,6 +38,7 @@ from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on, silent
 from minishark.cluster.node import IDLE, service_address, store_of, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
+from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.status import node_usages
@@ -277,6 +278,9 @@ class AttachedCluster:
         store = Store(self.paths, self.store_name, self._host, self._remote_files)
         store.meet((*self._nodes(), self._own))
         return store
+
+    def shared_outputs(self) -> SharedOutputs:
+        return SharedOutputs(self.store_name, self._connections, self._nodes)
 
     def folder(self, name: str) -> str:
         return f"{self.store_name}/{name}"

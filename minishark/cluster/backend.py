@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.jobs import Job, JobEvent, JobFailed, JobId, Task, TaskFailed, TaskLost
+from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.wire import Reply, Request, Usage
 from minishark.errors import (
     ClusterError,
@@ -251,6 +252,9 @@ class Cluster(Protocol):
 
     def store(self) -> Store:
         """The session's own view of all stores."""
+
+    def shared_outputs(self) -> SharedOutputs | None:
+        """Outputs that outlive the session; None if nothing does."""
 
     def folder(self, name: str) -> str:
         """The path of a folder of the session, in each node's storage."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import zmq
@@ -109,19 +109,26 @@ class Connections:
     def call_all(
         self, services: Sequence[str], request: Request, timeout_s: float
     ) -> dict[str, Reply]:
+        """The replies of several services to one request, as `ask` gives them."""
+        return self.ask(dict.fromkeys(services, request), timeout_s)
+
+    def ask(self, requests: Mapping[str, Request], timeout_s: float) -> dict[str, Reply]:
         """The replies of several services, asked concurrently, by service."""
         # Services that do not answer in time, or with a malformed reply, are left out; at once if
         # their processes have ended.
         waiting: dict[Socket, str] = {}
         found: dict[str, Reply] = {}
         poller = zmq.Poller()
-        message = encode_message(request)
         try:
-            for service in dict.fromkeys(services):
+            for service in requests:
                 waiting[self._acquire(service)] = service
-            for socket in waiting:
+            messages: dict[int, bytes] = {}  # by the identity of the request
+            for socket, service in waiting.items():
                 poller.register(socket, zmq.POLLIN)
-                socket.send(message)
+                request = requests[service]
+                if id(request) not in messages:
+                    messages[id(request)] = encode_message(request)
+                socket.send(messages[id(request)])
             deadline = time.monotonic() + timeout_s
             doubt_s = time.monotonic() + _DOUBT_S
             while waiting and time.monotonic() < deadline and not self.interrupted.is_set():

@@ -36,6 +36,7 @@ from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
 from minishark.cluster.machine import live_process, memory_of, node_meter
+from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.worker.memory import NodeMemory
@@ -124,7 +125,9 @@ class NodeService(Service):
         self._control: NodeControl | None = None
         self._roots = tuple(path / node.name for path in dict.fromkeys((paths.memory, paths.disk)))
         for root in self._roots:
-            root.mkdir(exist_ok=True)
+            (root / FOLDER).mkdir(parents=True, exist_ok=True)
+        self._home = HomeIndex()
+        self._held = HeldOutputs(roots=self._roots, limit_bytes=memory.storage_bytes)
 
     def answer(self, request: wire.Request) -> wire.Reply:
         match request:
@@ -166,7 +169,7 @@ class NodeService(Service):
                 self.drain()
                 return wire.Done()
             case _:
-                return super().answer(request)
+                return answered(request, self._home, self._held) or super().answer(request)
 
     def _refusal(self, versions: dict[str, str]) -> wire.Failure | None:
         problem = wire.versions_differ(versions, self._versions)
@@ -295,6 +298,7 @@ class NodeService(Service):
                 # A folder of an unknown session, made by a late task, gets a lease, too: the
                 # session's heartbeat may be on its way.
                 self._sessions.setdefault(folder.name, _Session(None, now))
+        self._held.tidy(now)
         for name, session in list(self._sessions.items()):
             if not session.is_alive(self.node.host, now, partial(self.in_background, refuses)):
                 self._remove_session(name)
@@ -309,6 +313,7 @@ class NodeService(Service):
     def _remove_session(self, name: str) -> None:
         self._paths.remove(name, (self._store_name,))
         self._sessions.pop(name, None)
+        self._held.end(name)
 
     def stop(self) -> None:
         self._connections.close()

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.events.kinds import AnyEvent, SessionStarted
-from minishark.worker.protocol import StoreLocation
+from minishark.worker.protocol import KeptOutput, StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
 
@@ -88,11 +88,15 @@ class RemoveCopies(Message, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """Record batches `first` (inclusive) to `last` (exclusive; None: all) of a file."""
+    """Record batches `first` (inclusive) to `last` (exclusive; None: all) of a file.
+
+    If the whole file has another `checksum`, it is damaged, and not sent; 0 for none.
+    """
 
     file: str
     first: int = 0
     last: int | None = None
+    checksum: int = 0
 
 
 class Fetch(Message, frozen=True, kw_only=True):
@@ -132,6 +136,32 @@ class Replicate(Message, frozen=True):
 
     file: str
     source: StoreLocation
+
+
+class FindOutputs(Message, frozen=True):
+    """Ask the home of some names for the outputs that have them."""
+
+    names: tuple[str, ...]
+
+
+class KeepOutputs(Message, frozen=True):
+    """Outputs exist, by their names; sent to their homes."""
+
+    outputs: dict[str, KeptOutput]
+
+
+class LeaseOutputs(Message, frozen=True):
+    """A session is going to read files of outputs: they are to stay."""
+
+    session: str
+    files: tuple[str, ...]
+
+
+class ReleaseOutputs(Message, frozen=True):
+    """A session has read files of outputs."""
+
+    session: str
+    files: tuple[str, ...]
 
 
 class GetEvents(Message, frozen=True):
@@ -186,6 +216,18 @@ class Failure(Message, frozen=True):
     message: str
     missing: bool = False
     refused: bool = False
+
+
+class OutputsFound(Message, frozen=True):
+    """The reply to FindOutputs: what is known of those that there are, by name."""
+
+    found: dict[str, KeptOutput]
+
+
+class OutputsLeased(Message, frozen=True):
+    """The reply to LeaseOutputs: those of the files that are there."""
+
+    files: tuple[str, ...]
 
 
 class Chunk(Message, frozen=True, kw_only=True):
@@ -285,9 +327,21 @@ Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | RemoveCopies
     | Fetch | Credit | Holds | Replicate | GetReport | DrainNode
     | Announce | GetEvents | CancelQuery | GetUsage
+    | FindOutputs | KeepOutputs | LeaseOutputs | ReleaseOutputs
 )  # fmt: skip
 Reply: TypeAlias = (
-    Welcome | Kept | Done | Failure | Chunk | Sealed | Elsewhere | Report | Events | Usage
+    Welcome
+    | Kept
+    | Done
+    | Failure
+    | Chunk
+    | Sealed
+    | Elsewhere
+    | Report
+    | Events
+    | Usage
+    | OutputsFound
+    | OutputsLeased
 )
 
 encode_message = msgspec.msgpack.Encoder().encode

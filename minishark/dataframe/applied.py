@@ -52,14 +52,19 @@ class EachRow:
 
 
 def task_function(
-    label: str, function: Function, schema: SchemaLike, keys: tuple[int, ...] = ()
+    label: str,
+    function: Function,
+    schema: SchemaLike,
+    keys: tuple[int, ...] = (),
+    *,
+    only_returns: bool = True,
 ) -> TaskFunction:
     # `label` is the method that the user called, `keys` are the positions of the grouping columns.
     returns = declared_columns(schema)
     for name, type_ in returns:
         if "ENUM(" in type_:
             raise DataError(f"Column {name!r} of {label} can't be an ENUM; declare VARCHAR.")
-    return TaskFunction(label, pickled(label, function), returns, keys)
+    return TaskFunction(label, pickled(label, function), returns, keys, only_returns)
 
 
 def pickled(label: str, function: Any) -> bytes:

@@ -217,7 +217,8 @@ def mapped(
 
 def foreach_partition(query: LazyQuery, label: str, fn: Callable[..., Any]) -> None:
     check_callable(label, fn)
-    function = task_function(label, ForEach(OfRows(fn, wide_integers(query))), "done BOOLEAN")
+    called = ForEach(OfRows(fn, wide_integers(query)))
+    function = task_function(label, called, "done BOOLEAN", only_returns=False)
     query.runtime.apply_function(query.sql(), function)
 
 

@@ -306,6 +306,26 @@ class StagePlaced(Event, frozen=True, kw_only=True):
         return 1 + (len(self.steps) + len(self.preferred)) // 4
 
 
+class StageReused(Event, frozen=True, kw_only=True):
+    """Tasks of a stage do not run, as their outputs exist.
+
+    Attributes:
+        tasks: how many.
+        age_s: how long ago the oldest was computed.
+        saved_s: how long their tasks have run then.
+        made_by: the sessions and queries that have computed them; at most 16.
+        is_answer: whether they are the answer, and no stage runs.
+    """
+
+    query: int
+    stage: int
+    tasks: int
+    age_s: float = 0.0
+    saved_s: float = 0.0
+    made_by: tuple[str, ...] = ()
+    is_answer: bool = False
+
+
 class StageEnded(Event, frozen=True, kw_only=True):
     """A stage's job has ended, `elapsed_s` after the stage's first was submitted.
 
@@ -427,7 +447,8 @@ class ProgramReport(Event, frozen=True, kw_only=True):
 AnyEvent: TypeAlias = (
     SessionStarted | SessionEnded | EventsDropped | NodeReport | NodeDied | NodeLeft | TasksRunning
     | QueryStarted | QueryPlanned | StageStarted | TaskEnded | TaskFailed | StagePlaced | StageEnded
-    | QueryEnded | TableReport | TableDropped | CallsSubmitted | CallEnded | ProgramReport
+    | StageReused | QueryEnded | TableReport | TableDropped | CallsSubmitted | CallEnded
+    | ProgramReport
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from minishark.events.kinds import (
     StageEnded,
     StagePlaced,
     StagePlan,
+    StageReused,
     StageStarted,
     TaskEnded,
     TaskFailed,
@@ -59,6 +60,7 @@ class StageRecord:
         elapsed_s: from its submission to its last completion.
         is_open: whether a job of it runs.
         remade_tasks: tasks whose output was lost and computed again.
+        reused_tasks: tasks that did not run, as their outputs existed.
         ended: its last completed attempt of each task, by number.
         beyond: how many completed tasks are not among them, as there are too many.
         failed: tasks that failed for good.
@@ -73,6 +75,7 @@ class StageRecord:
     elapsed_s: float = 0.0
     is_open: bool = False
     remade_tasks: int = 0
+    reused_tasks: int = 0
     ended: dict[int, TaskEnded] = field(default_factory=dict)
     beyond: int = 0
     failed: list[TaskFailed] = field(default_factory=list)
@@ -161,7 +164,7 @@ class StageRecord:
     @property
     def skipped_tasks(self) -> int:
         """Tasks that were cancelled or never started, as a LIMIT had enough rows."""
-        return self.tasks - self.done
+        return max(0, self.tasks - self.done - self.reused_tasks)
 
     @property
     def retries(self) -> int:
@@ -183,7 +186,7 @@ class StageRecord:
     def as_dict(self) -> dict[str, Any]:
         """All figures as dictionaries, lists and numbers."""
         own = ("index", "tasks", "elapsed_s", "after", "remade_tasks", "skew", "constrained_tasks")
-        others = ("local_tasks", "skipped_tasks", "retries")
+        others = ("reused_tasks", "local_tasks", "skipped_tasks", "retries")
         return {
             **{name: getattr(self, name) for name in (*own, *others)},
             **{name: getattr(self.totals, name) for name in names_of(Sums.TOTAL, Sums.BY_KEY)},
@@ -221,6 +224,7 @@ class QueryRecord:
         plan: its operators, each after the one that reads it.
         by_index: its stages by number, in topological order.
         revisions: how its plan was changed while it ran, in this order.
+        reused: what of it existed already; no stage ran if that is the answer.
         plans: the physical plan as it was made and as it ran, as text, if that was changed and the
             query was to be explained.
     """
@@ -242,6 +246,7 @@ class QueryRecord:
     plan: tuple[PlanNode, ...] = ()
     by_index: dict[int, StageRecord] = field(default_factory=dict)
     revisions: tuple[Revision, ...] = ()
+    reused: tuple[StageReused, ...] = ()
     plans: tuple[str, ...] = ()
 
     def apply(self, event: AnyEvent) -> None:
@@ -259,6 +264,10 @@ class QueryRecord:
                 stage.began_s = stage.began_s or event.at
                 stage.is_open, stage.remade_tasks = True, event.again
                 stage.tasks = max(stage.tasks, event.tasks)
+            case StageReused():
+                self.reused = (*self.reused, event)
+                if not event.is_answer:
+                    self.stage(event.stage).reused_tasks += event.tasks
             case StagePlaced():
                 self.stage(event.stage).placed.append(event)
             case StageEnded():
@@ -284,7 +293,7 @@ class QueryRecord:
         if event.rule:
             self.revisions = (*self.revisions, Revision(event.rule, event.reason))
         elif event.stages:
-            self.revisions = ()  # a new plan
+            self.revisions, self.reused = (), ()  # a new plan
         if not event.stages:
             return
         self.plan = event.plan
@@ -304,8 +313,9 @@ class QueryRecord:
 
     def has_all_of(self, stage: StageRecord) -> bool:
         """Whether a stage has put out what it was to; of a query that is done, with fewer tasks."""
-        some = not stage.is_open and stage.done > 0
-        return some and (self.state in ("running", "done") or stage.done >= stage.tasks)
+        done = stage.done + stage.reused_tasks
+        some = not stage.is_open and done > 0
+        return some and (self.state in ("running", "done") or done >= stage.tasks)
 
     @property
     def by_stage(self) -> tuple[StageRecord, ...]:
@@ -321,8 +331,8 @@ class QueryRecord:
 
     @property
     def tasks(self) -> int:
-        """The number of their tasks."""
-        return sum(stage.tasks for stage in self.by_stage)
+        """The number of their tasks, without those whose outputs existed."""
+        return sum(max(0, stage.tasks - stage.reused_tasks) for stage in self.by_stage)
 
     @property
     def constrained_tasks(self) -> int:

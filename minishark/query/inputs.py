@@ -106,5 +106,10 @@ def stage_slices(
 def _slice(outcome: TaskOutcome, node: str) -> FileSlice:
     if outcome.inline is not None:
         return FileSlice("", (), inline=outcome.inline)
+    return output_file(outcome, node)
+
+
+def output_file(outcome: TaskOutcome, node: str) -> FileSlice:
+    """The file of an output."""
     assert outcome.file is not None, "an output is inline or in a file"
-    return FileSlice(outcome.file, (node,))
+    return FileSlice(outcome.file, (node,), checksum=outcome.checksum)

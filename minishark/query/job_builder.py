@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from msgspec import structs
 
@@ -27,6 +28,7 @@ from minishark.query.inputs import (
 from minishark.query.locality import Holding, hosts_of, near, stage_holdings
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import StageGraph, Submission
+from minishark.sources.filesystems import FROM_ENVIRONMENT
 from minishark.sources.storage_options import Storage
 from minishark.worker.protocol import (
     FileSlice,
@@ -41,6 +43,8 @@ from minishark.worker.protocol import (
 # A Python function's task holds the rows that it gets, those that it returns, and these again
 # while they are checked and stored. Everything else streams or is memory-mapped.
 _FUNCTION_COPIES = 3
+
+NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class JobBuilder:
     threads: int  # the number of threads for a large task that is alone in its stage
     traced: bool  # whether tasks report why they ran where they did
     profiled: bool  # whether they report what DuckDB's operators did
+    kept: str = ""  # the folder of outputs that later queries may take; empty for none
 
     def job(
         self,
@@ -87,6 +92,7 @@ class JobBuilder:
         submission: Submission,
         stored: Mapping[str, Table],
         placement: Placement,
+        names: Mapping[int, str] = NO_NAMES,
     ) -> tuple[Job, dict[int, frozenset[str]]]:
         """Tasks of a stage as a job, and the nodes that each of them prefers.
 
@@ -95,6 +101,7 @@ class JobBuilder:
             submission: which of its tasks.
             stored: the tables with their current locations, by name in lower case.
             placement: how tasks are placed, and the live nodes.
+            names: what outputs are called that later queries may take, by task.
         """
         tables = {
             item.name: stored[item.table.lower()]
@@ -106,7 +113,7 @@ class JobBuilder:
         tasks = tuple(
             placement.task(
                 index,
-                encode(self._payload(stage, tables, index, placement.nodes)),
+                encode(self._payload(stage, tables, index, placement.nodes, names.get(index, ""))),
                 _constraint(nodes, every),
                 self._memory_bytes(stage, tables, index),
             )
@@ -161,25 +168,31 @@ class JobBuilder:
             for item in stage.inputs
             if item.mode is ReadMode.ALL and not source_reads(item, tables, range(0))
         }
+        access = FROM_ENVIRONMENT
+        if any(table.is_source for table in tables.values()):
+            access = self.environment.storage.access()
+        return structs.replace(
+            self.described(stage), shared_inputs=shared, stores=placement.stores, access=access
+        )
+
+    def described(self, stage: Stage) -> StageTask:
+        """What the tasks of a stage have in common, but for what they read, and where."""
         environment = self.environment
         task = StageTask(
             sql=stage.sql,
             types=() if stage.is_statement else tuple(column.type for column in stage.schema),
-            shared_inputs=shared,
             output=OutputKind.BUCKETS if stage.buckets else OutputKind.PIECE,
             folder=self.folder,
+            kept=self.kept,
             prefix=self.prefix(stage),
             buckets=stage.buckets,
             prelude=environment.settings + (environment.definitions if stage.is_statement else ()),
             rows=stage.plan.rows / stage.tasks,
-            stores=placement.stores,
             scalars=environment.called_by(stage),
             working_folder=self.working_folder,
             hints=stage.hints,
             profiled=self.profiled and not stage.is_statement,
         )
-        if any(table.is_source for table in tables.values()):
-            task = structs.replace(task, access=environment.storage.access())
         if stage.index == self.last:
             # What it puts out is a result, or is stored.
             hints = structs.replace(stage.hints, inline_bytes=0)
@@ -191,7 +204,12 @@ class JobBuilder:
         return task
 
     def _payload(
-        self, stage: Stage, tables: Mapping[str, Table], index: int, nodes: Sequence[str]
+        self,
+        stage: Stage,
+        tables: Mapping[str, Table],
+        index: int,
+        nodes: Sequence[str],
+        name: str,
     ) -> TaskPayload:
         numbers = stage.partitions_of(index)
         own = {
@@ -204,7 +222,7 @@ class JobBuilder:
             for item in stage.inputs
             if (read := source_reads(item, tables, numbers))
         }
-        payload = TaskPayload(index, own, reads)
+        payload = TaskPayload(index, own, reads, name=name)
         return payload if stage.index != self.last else self.output.payload(payload, nodes)
 
     def _slices(

@@ -165,6 +165,10 @@ class QueryObserver:
             )
         )
 
+    def reused(self, event: kinds.StageReused) -> None:
+        """Tasks of a stage do not run, as their outputs exist."""
+        self._tell(event)
+
     def completed(
         self,
         stage: int,

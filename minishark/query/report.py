@@ -26,7 +26,8 @@ def metrics_text(metrics: QueryRecord) -> str:
         f"{metrics.elapsed_s * 1e3:.1f} ms in all, {metrics.planning_s * 1e3:.1f} ms of it "
         f"planning; {_counted(metrics.stages, 'stage')}, {_counted(metrics.tasks, 'task')}"
     )
-    tables = (*aligned(stage_rows(metrics)), total, *_revised(metrics), *_operators(metrics))
+    stages = aligned(stage_rows(metrics)) if metrics.by_stage or not metrics.reused else ()
+    tables = (*stages, total, *_reused(metrics), *_revised(metrics), *_operators(metrics))
     return "\n".join([*tables, *metrics.warnings])
 
 
@@ -71,6 +72,16 @@ def _factor(operator: OperatorFigures) -> float:
 def _misestimated(operator: OperatorFigures) -> str:
     than = "more" if (operator.misestimate or 1.0) > 1 else "fewer"
     return f"largest misestimate: {_factor(operator):,.1f} times {than} rows"
+
+
+def _reused(metrics: QueryRecord) -> Iterator[str]:
+    """What was not computed again, by whom it was, and when."""
+    for each in metrics.reused:
+        yield (
+            f"Reused: {_counted(each.tasks, 'output')} of stage {each.stage}, up to "
+            f"{each.age_s:,.1f} s old, of {', '.join(each.made_by[:_SOURCES_MAX])}; they took "
+            f"{each.saved_s * 1e3:,.1f} ms"
+        )
 
 
 def _revised(metrics: QueryRecord) -> Iterator[str]:
@@ -151,6 +162,8 @@ def _heading(figure: Figure) -> str:
 
 def _of_stage(figure: Figure, stage: StageRecord) -> str:
     values = stage.values(figure.name)
+    if not values:
+        return "-"
     match figure.sums:
         case Sums.SPREAD:
             return "/".join(f"{f(values) * 1e3:.1f}" for f in (min, median, max))
@@ -183,7 +196,11 @@ def _of_task(figure: Figure, task: TaskFigures) -> str:
 
 
 def _tasks(stage: StageRecord) -> str:
-    notes = {"skipped": stage.skipped_tasks, "recomputed": stage.remade_tasks}
+    notes = {
+        "reused": stage.reused_tasks,
+        "skipped": stage.skipped_tasks,
+        "recomputed": stage.remade_tasks,
+    }
     said = ", ".join(f"{count} {what}" for what, count in notes.items() if count)
     return f"{stage.tasks} ({said})" if said else str(stage.tasks)
 

@@ -40,18 +40,27 @@ from minishark.events.kinds import AnyEvent
 from minishark.model.catalog import Table
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
-from minishark.query.inputs import lost_partitions
-from minishark.query.job_builder import Environment, JobBuilder
+from minishark.query.inputs import lost_partitions, output_file
+from minishark.query.job_builder import NO_NAMES, Environment, JobBuilder
 from minishark.query.limits import DiskUse
 from minishark.query.observer import QueryObserver
 from minishark.query.progress import ProgressHandler, QueryProgress, StageProgress
+from minishark.query.reuse import Reuse
+from minishark.query.reused import ReusedOutputs, reused_event
 from minishark.query.shown import operator_figures, shown
 from minishark.query.sinks import Output
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
 from minishark.worker.prints import PRINTS_FOLDER, PrintedFiles
 from minishark.worker.progress import parts_done
-from minishark.worker.protocol import FileSlice, OutputKind, TaskOutcome, decode_outcome
+from minishark.worker.protocol import (
+    FileSlice,
+    KeptOutput,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    decode_outcome,
+)
 from minishark.worker.store import InputMissingError, Store
 
 _KEPT = (OutputKind.PARTITION, OutputKind.FILES)
@@ -127,6 +136,10 @@ class QueryRun:
     on_print: OnPrint | None = None  # takes what user code prints in tasks
     printed: PrintedFiles = field(default_factory=PrintedFiles)  # reads what they print meanwhile
     disk: DiskUse = field(default_factory=lambda: DiskUse(None))
+    reuse: Reuse | None = None  # outputs that others have computed; None to compute all
+    made_by: str = ""  # which query it is, for those who take its outputs
+    _reused: ReusedOutputs | None = None
+    _answer: list[TaskOutput] | None = None  # the last stage's outputs, if all were taken
     _looked_s: float = 0.0
     # By stage, the nodes that store what its tasks read of tables.
     _preferred: dict[int, dict[int, frozenset[str]]] = field(default_factory=dict)
@@ -152,9 +165,21 @@ class QueryRun:
             threads=self.threads,
             traced=self.explained or self.traced,
             profiled=self.explained,
+            kept="" if self.reuse is None else self.reuse.folder,
         )
+        if self.reuse is not None:
+            self._reused = ReusedOutputs(
+                reuse=self.reuse,
+                graph=self._graph,
+                described=self._described,
+                made_by=self.made_by,
+                lost_nodes=self.site.lost_nodes,
+                on_complete=self._adapt,
+                on_taken=self._taken,
+            )
         self._jobs = StageJobs(
             graph=self._graph,
+            sharing=self._reused,
             backend=self.site.backend,
             work=self,
             lost_nodes=self.site.lost_nodes,
@@ -176,6 +201,9 @@ class QueryRun:
             after=stage.after,
         )
 
+    def _described(self, stage: Stage) -> StageTask:
+        return self._builder.described(stage)  # which may be another one by then
+
     def run(self) -> None:
         """Run all stages; outputs that are lost meanwhile are computed again.
 
@@ -186,11 +214,25 @@ class QueryRun:
             ClusterError: no node is left to run tasks.
         """
         self.renew()
+        if self._reused is not None:
+            self._answer = self._reused.answer(self.stages, self._stored)
+            self._reused.plan(self.stages, self._stored)
         try:
-            self._jobs.run()
+            if self._answer is None:
+                self._run_jobs()
         finally:
             self._look_for_prints()
             self.printed.remove()
+
+    def _run_jobs(self) -> None:
+        self._jobs.run()
+        if self._reused is not None:
+            self._reused.finished(self._last)
+
+    def close(self) -> None:
+        """Nobody reads its outputs any more."""
+        if self._reused is not None:
+            self._reused.close()
 
     def run_again(self, lost: FilesLostError) -> None:
         """Compute outputs of the last stage again that were lost after `run`.
@@ -198,14 +240,19 @@ class QueryRun:
         Raises:
             MinisharkError: as `run` does.
         """
-        self._jobs.lose(lost.files, str(lost))
-        self._jobs.run()
+        if self._answer is not None and self._reused is not None:
+            self._reused.lost(item.file for item in lost.files)
+            self._answer = None
+        else:
+            self._jobs.lose(lost.files, str(lost))
+        self._run_jobs()
 
     # Results
 
     def outcomes(self) -> list[tuple[TaskOutcome, str]]:
         """The outcome of each task of the last stage, and its node."""
-        return [(each.outcome, each.node) for each in self._graph.outputs(self._last.index)]
+        outputs = self._answer or self._graph.outputs(self._last.index)
+        return [(each.outcome, each.node) for each in outputs]
 
     def result(self) -> pa.Table:
         """The gathered rows.
@@ -233,9 +280,7 @@ class QueryRun:
     def pieces(self) -> list[FileSlice | pa.Table]:
         """The last stage's outputs: where each is stored, or itself if it came in a message."""
         return [
-            FileSlice(outcome.file, (node,))
-            if outcome.inline is None and outcome.file is not None
-            else self._read(outcome, node)
+            output_file(outcome, node) if outcome.inline is None else self._read(outcome, node)
             for outcome, node in self.outcomes()
         ]
 
@@ -264,10 +309,14 @@ class QueryRun:
     def _read(self, outcome: TaskOutcome, node: str) -> pa.Table:
         if outcome.inline is not None:
             return pa.ipc.open_stream(outcome.inline).read_all()
-        assert outcome.file is not None, "an output is inline or in a file"
-        return self.store.read((FileSlice(outcome.file, (node,)),))
+        return self.store.read((output_file(outcome, node),))
 
     # Figures
+
+    def _taken(self, stage: int, outputs: Sequence[KeptOutput], *, is_answer: bool) -> None:
+        """Outputs of a stage were taken."""
+        number = self.observer.number
+        self.observer.reused(reused_event(number, stage, outputs, is_answer=is_answer))
 
     def progress(self) -> QueryProgress:
         """How far the query is."""
@@ -304,7 +353,8 @@ class QueryRun:
     def job(self, submission: Submission) -> Job:
         """Tasks of a stage, as a job."""
         stage = self._by_index[submission.stage]
-        job, preferred = self._builder.job(stage, submission, self._stored, self._placement)
+        names = NO_NAMES if self._reused is None else self._reused.names_of(submission)
+        job, preferred = self._builder.job(stage, submission, self._stored, self._placement, names)
         self._preferred.setdefault(stage.index, {}).update(preferred)
         self.observer.submitted(stage.index, stage.tasks, self._graph.rerun(stage.index))
         if self.explained or self.traced:  # without payloads, which may be large
@@ -320,7 +370,10 @@ class QueryRun:
         # Inline results and files for users do not go with a node.
         safe = outcome.file is None or (is_last and self.output.kind is OutputKind.FILES)
         locations = () if safe else outcome.locations or (event.node,)
-        return TaskOutput(outcome, event.node, locations)
+        output = TaskOutput(outcome, event.node, locations)
+        if self._reused is None:
+            return output
+        return self._reused.completed(submission.stage, event, output)
 
     def on_event(self, submission: Submission, event: JobEvent) -> None:
         """Record what a task or job did."""
@@ -366,6 +419,8 @@ class QueryRun:
             self._by_index = {stage.index: stage for stage in stages}
             self._graph.revise([self._node(stage) for stage in stages])
             self._builder = replace(self._builder, last=self._last.index)
+            if self._reused is not None:
+                self._reused.plan(stages, self._stored)
             plan = shown(adaptation.executed(stages), stages, self._stored)
             self.observer.revised(adaptation.revisions, plan)
 

@@ -160,13 +160,21 @@ class StageGraph:
 
     @property
     def started(self) -> Collection[int]:
-        """The stages of which a task was ever submitted."""
+        """The stages of which a task was ever submitted, and those of adopted outputs."""
         return self._started.keys()
 
     def may_vary(self, stage: int) -> bool:
         """Whether a stage may return other rows when it, or what it reads, runs again."""
         node = self._nodes[stage]
         return node.varies or any(self.may_vary(read.stage) for read in node.reads)
+
+    def varies(self, stage: int) -> bool:
+        """Whether a stage may return other rows when it runs again on the same inputs."""
+        return self._nodes[stage].varies
+
+    def missing(self) -> dict[int, tuple[int, ...]]:
+        """The tasks of each stage that still have to complete, the last stage's first."""
+        return self._missing()
 
     # --- events --------------------------------------------------------------------------
 
@@ -181,6 +189,23 @@ class StageGraph:
         self._times[stage][task] += 1
         if output.outcome.file is not None:
             self._files[output.outcome.file] = (stage, task)
+
+    def adopt(self, stage: int, task: int, output: TaskOutput) -> None:
+        """A task's output exists already, that was computed for another query.
+
+        Its stage counts as started, and so do those that it reads: what is missing has to fit.
+        """
+        self._outputs[stage][task] = output
+        self._exposed[stage][task] = True
+        self._start(stage)
+        if output.outcome.file is not None:
+            self._files[output.outcome.file] = (stage, task)
+
+    def _start(self, stage: int) -> None:
+        if stage not in self._started:
+            self._started[stage] = None
+            for read in self._nodes[stage].reads:
+                self._start(read.stage)
 
     def ended(self, number: int) -> None:
         """A submission's job has ended, however it did."""

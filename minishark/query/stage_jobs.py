@@ -7,10 +7,10 @@ handles them one at a time, so the graph needs no lock.
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -39,6 +39,42 @@ _PAUSE_S = 0.01
 _PAUSE_MAX_S = 0.8
 # Tasks that still write while their folder is removed would leave files behind.
 _CANCEL_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTask:
+    """A task that another query ran for this one as well; None for an output if it did not."""
+
+    task: int
+    output: TaskOutput | None
+
+
+OnShared: TypeAlias = Callable[[SharedTask], None]
+
+
+class Sharing(Protocol):
+    """What a run takes from others of outputs that it needs as well (`query/reused.py`)."""
+
+    def adopt(self) -> None:
+        """Give the graph outputs that exist already."""
+
+    def shared(self, submission: Submission, tell: OnShared) -> frozenset[int]:
+        """The tasks of a submission that other queries run now: told when these have ended."""
+
+    def on_shared(self, submission: Submission, event: SharedTask) -> None:
+        """A task has ended that another query ran; the graph has its output, if there is one."""
+
+    def lost(self, files: Iterable[str]) -> None:
+        """Files are gone, or damaged: nobody is to take them any more."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A submission, its job, and the tasks that other queries run; it ends with all of them."""
+
+    submission: Submission
+    job_id: JobId | None
+    shared: set[int]
 
 
 class Work(Protocol):
@@ -76,8 +112,9 @@ class StageJobs:
     # Of some nodes, those known to have lost their files.
     lost_nodes: Callable[[Collection[str]], Collection[str]]
     clock: Clock = SYSTEM_CLOCK
+    sharing: Sharing | None = None  # None: it computes all that it needs
     recoveries: int = 0  # the number of losses so far
-    _jobs: dict[int, tuple[Submission, JobId]] = field(default_factory=dict)
+    _jobs: dict[int, _Open] = field(default_factory=dict)
     _events: Events = field(init=False)  # a submission and an event of its job, each
     _inputs_missed: int = 0
     _looked_s: float = field(init=False)
@@ -109,6 +146,8 @@ class StageJobs:
         Raises:
             TasksLostError: it happens too often, or they are no output of this run.
         """
+        if self.sharing is not None:
+            self.sharing.lost(item.file for item in files)
         unknown = frozenset(self.graph.lost(item.file for item in files))
         if unknown:
             self._inputs_missed += 1
@@ -130,14 +169,26 @@ class StageJobs:
         self.work.renew()
 
     def _step(self) -> None:
+        if self.sharing is not None:
+            self.sharing.adopt()
         step = self.graph.step()
         # Cancellations first, so that the slots are free for what is submitted.
         for number in step.cancel:
-            self.backend.cancel(self._jobs.pop(number)[1])
+            self._cancel(self._jobs.pop(number))
         for submission in step.submit:
             tell = partial(_tagged, self._events, submission)
-            job_id = self.backend.submit(self.work.job(submission), tell)
-            self._jobs[submission.number] = (submission, job_id)
+            shared = frozenset[int]()
+            if self.sharing is not None:
+                shared = self.sharing.shared(submission, tell)
+            own = tuple(task for task in submission.tasks if task not in shared)
+            job_id = None
+            if own:
+                job_id = self.backend.submit(self.work.job(replace(submission, tasks=own)), tell)
+            self._jobs[submission.number] = _Open(submission, job_id, set(shared))
+
+    def _cancel(self, opened: _Open) -> None:
+        if opened.job_id is not None:
+            self.backend.cancel(opened.job_id)
 
     def _look_for_lost_nodes(self) -> None:
         # Asked for, not reported: a job whose inputs are on a dead node fails only by a timeout.
@@ -168,10 +219,23 @@ class StageJobs:
                 # nothing, unless it makes the others superfluous.
                 if self.graph.has_enough(submission.stage):
                     self._step()
+            case SharedTask():
+                opened = self._jobs[number]
+                opened.shared.discard(event.task)
+                if event.output is not None:
+                    self.graph.completed(number, event.task, event.output)
+                is_over = self._end_if_idle(opened)
+                assert self.sharing is not None, "who shares tells of it"
+                self.sharing.on_shared(submission, event)
+                if is_over:
+                    self._step()
             case JobFinished():
-                self._end(submission)
+                opened = self._jobs[number]
+                opened.job_id = None
+                is_over = self._end_if_idle(opened)
                 self.work.on_event(submission, event)
-                self._step()
+                if is_over:
+                    self._step()
             case TaskFailed():
                 self._end(submission)
                 # The job has failed. Outputs of its completed tasks are kept; the next step submits
@@ -187,6 +251,13 @@ class StageJobs:
                 self._end(submission)
                 raise job_error(event, f" in stage {submission.stage}")
 
+    def _end_if_idle(self, opened: _Open) -> bool:
+        """End a submission if nobody runs its tasks any more; whether that is so."""
+        is_idle = opened.job_id is None and not opened.shared
+        if is_idle:
+            self._end(opened.submission)
+        return is_idle
+
     def _end(self, submission: Submission) -> None:
         self.graph.ended(submission.number)
         self._jobs.pop(submission.number, None)
@@ -194,8 +265,11 @@ class StageJobs:
     def cancel(self) -> None:
         """Cancel what is still running, and wait briefly until it has ended."""
         waiting, self._jobs = self._jobs, {}
-        for _, job_id in waiting.values():
-            self.backend.cancel(job_id)
+        for opened in list(waiting.values()):
+            self._cancel(opened)
+            if opened.job_id is None:
+                waiting.pop(opened.submission.number)
+                self.graph.ended(opened.submission.number)
         deadline = self.clock.now_s() + _CANCEL_WAIT_S
         while waiting and self.clock.now_s() < deadline:
             try:
@@ -226,5 +300,5 @@ def _detail(event: TaskFailed) -> ProblemDetail | None:
         return None
 
 
-def _tagged(events: Events, submission: Submission, event: JobEvent) -> None:
+def _tagged(events: Events, submission: Submission, event: JobEvent | SharedTask) -> None:
     events.put((submission, event))

@@ -89,6 +89,7 @@ def connect(
     probe_ratio: float = 2.0,
     in_process: bool = False,
     single_task_rows: int = SINGLE_TASK_ROWS,
+    reuse: str = "off",
     task_threads: int | None = None,
     disabled_optimizations: Collection[str] = (),
     memory_limit: int | str | None = None,
@@ -120,6 +121,7 @@ def connect(
     if not isinstance(disabled_optimizations, str):
         disabled_optimizations = frozenset(disabled_optimizations)
     check_optimizations(disabled_optimizations)
+    check_reuse(reuse)
 
     def begin(on: Cluster) -> Session:
         imported("minishark.session.session")
@@ -136,7 +138,7 @@ def connect(
             disabled=disabled_optimizations,
         )
         placing = partial(on.placement, placement, probe_ratio)
-        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints)
+        engine = Engine(on, planner, placing, storage, limits=limits, prints=prints, reuse=reuse)
         group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
         return Session(group, Scope(engine), progress=progress, owns=True)
 
@@ -222,6 +224,14 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
         find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
+
+
+REUSES = ("off", "session", "cluster")
+
+
+def check_reuse(reuse: str) -> None:
+    if reuse not in REUSES:
+        raise OptionError(f"reuse is one of {', '.join(map(repr, REUSES))}, not {reuse!r}.")
 
 
 def check_optimizations(disabled: Collection[str]) -> None:

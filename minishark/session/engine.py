@@ -52,6 +52,7 @@ from minishark.query.run import QueryRun, Site, query_folder, site_of
 from minishark.query.sinks import CollectRows, Sink, StreamRows
 from minishark.query.sources import SourceTables
 from minishark.query.stored_rows import stored_rows
+from minishark.session.kept_outputs import kept_outputs
 from minishark.session.prints import TaskPrints
 from minishark.session.scope import Scope
 from minishark.sources.storage_options import Storage
@@ -117,6 +118,7 @@ class Engine:
         *,
         limits: Limits | None = None,
         prints: bool = True,
+        reuse: str = "off",
     ) -> None:
         """Over a cluster.
 
@@ -127,6 +129,7 @@ class Engine:
             storage: how object stores are reached.
             limits: of each query.
             prints: whether what tasks print is shown.
+            reuse: who takes outputs of its queries: "off", "session" or "cluster".
         """
         config = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
@@ -154,9 +157,9 @@ class Engine:
         )
         self.scratch = SharedScratch(config, lambda: self.sources.names)
         self._placing = placing
-        self.storage = storage
         self.programs = Programs(cluster, self.tables, placing)
         self.limits = limits or Limits()
+        self.reuse = kept_outputs(cluster, reuse, self.tables.contents)
         self.open_queries = OpenQueries()
         self.running: dict[int, QueryObserver] = {}
         self.events = EventStream()
@@ -210,6 +213,8 @@ class Engine:
                 steps.callback(self._replicator.join)
             steps.callback(self.merger.join, _MERGER_END_S)
             steps.callback(self.cluster.close)
+            if self.reuse is not None:
+                steps.callback(self.reuse.close)
             if self._replicator is not None:
                 steps.callback(self._replicator.stop)
             steps.callback(self.programs.stop)
@@ -512,6 +517,11 @@ class Engine:
         # The cores are shared: several queries with a thread per core would only take turns.
         return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
+    @property
+    def storage(self) -> Storage:
+        """How object stores are reached."""
+        return self.tables.storage
+
     def _place_loads(self) -> Placement:
         """The placement of tasks that load tables."""
         self.check_slots()
@@ -535,7 +545,16 @@ class Engine:
 
     def site(self, folder: str) -> Site:
         """Where the jobs of a query run, on nodes that have its folder."""
-        return site_of(self.cluster, self._placed, folder)
+        # Nodes of a running cluster may have started again, without the folder of outputs.
+        reuse, kept = self.reuse, tuple[str, ...]()
+        if reuse is not None and reuse.shared is None and self.cluster.address:
+            kept = (reuse.folder,)
+        return site_of(self.cluster, self._placed, folder, *kept)
+
+    def label(self, query: int) -> str:
+        """What others call a query."""
+        of = f" of session {self.cluster.store_name}" if self.cluster.address else ""
+        return f"query {query}{of}"
 
     def query_folder(self) -> AbstractContextManager[str]:
         """A folder for the files of one query, removed afterwards."""
@@ -629,12 +648,17 @@ class _Query(Generic[Result]):
                 observer=self.observer,
                 on_print=engine.prints.show,
                 disk=DiskUse(engine.limits.query_disk_bytes),
+                reuse=engine.reuse,
+                made_by=engine.label(self.observer.number),
             )
-            run.run()
-            result = self.sink.finish(run)
+            with contextlib.closing(run):
+                run.run()
+                result = self.sink.finish(run)
         record = self.observer.record
         if record.uses_disk:
             engine.warn(_DISK_WARNING)
+            if engine.reuse is not None:
+                engine.reuse.make_room()
         if record.revisions and self.explained:
             shown = (plan.physical, adaptation.executed(run.stages))
             record.plans = tuple(map(plan_text, shown))

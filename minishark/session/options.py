@@ -169,6 +169,10 @@ OPTIONS: Mapping[str, Option] = {
         statements over tables of at most this many rows in total run in one task, and larger
         ones if that is estimated to be faster; 0 distributes everything, for tests and
         demonstrations."""),
+    "reuse": Option(kind=Kind.TEXT, default="off", sentence="""
+        who takes what tasks of the session's queries have put out, instead of computing it again
+        (see docs/reuse.md): "off" for nobody; "session" for its later queries; "cluster" for those
+        of all sessions of a running cluster that ask so, elsewhere the same as "session"."""),
     "task_threads": Option(kind=Kind.WHOLE, least=1, sentence="""
         threads of a task that runs alone, on a single-machine cluster; None for one per slot,
         or 1 if `partitions` is given. Concurrent queries share them."""),

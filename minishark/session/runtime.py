@@ -40,6 +40,7 @@ from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
 from minishark.query.report import explain_text, metrics_text
+from minishark.query.reused import reuse_text
 from minishark.query.sinks import ApplyFunction, CollectRows, HandOver, Layout, Sink, StreamRows
 from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
@@ -254,7 +255,12 @@ class Runtime:
             if mode == "analyze":
                 return metrics_text(self._run(sql, CollectRows(), explained=True)[1])
             plan = self.planner.describe(sql, on_hosts=self.engine.on_hosts)
-            return explain_text(plan, mode, threads=self.engine.threads(queries=1))
+            text = explain_text(plan, mode, threads=self.engine.threads(queries=1))
+            if self.engine.reuse is None or mode not in ("stages", "all"):
+                return text
+            environment = self.engine.limited_environment(self.scope)
+            found = reuse_text(plan, self.engine.reuse, environment)
+            return f"{text}\n\nReuse\n{found}"
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         expected = self.query_in_front_end(sql)

@@ -31,6 +31,9 @@ class ArrowBatches(Split):
     rows: int | None
     bytes: int
 
+    def made_of(self) -> tuple[Sequence[StoredFile], object]:
+        return (self.file,), (self.own, self.keys, self.first, self.last)
+
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         table = _table(self.file, self.first, self.last)
         wanted = None if pushed.columns is None else {name.lower() for name in pushed.columns}

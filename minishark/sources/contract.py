@@ -91,6 +91,14 @@ class Split(ABC):
         """Splits that one task reads one after the other, as fewer ones if that is faster."""
         return splits
 
+    def made_of(self) -> tuple[Sequence[StoredFile], object] | None:
+        """What alone decides its rows: the files, and all else that says what is read of them.
+
+        Other queries may then take what was computed from equal ones, in this session or another.
+        None if it can't be told, as of a database.
+        """
+        return None
+
     @abstractmethod
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         """The rows, with the columns in `pushed`, in their Arrow types.

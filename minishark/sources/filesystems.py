@@ -391,7 +391,12 @@ def _local(path: str) -> StoredFile | None:
         state = os.stat(path)  # noqa: PTH116 - many files
     except OSError:
         return None
-    return StoredFile(path, state.st_size, f"{state.st_mtime_ns}-{state.st_size}")
+    return StoredFile(path, state.st_size, local_version(state))
+
+
+def local_version(state: os.stat_result) -> str:
+    """The version of a local file in that state."""
+    return f"{state.st_mtime_ns}-{state.st_size}"
 
 
 def _list_remote(pattern: str, access: StoreAccess) -> list[StoredFile]:

@@ -146,6 +146,9 @@ class WholeFiles(FileSplit):
     rows: int | None = None
     kind: int | None = 0  # those of a kind may be read at once; None if these are read alone
 
+    def made_of(self) -> tuple[Sequence[StoredFile], object]:
+        return self.stored, (self.reader, self.options, self.own, self.fills, self.keys)
+
     def files(self) -> Sequence[StoredFile]:
         return self.stored
 

@@ -123,6 +123,9 @@ class MappedParquet(FileSplit):
             for path, size in ((part.path, part.bytes), *part.delete_files)
         ]
 
+    def made_of(self) -> tuple[Sequence[StoredFile], object]:
+        return self.files(), self.file_parts
+
     def parts(self, pushed: Pushed) -> Sequence[FilePart]:
         """The columns of the data files; all of the delete files."""
         return [

@@ -45,6 +45,9 @@ class ParquetPart(FileSplit):
     bytes: int
     range: tuple[int, int] | None = None  # the first row, and the one after the last
 
+    def made_of(self) -> tuple[Sequence[StoredFile], object]:
+        return (self.file,), (self.options, self.own, self.fills, self.keys, self.range)
+
     def files(self) -> Sequence[StoredFile]:
         return (self.file,)
 

@@ -64,6 +64,10 @@ class TextRange(Split):
     rows: int | None
     bytes: int
 
+    def made_of(self) -> tuple[Sequence[StoredFile], object]:
+        options = (self.reader, self.first_options, self.options)
+        return (self.file,), (*options, self.own, self.keys, self.first, self.last)
+
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         columns = "*" if pushed.columns is None else ", ".join(map(quote, pushed.columns))
         batches = self._batches(columns)

@@ -40,6 +40,7 @@ from minishark.model.catalog import (
 from minishark.model.expressions import Column, Schema
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, partition_slices
+from minishark.query.names import load_name, named
 from minishark.query.observer import QueryObserver
 from minishark.query.run import site_of
 from minishark.query.sinks import Layout
@@ -104,6 +105,8 @@ class Tables:
     catalog: Catalog = field(default_factory=Catalog)  # the published tables
     clock: Clock = SYSTEM_CLOCK
     sizes: Sizes = SIZES  # of the files that changes make
+    # What files of partitions were made from, where that is known: the same in every session.
+    contents: dict[str, str] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _loads: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -190,7 +193,11 @@ class Tables:
             loader = self._loader(
                 folder, source, wanted, observer, buckets=buckets, on_progress=on_progress
             )
+            content = _content(source, wanted)  # before files can have changed
             table = self._loaded_as(name, loader)
+            if content is not None:
+                for part in table.partitions:
+                    self.contents[part.file] = named(content, str(part.index))
             if source.origin is None:
                 return table, None
             again = Layout(
@@ -242,6 +249,8 @@ class Tables:
 
     def forget(self, folder: str) -> None:
         """Free the files of a load that is no table of the catalog any more."""
+        for file in [file for file in list(self.contents) if file.startswith(f"{folder}/")]:
+            self.contents.pop(file, None)
         self._origins.pop(folder, None)
         self._same_as.pop(folder, None)
         self.deltas.forget(folder)
@@ -765,6 +774,16 @@ class Tables:
             self.planning.put_table(table)
         if replaced is not None:
             self.forget(replaced.folder)
+
+
+def _content(source: TableSource, layout: TableLayout) -> str | None:
+    """What the partitions of a load are made from; None if that can't be told."""
+    if not source.reads or source.slices:
+        return None
+    columns = (part for column in source.schema for part in (column.name, column.type))
+    return load_name(
+        source.reads, str(layout.partitions), *layout.partition_by, "columns", *columns
+    )
 
 
 def _relocated(new: Table, current: Table, doubted: Collection[str]) -> Table:

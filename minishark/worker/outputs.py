@@ -17,7 +17,7 @@ from minishark.worker.dictionaries import Part, Parts
 from minishark.worker.protocol import BucketSlice, FileSlice, StageTask, TaskOutcome, TaskPayload
 from minishark.worker.store import Store
 from minishark.worker.streaming import batches_of, even_batches, grouped
-from minishark.worker.writing import StoredFile, mapped
+from minishark.worker.writing import StoredFile, checksum, mapped
 
 BATCH_ROWS = 122_880
 """Rows of a stored record batch: DuckDB's own row group size, which it scans fastest."""
@@ -75,12 +75,13 @@ class Outputs:
     ) -> TaskOutcome:
         file = _file(stage, task)
         if not stage.cuts:
-            return _outcome(self.store.write(file, schema, groups), file)
+            stored = self.store.write(file, schema, groups)
+            return _checked(task, stored, _outcome(stored, file))
         named = _named(stage, schema)
         counts: list[int] = []
         stored = self.store.write(file, named, _cut(groups, named, stage.cuts, counts))
         slices = [BucketSlice(i, i + 1, count) for i, count in enumerate(counts)]
-        return _outcome(stored, file, tuple(slices))
+        return _checked(task, stored, _outcome(stored, file, tuple(slices)))
 
     def partition(
         self,
@@ -162,7 +163,8 @@ class Outputs:
         file = _file(stage, task)
         written = (group for run in chain([first], runs) for group in groups(run))
         stored = self.store.write(file, schema, written)
-        return _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
+        outcome = _outcome(stored, file, tuple(slices), len(slices) // stage.buckets)
+        return _checked(task, stored, outcome)
 
 
 def output_columns(stage: StageTask) -> list[tuple[str, str]]:
@@ -234,6 +236,8 @@ def _merged(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordB
 
 
 def _file(stage: StageTask, task: TaskPayload) -> str:
+    if task.name:
+        return f"{stage.kept}/{task.name}-{attempt_name(task)}.arrow"
     return f"{stage.folder}/{stage.prefix}{attempt_name(task)}.arrow"
 
 
@@ -243,6 +247,11 @@ def attempt_name(task: TaskPayload) -> str:
     An attempt that was given up may still be running; what it writes must replace nothing.
     """
     return f"{task.index}-{_PROCESS}-{next(_attempts)}"
+
+
+def _checked(task: TaskPayload, stored: StoredFile, outcome: TaskOutcome) -> TaskOutcome:
+    """The outcome with the checksum of the file, if the output has a name."""
+    return structs.replace(outcome, checksum=checksum(stored.path)) if task.name else outcome
 
 
 def _outcome(

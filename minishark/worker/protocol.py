@@ -36,6 +36,8 @@ class FileSlice(_Batches, frozen=True, array_like=True, kw_only=True):
     deleted: RowNumbers = b""  # rows that are left out, counted from the first of the file
     # The number of the file's first row, if rows have a further column with their numbers.
     numbered_from: int | None = None
+    # Of the whole file, which is checked before it is read; 0 for a file that need not be.
+    checksum: int = 0
 
 
 class StoreLocation(msgspec.Struct, frozen=True, array_like=True):
@@ -85,6 +87,8 @@ class TaskFunction(msgspec.Struct, frozen=True, array_like=True):
     pickled: bytes  # a `minishark.worker.functions.Function`, by cloudpickle
     returns: tuple[tuple[str, str], ...]  # names and DuckDB types of its output columns
     keys: tuple[int, ...] = ()  # positions of the grouping columns; empty for no groups
+    # Whether it is called for what it returns alone, so that this may be kept.
+    only_returns: bool = False
 
 
 class ScalarFunction(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -124,6 +128,8 @@ class StageTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag=
     # Where output files go, relative to a node's storage folder; the front end creates it, and
     # removes it after the query, so that late tasks can't write any more.
     folder: str
+    # Where outputs with names go instead, which outlive the query.
+    kept: str = ""
     # Inputs that are the same for every task, by the name in the fragment.
     shared_inputs: dict[str, tuple[FileSlice, ...]] = {}
     prefix: str = ""  # what the names of output files begin with
@@ -204,6 +210,7 @@ class TaskPayload(msgspec.Struct, frozen=True, array_like=True):
     # Inputs that are read from sources, by the name in the fragment: pickled `SplitRead`s.
     reads: dict[str, tuple[bytes, ...]] = {}
     replicas: tuple[str, ...] = ()  # the nodes that get a copy of the output, for PARTITION
+    name: str = ""  # that of the output for later queries (`query/names.py`); empty for none
 
 
 class BucketSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -249,6 +256,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # and that of the fragment by the empty one.
     profiles: dict[str, Profiled] = {}
     printed: str = ""  # what user code has printed
+    checksum: int = 0  # of the file of an output with a name
 
     def bucket_runs(self, numbers: range) -> tuple[BucketSlice, ...]:
         """Where the rows of buckets are that follow one another: one entry per run."""
@@ -257,6 +265,19 @@ class TaskOutcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return tuple(
             _joined(self.buckets[start + numbers.start : start + numbers.stop]) for start in starts
         )
+
+
+class KeptOutput(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """An output that has a name, for whoever asks for that."""
+
+    outcome: TaskOutcome
+    node: str  # that stores its file
+    # What the names of outputs that are computed from it contain: its own name, or, if its stage
+    # may put out other rows when it runs again, what no other run has.
+    identity: str
+    made_s: float  # when it was computed, in seconds since 1970
+    run_s: float = 0.0  # how long that took
+    made_by: str = ""  # which query of which session did
 
 
 class TaskProblem(StrEnum):
@@ -312,6 +333,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode_job: Callable[[bytes], Job] = msgspec.msgpack.Decoder(Job).decode
 decode_payload = msgspec.msgpack.Decoder(TaskPayload).decode
 decode_outcome = msgspec.msgpack.Decoder(TaskOutcome).decode
+decode_kept = msgspec.msgpack.Decoder(KeptOutput).decode
 decode_figures = msgspec.msgpack.Decoder(WorkerFigures).decode
 decode_value = msgspec.msgpack.Decoder(Value).decode
 decode_python_outcome = msgspec.msgpack.Decoder(PythonOutcome).decode

@@ -547,10 +547,11 @@ def _repeating(stage: StageTask, task: TaskPayload) -> tuple[Inputs | None, froz
     inputs = {**stage.shared_inputs, **task.inputs}
     if not stage.hints.prepares or stage.scalars or task.reads:
         return None, frozenset()
+    folders = (f"{stage.folder}/", f"{stage.kept}/") if stage.kept else f"{stage.folder}/"
     new = frozenset(
         name
         for name, slices in inputs.items()
-        if any(item.inline or item.file.startswith(f"{stage.folder}/") for item in slices)
+        if any(item.inline or item.file.startswith(folders) for item in slices)
     )
     return {name: slices for name, slices in inputs.items() if name not in new}, new
 

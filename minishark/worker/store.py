@@ -31,7 +31,7 @@ from minishark.worker.paths import StorePaths, follow, link
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.storage import StorageMeter
 from minishark.worker.visible_rows import with_numbers, without_deleted
-from minishark.worker.writing import FileWriter, RawFile, StoredFile
+from minishark.worker.writing import FileWriter, RawFile, StoredFile, checksum
 
 _CACHED_FILES_MAX = 1024
 _COPIES_AT_ONCE = 4
@@ -259,6 +259,9 @@ class Store:
             if path is None:
                 return None
             try:
+                if item.checksum and checksum(path) != item.checksum:
+                    path.unlink(missing_ok=True)  # it is damaged, and nobody's any more
+                    return None
                 reader = pa.ipc.open_file(pa.memory_map(str(path)))
             except FileNotFoundError:  # removed since
                 return None
@@ -297,7 +300,7 @@ class Store:
 
     def _copied(self, item: FileSlice) -> pa.Table | InputMissingError:
         """A whole file, copied to this node unless another of its executors was faster."""
-        copy = FileSlice(_copy_name(item), (self.node,))
+        copy = FileSlice(_copy_name(item), (self.node,), checksum=item.checksum)
         with self._alone(copy.file):
             reader = self._reader(copy)
             # It may have been dropped, or there is no room: the rows can still be had.

@@ -15,6 +15,7 @@ from minishark.cluster import connections as connecting
 from minishark.cluster import links, remote_files, service
 from minishark.cluster.connections import Connections, NoAnswerError, ended
 from minishark.cluster.node_service import NodeService
+from minishark.cluster.outputs import FOLDER as OUTPUTS
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
 from minishark.cluster.wire import (
@@ -161,7 +162,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
     )
     assert Kept(()) == serving.answer(kept)
     serving.tidy()
-    assert [] == list((tmp_path / "n0").iterdir())
+    assert [OUTPUTS] == [path.name for path in (tmp_path / "n0").iterdir()]
     serving.start()
     assert {serving.endpoint} == set(connections.call_all([serving.endpoint], GetReport(), 5.0))
     serving.stop()

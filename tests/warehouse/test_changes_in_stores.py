@@ -186,7 +186,7 @@ def session(folder: Path) -> Iterator[Session]:
     with minishark.connect(
         in_process=True, partitions=2, single_task_rows=0, warehouse=folder / "changes"
     ) as shared:
-        shared.sql("CREATE SCHEMA s")
+        shared.sql("CREATE SCHEMA IF NOT EXISTS s")
         with shared.new_session() as found:
             yield found
 

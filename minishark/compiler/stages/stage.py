@@ -11,7 +11,7 @@ from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 from minishark.compiler.logical.operators import Join, Statement
 from minishark.compiler.physical.order import depends_on_order
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, Share
-from minishark.compiler.stages.varying import varies
+from minishark.compiler.stages.varying import varies, volatile_call
 from minishark.model.expressions import Schema
 
 _LARGE_ROWS = 250_000
@@ -123,6 +123,11 @@ class Stage:
     @cached_property
     def varies(self) -> bool:
         return varies(self.plan)
+
+    @cached_property
+    def volatile_call(self) -> str | None:
+        """A function that it calls whose value may be another in the next statement."""
+        return volatile_call(self.plan)
 
     @cached_property
     def parents(self) -> tuple[int, ...]:

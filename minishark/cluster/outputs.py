@@ -1,0 +1,325 @@
+"""Outputs of tasks that belong to the nodes of a running cluster, for any of its sessions.
+
+A node has two parts in it, which know nothing of each other:
+
+    home      the node that rendezvous hashing gives a name: it knows the outcome of the task that
+              computed the output, and which node holds the file
+    holder    the node whose executor wrote the file: it removes what nobody has read for the
+              longest time, over a quota that gives way to tables, but nothing that is on lease
+
+    session ── FindOutputs(names) ──► homes       one message each
+            ── LeaseOutputs(files) ─► holders     which of them are there; they stay
+            ── ReleaseOutputs ──────► holders     or with the session's end
+            ── KeepOutputs ─────────► homes       after tasks have ended, in the background
+
+Whatever is lost of this costs a miss: a home that is gone knows nothing, one that has come later
+knows nothing yet, and what it says of a file counts only if the holder has that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from minishark.cluster import wire
+from minishark.cluster.connections import Connections
+from minishark.errors import ClusterError
+from minishark.worker.protocol import KeptOutput, StoreLocation
+from minishark.worker.storage import folder_bytes
+
+FOLDER = "outputs"
+"""Of a node's storage, beside those of sessions."""
+
+_ENTRIES_MAX = 100_000
+_INLINE_BYTES_MAX = 64 << 20
+_REPLY_BYTES_MAX = 32 << 20
+_ENTRY_BYTES = 1_000
+_SHARE = 4
+"""Outputs take at most a quarter of what a node's files may take in shared memory, and on disk so
+many bytes."""
+
+_TABLES_SHARE = 0.75
+"""Tables and queries that take more of that than this push outputs out."""
+
+_LOOK_S = 2.0
+_CALL_S = 1.0
+_QUEUED_MAX = 10_000
+_CLOSE_S = 2.0
+
+
+def home_of(name: str, nodes: Iterable[str]) -> str | None:
+    """The node that knows of an output; None if there is no node."""
+
+    def weight(node: str) -> bytes:
+        return hashlib.blake2b(f"{name} {node}".encode(), digest_size=8).digest()
+
+    return max(nodes, key=weight, default=None)
+
+
+@dataclass(slots=True)
+class HomeIndex:
+    """What a node knows of outputs as their home; bounded, the least recently used go."""
+
+    entries_max: int = _ENTRIES_MAX
+    bytes_max: int = _INLINE_BYTES_MAX
+    _known: OrderedDict[str, KeptOutput] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+
+    def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
+        """These exist."""
+        for name, output in outputs.items():
+            self._forget(name)
+            self._known[name] = output
+            self._bytes += _size(output)
+        while self._known and (len(self._known) > self.entries_max or self._bytes > self.bytes_max):
+            self._forget(next(iter(self._known)))
+
+    def _forget(self, name: str) -> None:
+        output = self._known.pop(name, None)
+        if output is not None:
+            self._bytes -= _size(output)
+
+    def find(self, names: Iterable[str]) -> dict[str, KeptOutput]:
+        """Those that are known, as many as fit into a reply."""
+        found: dict[str, KeptOutput] = {}
+        left = _REPLY_BYTES_MAX
+        for name in names:
+            output = self._known.get(name)
+            if output is None or (left := left - _size(output)) < 0:
+                continue
+            self._known.move_to_end(name)
+            found[name] = output
+        return found
+
+
+def _size(output: KeptOutput) -> int:
+    return _ENTRY_BYTES + len(output.outcome.inline or b"")
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldOutputs:
+    """The files of a node's outputs."""
+
+    roots: Sequence[Path]  # the node's folders, that in shared memory first
+    limit_bytes: int  # of all of the node's files in shared memory
+    disk_bytes: int = 8 << 30  # of outputs, on disk
+    _leases: dict[str, dict[str, int]] = field(default_factory=dict)  # by session, of files
+    _looked_s: float = 0.0
+
+    def lease(self, session: str, files: Iterable[str]) -> tuple[str, ...]:
+        """Those of the files that are there, which stay as long as a session reads them."""
+        held = self._leases.setdefault(session, {})
+        found = []
+        for file in files:
+            if self._touch(file):
+                held[file] = held.get(file, 0) + 1
+                found.append(file)
+        return tuple(found)
+
+    def _touch(self, file: str) -> bool:
+        for root in self.roots:
+            with contextlib.suppress(OSError):
+                os.utime(root / file)
+                return True
+        return False
+
+    def release(self, session: str, files: Iterable[str]) -> None:
+        """A session has read files."""
+        held = self._leases.get(session, {})
+        for file in files:
+            left = held.get(file, 0) - 1
+            if left > 0:
+                held[file] = left
+            else:
+                held.pop(file, None)
+
+    def end(self, session: str) -> None:
+        """A session is gone, and its leases with it."""
+        self._leases.pop(session, None)
+
+    @property
+    def leased(self) -> frozenset[str]:
+        """The names of files that are being read."""
+        return frozenset(Path(file).name for held in self._leases.values() for file in held)
+
+    def tidy(self, now: float) -> None:
+        """Remove what there is no room for; to be called often."""
+        if now < self._looked_s + _LOOK_S:
+            return
+        self._looked_s = now
+        memory, *disks = self.roots
+        outputs = folder_bytes(memory / FOLDER)
+        if outputs:
+            others = folder_bytes(memory) - outputs
+            room = max(0, int(self.limit_bytes * _TABLES_SHARE) - others)
+            self.shrink(memory, outputs, min(self.limit_bytes // _SHARE, room))
+        for disk in disks:
+            self.shrink(disk, folder_bytes(disk / FOLDER), self.disk_bytes)
+
+    def shrink(self, root: Path, size: int, most: int) -> None:
+        """Remove files that nobody reads, least recently used ones first, until the rest fits."""
+        if size <= most:
+            return
+        leased = self.leased
+        files = []
+        with contextlib.suppress(OSError), os.scandir(root / FOLDER) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    state = entry.stat()
+                    if entry.name not in leased:
+                        files.append((state.st_mtime_ns, state.st_blocks * 512, entry.path))
+        for _, taken, path in sorted(files):
+            if size <= most:
+                return
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # noqa: PTH108 - there may be thousands
+            size -= taken
+
+
+def answered(request: wire.Request, home: HomeIndex, held: HeldOutputs) -> wire.Reply | None:
+    """A node's reply to a request about outputs; None if it is about something else."""
+    match request:
+        case wire.FindOutputs(names):
+            return wire.OutputsFound(home.find(names))
+        case wire.KeepOutputs(outputs):
+            home.keep(outputs)
+            return wire.Done()
+        case wire.LeaseOutputs(session, files):
+            return wire.OutputsLeased(held.lease(session, files))
+        case wire.ReleaseOutputs(session, files):
+            held.release(session, files)
+            return wire.Done()
+        case _:
+            return None
+
+
+# A session's side
+
+
+class SharedOutputs:
+    """The outputs of a running cluster, as one session finds and keeps them."""
+
+    def __init__(
+        self,
+        session: str,
+        connections: Connections,
+        nodes: Callable[[], Sequence[StoreLocation]],
+    ) -> None:
+        """For a session over the nodes that live now."""
+        self._session = session
+        self._connections = connections
+        self._nodes = nodes
+        self._queued: queue.Queue[dict[str, KeptOutput] | tuple[str, ...] | None] = queue.Queue(
+            _QUEUED_MAX
+        )
+        self._thread = threading.Thread(target=self._send, name="minishark-outputs", daemon=True)
+        self._thread.start()
+
+    def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
+        """Those of the outputs that homes know."""
+        homes = self._by_home(names)
+        found: dict[str, KeptOutput] = {}
+        for reply in self._ask({home: wire.FindOutputs(of) for home, of in homes.items()}):
+            if isinstance(reply, wire.OutputsFound):
+                found.update(reply.found)
+        return found
+
+    def lease(self, outputs: Mapping[str, KeptOutput]) -> frozenset[str]:
+        """The names of those whose files are there, which stay until they are released."""
+        services = {node.name: node.service for node in self._nodes()}
+        by_node: dict[str, dict[str, str]] = {}
+        for name, output in outputs.items():
+            if output.outcome.file is not None:
+                by_node.setdefault(output.node, {})[output.outcome.file] = name
+        asked = {
+            services[node]: wire.LeaseOutputs(self._session, tuple(files))
+            for node, files in by_node.items()
+            if node in services
+        }
+        there = {
+            file
+            for reply in self._ask(asked)
+            if isinstance(reply, wire.OutputsLeased)
+            for file in reply.files
+        }
+        names = {file: name for files in by_node.values() for file, name in files.items()}
+        inline = (name for name, output in outputs.items() if output.outcome.file is None)
+        return frozenset((*inline, *(names[file] for file in there if file in names)))
+
+    def keep(self, outputs: Mapping[str, KeptOutput]) -> None:
+        """Let others find outputs; does not wait."""
+        with contextlib.suppress(queue.Full):  # others will miss them
+            self._queued.put_nowait(dict(outputs))
+
+    def release(self, outputs: Iterable[KeptOutput]) -> None:
+        """Outputs were read; does not wait."""
+        files = {(each.node, each.outcome.file) for each in outputs if each.outcome.file}
+        by_node: dict[str, list[str]] = {}
+        for node, file in files:
+            by_node.setdefault(node, []).append(file or "")
+        for node, some in by_node.items():
+            with contextlib.suppress(queue.Full):  # they are free with the session's end
+                self._queued.put_nowait((node, *some))
+
+    def close(self) -> None:
+        """Send what is queued, if that does not take long."""
+        with contextlib.suppress(queue.Full):
+            self._queued.put(None, timeout=_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+
+    def _by_home(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        services = {node.name: node.service for node in self._nodes()}
+        homes: dict[str, list[str]] = {}
+        for name in names:
+            home = home_of(name, services)
+            if home is not None:
+                homes.setdefault(services[home], []).append(name)
+        return {home: tuple(some) for home, some in homes.items()}
+
+    def _ask(self, requests: Mapping[str, wire.Request]) -> Collection[wire.Reply]:
+        if not requests:
+            return ()
+        try:
+            return self._connections.ask(requests, _CALL_S).values()
+        except ClusterError:  # the session is being stopped
+            return ()
+
+    def _send(self) -> None:
+        """Tell nodes what is queued, as much of it at once as there is."""
+        is_open = True
+        while is_open:
+            kept: dict[str, KeptOutput] = {}
+            released: dict[str, list[str]] = {}
+            item = self._queued.get()
+            while True:
+                if item is None:
+                    is_open = False
+                elif isinstance(item, dict):
+                    kept.update(item)
+                else:
+                    released.setdefault(item[0], []).extend(item[1:])
+                try:
+                    item = self._queued.get_nowait()
+                except queue.Empty:
+                    break
+            self._ask(
+                {
+                    home: wire.KeepOutputs({name: kept[name] for name in names})
+                    for home, names in self._by_home(kept).items()
+                }
+            )
+            services = {node.name: node.service for node in self._nodes()}
+            self._ask(
+                {
+                    services[node]: wire.ReleaseOutputs(self._session, tuple(files))
+                    for node, files in released.items()
+                    if node in services
+                }
+            )

@@ -1,0 +1,364 @@
+"""What one query takes of outputs that others have computed, and what it leaves for others."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from minishark.cluster.jobs import TaskCompleted
+from minishark.compiler.stages.stage import Stage
+from minishark.events.figures import TaskFigures
+from minishark.events.kinds import StageReused
+from minishark.model.catalog import Table
+from minishark.query.job_builder import Environment, JobBuilder
+from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames
+from minishark.query.planner import QueryPlan
+from minishark.query.reuse import Reuse
+from minishark.query.sinks import CollectRows
+from minishark.query.stage_graph import StageGraph, StageNode, Submission, TaskOutput
+from minishark.query.stage_jobs import OnShared, SharedTask
+from minishark.worker.protocol import (
+    KeptOutput,
+    OutputKind,
+    StageTask,
+    TaskOutcome,
+    encode,
+)
+
+_decode_names: Callable[[bytes], tuple[str, ...]] = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+
+
+_MADE_BY_MAX = 16
+
+
+class OnTaken(Protocol):
+    """Hears of outputs of a stage that were taken, perhaps as the whole answer."""
+
+    def __call__(self, stage: int, outputs: Sequence[KeptOutput], *, is_answer: bool) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ReusedOutputs:
+    """The outputs with names of one run of a query; `Sharing` for its jobs."""
+
+    reuse: Reuse
+    graph: StageGraph
+    described: Callable[[Stage], StageTask]
+    made_by: str  # which query it is, for those who take its outputs
+    # Called with the number of a stage whose outputs have become complete without a job.
+    on_complete: Callable[[int], None]
+    lost_nodes: Callable[[Collection[str]], Collection[str]]  # of some nodes, those that are dead
+    on_taken: OnTaken
+    names: OutputNames = field(init=False)
+    adopted: dict[tuple[int, int], KeptOutput] = field(default_factory=dict)
+    _identities: dict[tuple[int, int], str] = field(default_factory=dict)
+    _named: dict[tuple[int, int], str] = field(default_factory=dict)  # names of existing outputs
+    _looked: set[tuple[int, int]] = field(default_factory=set)
+    _told: set[int] = field(default_factory=set)  # stages that are known to be complete
+    _claimed: dict[str, str] = field(default_factory=dict)  # who claimed each name
+    _taken: list[str] = field(default_factory=list)
+    _held: list[str] = field(default_factory=list)  # those that it has computed
+    _answer: str | None = None  # the answer's name
+    _run: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def plan(self, stages: Sequence[Stage], tables: Mapping[str, Table]) -> None:
+        """These are the query's stages, and the tables that they read."""
+        self.names = self._names(stages, tables)
+        self._looked = {each for each in self._looked if each in self.adopted}
+
+    def _names(
+        self, stages: Sequence[Stage], tables: Mapping[str, Table], *, as_planned: bool = False
+    ) -> OutputNames:
+        return OutputNames(
+            stages={stage.index: stage for stage in stages},
+            tables=tables,
+            described=self.described,
+            leaves=self.reuse.leaves,
+            identity=(lambda _stage, _task: None) if as_planned else self._identity,
+            as_planned=as_planned,
+        )
+
+    def _identity(self, stage: int, task: int) -> str | None:
+        if self.graph.at(stage, task) is not None:
+            return self._identities.get((stage, task))
+        return "never needed" if self.graph.has_enough(stage) else None  # a limit had enough rows
+
+    def answer(
+        self, stages: Sequence[Stage], tables: Mapping[str, Table]
+    ) -> list[TaskOutput] | None:
+        """The outputs of the last stage, if an earlier query has left all of them.
+
+        They are of one run, and so fit together even where stages vary.
+        """
+        names = self._names(stages, tables, as_planned=True)
+        if self.described(stages[-1]).output not in KEPT:
+            return None
+        try:
+            self._answer = names.answer(stages[-1])
+        except NoNameError:
+            return None
+        known = self.reuse.take([self._answer]).get(self._answer)
+        if known is None:
+            return None
+        self._taken.append(self._answer)
+        assert known.outcome.inline is not None, "answers are lists of names"
+        wanted = _decode_names(known.outcome.inline)
+        found = self._alive(self.reuse.take(wanted))
+        if len(found) < len(frozenset(wanted)):
+            return None
+        self.on_taken(stages[-1].index, [found[name] for name in wanted], is_answer=True)
+        return [_output(found[name]) for name in wanted]
+
+    def _alive(self, found: Mapping[str, KeptOutput]) -> dict[str, KeptOutput]:
+        """Those of outputs whose nodes live, as far as is known."""
+        self._taken += found
+        dead = self.lost_nodes({each.node for each in found.values() if each.outcome.file})
+        self.lost(each.outcome.file or "" for each in found.values() if each.node in dead)
+        return {name: each for name, each in found.items() if each.node not in dead}
+
+    # For `StageJobs`
+
+    def adopt(self) -> None:
+        """Give the graph outputs that exist already, the last stage's first."""
+        while self._adopt_some():
+            pass
+
+    def _adopt_some(self) -> bool:
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for stage, tasks in self.graph.missing().items():
+            for task in tasks:
+                if (stage, task) not in self._looked:
+                    name = self._kept_name(stage, task)
+                    if name is not None:
+                        wanted.setdefault(name, []).append((stage, task))
+        if not wanted:
+            return False
+        self._looked.update(place for places in wanted.values() for place in places)
+        found = self._alive(self.reuse.take([*wanted]))
+        stages: dict[int, list[KeptOutput]] = {}
+        # Forwards, so that a stage is known to be complete before those that read it.
+        for place, name in sorted((p, n) for n in found for p in wanted[n]):
+            self._put(*place, name, found[name])
+            self.graph.adopt(*place, _output(found[name]))
+            stages.setdefault(place[0], []).append(found[name])
+        for stage, outputs in stages.items():
+            self.on_taken(stage, outputs, is_answer=False)
+        self._tell_complete(stages)
+        return bool(found)
+
+    def _tell_complete(self, stages: Iterable[int]) -> None:
+        for stage in stages:
+            if stage not in self._told and self.graph.done(stage):
+                self._told.add(stage)
+                self.on_complete(stage)
+
+    def _put(self, stage: int, task: int, name: str, output: KeptOutput) -> None:
+        self.adopted[stage, task] = output
+        self._note(stage, task, name, output.identity)
+
+    def _note(self, stage: int, task: int, name: str | None, identity: str | None) -> None:
+        """An output exists; those that are computed from it may have other names now."""
+        if name is not None:
+            self._named[stage, task] = name
+        if identity is not None and self._identities.get((stage, task)) != identity:
+            self._identities[stage, task] = identity
+            if identity != name:
+                self.names.forget()
+
+    def _kept_name(self, stage: int, task: int) -> str | None:
+        """The name of an output that is kept; None for others."""
+        is_kept = self.described(self.names.stages[stage]).output in KEPT
+        return self._name(stage, task) if is_kept else None
+
+    def _name(self, stage: int, task: int) -> str | None:
+        try:
+            return self.names.of(stage, task)
+        except (NoNameError, NotYetError):
+            return None
+
+    def shared(self, submission: Submission, tell: OnShared) -> frozenset[int]:
+        """The tasks of a submission that other queries run now: told when these have ended."""
+        shared = []
+        for task in submission.tasks:
+            name = self._kept_name(submission.stage, task)
+            if name is None:
+                self._named.pop((submission.stage, task), None)
+                continue
+            self._named[submission.stage, task] = name
+            owner = f"{self._run} {submission.stage} {task}"
+            if self.reuse.claim(name, owner, partial(_tell, tell, task)):
+                self._claimed[name] = owner
+            else:
+                shared.append(task)
+        return frozenset(shared)
+
+    def names_of(self, submission: Submission) -> dict[int, str]:
+        """The names of the outputs of tasks that are to be computed."""
+        places = ((task, (submission.stage, task)) for task in submission.tasks)
+        return {task: self._named[place] for task, place in places if place in self._named}
+
+    def on_shared(self, submission: Submission, event: SharedTask) -> None:
+        """Another query has run a task."""
+        stage = submission.stage
+        name = self._named.get((stage, event.task))
+        if event.output is not None and name is not None:
+            kept = self.reuse.take([name]).get(name)
+            if kept is not None:
+                self._taken.append(name)
+                self._put(stage, event.task, name, kept)
+                self.on_taken(stage, [kept], is_answer=False)
+        if self.graph.done(stage):
+            self._told.add(stage)
+            self.on_complete(stage)
+
+    # What it leaves
+
+    def completed(self, stage: int, event: TaskCompleted, output: TaskOutput) -> TaskOutput:
+        """A task has computed an output, which others may take; the output for the graph.
+
+        Only those check the file who take it later.
+        """
+        name = self._named.get((stage, event.task_id))
+        identity = name
+        if name is not None and self.graph.varies(stage):
+            identity = f"{self._run}{secrets.token_hex(8)}"
+        self.adopted.pop((stage, event.task_id), None)
+        self._note(stage, event.task_id, name, identity)
+        if name is not None and identity is not None:
+            self._claimed.pop(name, None)
+            kept = KeptOutput(
+                outcome=msgspec.structs.replace(output.outcome, printed="", profiles={}),
+                node=output.node,
+                identity=identity,
+                made_s=time.time(),
+                run_s=event.run_s,
+                made_by=self.made_by,
+            )
+            self.reuse.hold([name])
+            self._held.append(name)
+            self.reuse.keep({name: kept})
+        return TaskOutput(
+            msgspec.structs.replace(output.outcome, checksum=0), output.node, output.locations
+        )
+
+    def finished(self, last: Stage) -> None:
+        """The query has its answer; another that asks the same may take it."""
+        if self.described(last).output is OutputKind.PARTITION:
+            self._note_contents(last)
+        if self._answer is None:
+            return
+        tasks = [i for i in range(last.tasks) if self.graph.at(last.index, i) is not None]
+        names = [self._named.get((last.index, task)) for task in tasks]
+        if None in names:
+            return
+        data = encode(tuple(names))
+        outcome = TaskOutcome(figures=TaskFigures(bytes=len(data)), inline=data)
+        kept = KeptOutput(
+            outcome=outcome,
+            node="",
+            identity=self._answer,
+            made_s=time.time(),
+            made_by=self.made_by,
+        )
+        self.reuse.keep({self._answer: kept})
+
+    def _note_contents(self, last: Stage) -> None:
+        """Partitions that it stores are called by what they were made from, for later queries."""
+        for task in range(last.tasks):
+            output = self.graph.at(last.index, task)
+            name = None if self.graph.varies(last.index) else self._name(last.index, task)
+            if output is not None and output.outcome.file is not None and name is not None:
+                self.reuse.contents[output.outcome.file] = name
+
+    def lost(self, files: Iterable[str]) -> None:
+        """Files are gone, or damaged: nobody is to take them any more."""
+        self.reuse.lost(frozenset(files))
+
+    def close(self) -> None:
+        """The query has ended, and has read what it took."""
+        claimed, self._claimed = self._claimed, {}
+        self.reuse.disclaim(claimed)
+        taken, self._taken = self._taken, []
+        self.reuse.give(taken)
+        held, self._held = self._held, []
+        self.reuse.let_go(held)
+
+
+def _output(kept: KeptOutput) -> TaskOutput:
+    return TaskOutput(kept.outcome, kept.node, () if kept.outcome.file is None else (kept.node,))
+
+
+def _tell(tell: OnShared, task: int, kept: KeptOutput | None) -> None:
+    tell(SharedTask(task, None if kept is None else _output(kept)))
+
+
+def reused_event(
+    query: int, stage: int, outputs: Sequence[KeptOutput], *, is_answer: bool
+) -> StageReused:
+    """What is told of outputs of a stage that were taken."""
+    now_s = time.time()
+    return StageReused(
+        at=now_s,
+        query=query,
+        stage=stage,
+        tasks=len(outputs),
+        age_s=max((now_s - each.made_s for each in outputs), default=0.0),
+        saved_s=sum(each.run_s for each in outputs),
+        made_by=tuple(dict.fromkeys(each.made_by for each in outputs))[:_MADE_BY_MAX],
+        is_answer=is_answer,
+    )
+
+
+def reuse_text(plan: QueryPlan, reuse: Reuse, environment: Environment) -> str:
+    """What of a plan exists already, for EXPLAIN; and of the rest, why it could not.
+
+    Of what varies, and what is computed from that, names are known only when it runs.
+    """
+    last = plan.stages[-1].index
+    builder = JobBuilder(
+        graph=StageGraph([StageNode(index=last, tasks=1)]),
+        last=last,
+        output=CollectRows().output(plan.physical, plan.columns),
+        folder="",
+        working_folder="",
+        environment=environment,
+        threads=1,
+        traced=False,
+        profiled=False,
+    )
+    names = OutputNames(
+        stages={stage.index: stage for stage in plan.stages},
+        tables=plan.tables,
+        described=builder.described,
+        leaves=reuse.leaves,
+        as_planned=True,
+    )
+    with contextlib.suppress(NoNameError):
+        answer = names.answer(plan.stages[-1])
+        known = reuse.look([answer])
+        if known:
+            return f"The answer exists: {_made(known[answer])}."
+    return "\n".join(_stage_text(stage, names, reuse) for stage in plan.stages)
+
+
+def _stage_text(stage: Stage, names: OutputNames, reuse: Reuse) -> str:
+    try:
+        wanted = [names.of(stage.index, task) for task in range(stage.tasks)]
+    except NoNameError as error:
+        return f"Stage {stage.index}: not reused, as {error}"
+    found = reuse.look(wanted)
+    if not found:
+        return f"Stage {stage.index}: no output exists"
+    oldest = min(found.values(), key=lambda each: each.made_s)
+    return f"Stage {stage.index}: {len(found)} of {stage.tasks} outputs exist: {_made(oldest)}"
+
+
+def _made(output: KeptOutput) -> str:
+    return f"{time.time() - output.made_s:,.1f} s old, of {output.made_by}"

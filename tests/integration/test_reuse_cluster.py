@@ -1,0 +1,204 @@
+"""Outputs that outlive the session that computed them, on a running cluster."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from processes import program
+
+import minishark
+from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
+from minishark.session.session import Session
+
+ROWS = 120_000
+GROUPS = "SELECT g, count(*) n, sum(k) s FROM t GROUP BY g ORDER BY g"
+WIDE = "SELECT a.k, a.s, b.g FROM t a JOIN t b ON a.k = b.k + 1"
+ASKED = f"SELECT count(*) n, sum(k) s, max(s) m FROM ({WIDE})"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRecord]:
+    """A cluster of two nodes with one executor each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield start_cluster(StartOptions(name="reusing", nodes=2))
+        stop_cluster("reusing")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows in a file that is old enough to be told by its times."""
+    path = tmp_path_factory.mktemp("data") / "t.parquet"
+    numbers = list(range(ROWS))
+    rows = {"k": numbers, "g": [i % 7 for i in numbers], "s": [f"{i:040}" for i in numbers]}
+    pq.write_table(pa.table(rows), path)
+    time.sleep(2.1)
+    return path
+
+
+def connected(record: ClusterRecord, reuse: str = "cluster") -> Session:
+    """A session that runs everything in stages."""
+    return minishark.connect(record.address, single_task_rows=0, reuse=reuse, prints=False)
+
+
+def asked(session: Session, sql: str) -> tuple[list[Any], int]:
+    """An answer, and how many tasks it took."""
+    profile = session.sql(sql).profile()
+    return [tuple(row) for row in session.sql(sql).collect()], profile.metrics.tasks
+
+
+def outputs(record: ClusterRecord) -> list[Path]:
+    """The files of outputs on the nodes."""
+    roots = [Path(folder, node.name) for node in record.nodes for folder in node.folders]
+    return [path for root in roots for path in root.glob("outputs/*.arrow")]
+
+
+def forget(record: ClusterRecord) -> None:
+    """Have no outputs any more."""
+    for path in outputs(record):
+        path.unlink()
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_another_session_finds_what_one_has_computed(
+    running: ClusterRecord, file: Path, loaded: bool
+) -> None:
+    """Over files, and over tables that both have loaded from them."""
+    table = "t" if loaded else f"'{file}'"
+    found = []
+    for reuse in ("cluster", "cluster", "off"):
+        with connected(running, reuse) as session:
+            if loaded:
+                session.read.parquet(str(file)).write.save_as_table("t")
+                session.create_table("u", file, partitions=2)
+                table = "u"
+            found.append(
+                [asked(session, sql.replace(" t ", f" {table} ")) for sql in (GROUPS, ASKED)]
+            )
+            time.sleep(0.3)  # until homes were told
+    first, second, plain = found
+    assert [rows for rows, _ in plain] == [rows for rows, _ in first]
+    assert [rows for rows, _ in plain] == [rows for rows, _ in second]
+    assert [0, 0] == [tasks for _, tasks in second]
+
+
+def test_tables_of_a_session_are_its_own(running: ClusterRecord) -> None:
+    """Nobody can name what was computed from rows of another's memory."""
+    found = []
+    for shift in (0, 1):
+        with connected(running) as session:
+            session.create_table("t", pa.table({"k": [1 + shift, 2], "g": [1, 1]}))
+            found.append(asked(session, "SELECT sum(k) FROM t")[0])
+    assert [[(3,)], [(4,)]] == found
+
+
+_PROGRAM = """
+import sys, time, minishark
+
+def slow(x: int) -> int:
+    return x + len(str(time.altzone * 0))
+
+session = minishark.connect(sys.argv[1], single_task_rows=0, reuse="cluster", prints=False)
+session.udf.register("slow", slow, "BIGINT", ["BIGINT"])
+session.create_table("u", sys.argv[2], partitions=4)
+for number in range(3):
+    profile = session.sql(f"SELECT g, sum(slow(k)) + {number} s FROM u GROUP BY g").profile()
+    print(number, profile.metrics.tasks, flush=True)
+if sys.argv[3:]:
+    time.sleep(600)
+"""
+
+
+def test_a_program_that_was_killed_goes_on_where_it_was(running: ClusterRecord, file: Path) -> None:
+    """Its second run finds what the first has computed; so does a third."""
+    arguments = ("-c", _PROGRAM, running.address, str(file))
+    with program(*arguments, "wait") as started:
+        lines = [started.process.stdout.readline().split() for _ in range(3)]
+        time.sleep(0.5)
+        started.process.kill()
+        started.process.wait(30)
+    assert int(lines[0][1]) > 0
+    with program(*arguments) as again:
+        out, _ = again.process.communicate(timeout=120)
+    assert ["0", "0", "0"] == [line.split()[1] for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "removed"])
+def test_a_damaged_file_is_a_miss_for_other_sessions(
+    running: ClusterRecord, file: Path, damage: str
+) -> None:
+    """Whoever reads it finds that."""
+    forget(running)
+    wide = WIDE.replace("t a", f"'{file}' a").replace("t b", f"'{file}' b")
+    with connected(running) as session:
+        rows = sorted(tuple(row) for row in session.sql(wide).collect())
+        time.sleep(0.3)
+    files = outputs(running)
+    assert files
+    for path in files:
+        data = bytearray(path.read_bytes())
+        path.unlink()
+        if damage == "flipped":
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+    with connected(running) as session:
+        assert rows == sorted(tuple(row) for row in session.sql(wide).collect())
+
+
+def test_deaths_of_executors_while_outputs_are_read_and_written(
+    running: ClusterRecord, file: Path
+) -> None:
+    """Answers stay what they are."""
+    forget(running)
+    stop = threading.Event()
+
+    def kill() -> None:
+        for node in itertools.cycle(running.nodes):  # in turn, as each takes a while to come up
+            if stop.wait(3.0):
+                return
+            for child in psutil.Process(node.pid).children(recursive=True)[:1]:
+                child.kill()
+
+    sql = ASKED.replace(" t ", f" '{file}' ")
+    with connected(running, "off") as plain:
+        expected = [tuple(row) for row in plain.sql(sql).collect()]
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        for _ in range(4):
+            with connected(running) as session:
+                for number in range(2):
+                    found = session.sql(f"SELECT n + {number}, s, m FROM ({sql})").collect()
+                    n, s, m = expected[0]
+                    assert [(n + number, s, m)] == [tuple(row) for row in found]
+    finally:
+        stop.set()
+        killer.join()
+
+
+def test_the_death_of_a_node_costs_misses(file: Path) -> None:
+    """It was the home of some names, and held some files."""
+    record = start_cluster(StartOptions(name="dying", nodes=3))
+    try:
+        sql = ASKED.replace(" t ", f" '{file}' ")
+        with connected(record) as session:
+            expected, _ = asked(session, sql)
+            time.sleep(0.5)
+            os.kill(record.nodes[-1].pid, signal.SIGKILL)
+            assert expected == asked(session, sql)[0]
+            assert expected == asked(session, f"SELECT * FROM ({sql}) WHERE n > 0")[0]
+        with connected(record) as session:
+            assert expected == asked(session, sql)[0]
+    finally:
+        stop_cluster("dying")
