@@ -196,8 +196,9 @@ OPTIONS: Mapping[str, Option] = {
         for each statement that needs a store."""),
     "warehouse": Option(kind=Kind.TEXT, sentence="""
         named schemas and durable tables: a folder, which is made if it is missing, also of S3
-        ("s3://bucket/lake"), or the address of an Iceberg REST catalog; None for none. Or the
-        properties of a catalog as PyIceberg takes them (see docs/warehouse.md)."""),
+        ("s3://bucket/lake"), or the address of an Iceberg REST catalog or of a DuckLake
+        ("ducklake:sqlite:FILE"); None for none. Or the properties of a catalog as PyIceberg takes
+        them (see docs/warehouse.md)."""),
     "audit": Option(kind=Kind.TEXT, on=_HERE, sentence="""
         a folder for Sparrow's audit logs, one file for each process: when each task was placed,
         started and ended; None for none. `sparrow audit FOLDER` reports times and shares, and

@@ -32,6 +32,7 @@ _ROW_NUMBER = "file_row_number"  # DuckDB's option of read_parquet, and the colu
 _BYTES_MIN = 8 << 20  # parts of files below that are not worth a task
 _PARTS_PER_TASK = 4  # more parts are grouped, so that the plan stays short
 _TIME_ZONE = " WITH TIME ZONE"
+_SNAPSHOT = "_ducklake_internal_snapshot_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class MappedColumn:
     field_id: int | None = None  # its id in files with field ids
     constant: str = "NULL"  # SQL of its value in files that lack it
     named: tuple[str, ...] | None = None  # all names that it may have in a file; None if unknown
+    rebuilt: str = ""  # SQL of its value over that in the file, {}, if its fields were changed
     # If it is no column of files, but a row's number in its file: what the first row has.
     first_row: int | None = None
 
@@ -62,6 +64,9 @@ class MappedFile:
     delete_files: tuple[tuple[str, int], ...] = ()
     named_in_deletes: str = ""  # what `delete_files` call this file
     deleted: str = ""  # deleted positions as text, with commas
+    # DuckLake numbers the rows of some files by snapshots: later ones are not the version's.
+    rows_until: int | None = None
+    deletes_until: int | None = None
 
     @property
     def place(self) -> str:
@@ -70,7 +75,7 @@ class MappedFile:
 
     @property
     def has_deletes(self) -> bool:
-        return bool(self.delete_files or self.deleted)
+        return bool(self.delete_files or self.deleted) or self.rows_until is not None
 
     @property
     def is_whole(self) -> bool:
@@ -217,7 +222,7 @@ def _needed(part: MappedFile, pushed: Pushed) -> FilePart:
         return WHOLE
     wanted = {*pushed.columns, *(each.column for each in pushed.predicates)}
     columns = [each for each in part.columns if each.name in wanted and each.first_row is None]
-    if any(each.named is None for each in columns):
+    if any(each.named is None for each in columns) or part.rows_until is not None:
         return WHOLE
     return FilePart(columns=tuple(name for each in columns for name in each.named or ()))
 
@@ -268,7 +273,7 @@ class _Read:
 def _read(part: MappedFile, path: str, deletes: Sequence[str]) -> _Read:
     try:
         stored = columns_of_file(path)
-        conditions = _conditions(part, path, deletes)
+        conditions = _conditions(part, path, deletes, stored)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"Can't read the Parquet file {part.path}: {error}") from error
     needs_ids = any(column.field_id is not None for column in part.columns)
@@ -307,6 +312,8 @@ def _column(column: MappedColumn, stored: Columns) -> str:
         if zoned != column.type.endswith(_TIME_ZONE):
             plain = source if zoned else f"CAST({source} AS TIMESTAMP)"
             source = f"({plain} AT TIME ZONE 'UTC')"
+    if column.rebuilt:
+        source = column.rebuilt.replace("{}", source)
     return f"CAST({source} AS {column.type}) AS {name}"
 
 
@@ -317,16 +324,25 @@ def _position(column: MappedColumn, stored: Columns) -> int | None:
     return stored.names.index(found[0]) if found else None
 
 
-def _conditions(part: MappedFile, path: str, deletes: Sequence[str]) -> tuple[str, ...]:
+def _conditions(
+    part: MappedFile, path: str, deletes: Sequence[str], stored: Columns
+) -> tuple[str, ...]:
     conditions = [] if part.is_whole else [_ranges(part, path)]
     if part.deleted:
         numbers = f"unnest(string_split({quote_text(part.deleted)}, ','))"
         conditions.append(f"n NOT IN (SELECT CAST({numbers} AS BIGINT))")
+    if part.rows_until is not None:
+        conditions.append(f"c{stored.names.index(_SNAPSHOT)} <= {part.rows_until}")
     if deletes:
         files = ", ".join(map(quote_text, deletes))
+        own = ["true"]
+        if part.named_in_deletes:
+            own.append(f"file_path = {quote_text(part.named_in_deletes)}")
+        if part.deletes_until is not None:
+            own.append(f"{_SNAPSHOT} <= {part.deletes_until}")
         conditions.append(
             f"n NOT IN (SELECT pos FROM read_parquet([{files}], hive_partitioning = false) "
-            f"WHERE file_path = {quote_text(part.named_in_deletes)})"
+            f"WHERE {' AND '.join(own)})"
         )
     return tuple(conditions)
 

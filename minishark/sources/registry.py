@@ -43,6 +43,18 @@ def _postgres(_: Reach, dsn: str, schema: str, table: str, **options: Any) -> So
     return PostgresSource(dsn, schema, table, **options)
 
 
+def _ducklake(_: Reach, lake: str, schema: str, table: str, **options: Any) -> Source:
+    from minishark.sources.ducklake import DuckLakeSource  # noqa: PLC0415 - not always needed
+    from minishark.sources.postgres_server import passwords_in  # noqa: PLC0415
+
+    if passwords_in(lake):
+        raise OptionError(
+            "Events and logs show the text of queries, so it must not have a password: let "
+            "PGPASSWORD or ~/.pgpass have it."
+        )
+    return DuckLakeSource(lake, schema, table, **options)
+
+
 def _read_arrow(reach: Reach, files: str | list[str], **options: object) -> Source:
     patterns = [files] if isinstance(files, str) else files
     return FileSource(
@@ -58,6 +70,7 @@ SCAN_FUNCTIONS: Mapping[str, ScanFunction] = {
     "read_arrow": _read_arrow,
     "iceberg_scan": _iceberg,
     "delta_scan": _delta,
+    "ducklake_scan": _ducklake,
     "postgres_scan": _postgres,
 }
 """By name, in lower case."""

@@ -175,6 +175,8 @@ STORES = (
     Store("temporary", "CREATE TEMP TABLE"),
     Store("warehouse", schema="warehouse.s."),
     Store("warehouse transaction", schema="warehouse.s.", begins=True),
+    Store("ducklake", schema="warehouse.s."),
+    Store("ducklake transaction", schema="warehouse.s.", begins=True),
 )
 NO_KEYS = ("keys",)
 """Groups of tables that a warehouse does not have."""
@@ -189,6 +191,17 @@ def session(folder: Path) -> Iterator[Session]:
         shared.sql("CREATE SCHEMA IF NOT EXISTS s")
         with shared.new_session() as found:
             yield found
+
+
+@pytest.fixture(scope="module")
+def lake(folder: Path) -> Iterator[Session]:
+    """A session with a DuckLake as its warehouse."""
+    address = f"ducklake:sqlite:{folder}/lake.sqlite"
+    with minishark.connect(
+        in_process=True, partitions=2, single_task_rows=0, warehouse=address
+    ) as found:
+        found.sql("CREATE SCHEMA s")
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +230,11 @@ def answered(run: Any, sql: str) -> Counter[str] | type[Exception]:
     ],
 )
 def test_changes_are_those_that_duckdb_makes(
-    session: Session, memory: Session, store: Store, group: str
+    session: Session, memory: Session, lake: Session, store: Store, group: str
 ) -> None:
     """Answers, rows and the classes of errors, one statement after the other."""
     of = memory if store.name == "transaction" else session
+    of = lake if store.name.startswith("ducklake") else of
     columns, rows = (KEYED, KEYED_ROWS) if group in NO_KEYS else (COLUMNS, ROWS)
     table, source = f"{store.schema}t", f"{store.schema}s"
     sources = "SELECT i::INTEGER AS id, 's' || i AS v FROM range(0, 45, 9) AS r(i)"

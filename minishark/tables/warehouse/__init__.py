@@ -8,8 +8,15 @@ The modules:
     iceberg          its versions, changes and commits
     iceberg_layout   how its files are written: partitions, counts, bounds
     iceberg_types    DuckDB's types as Iceberg's
+    ducklake         a DuckLake's schemas and tables, versions and changes
+    ducklake_commit  what a change of a DuckLake writes into its catalog
+    ducklake_layout  how its files are written
+    ducklake_schema  the tables of its catalog
+    partitions       rows by what they are divided by
     writer           what tasks do: rows as Parquet files
-    dml              INSERT, DELETE, UPDATE and MERGE as queries for the rows to be written
+    changed_table    what changes of rows do: places with rows that change are written anew
+    store, writes    statements that write, and those about tables
+    tables           tables as queries know them
     ddl              CREATE, ALTER and COMMENT, parsed
     names            where statements name its tables
 """

@@ -21,7 +21,7 @@ from minishark.model.catalog import PATCH_DELETES, ROW_NUMBER, Catalog
 from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.tables.cached import CachePlan
-from minishark.tables.scratch_database import Shell
+from minishark.tables.scratch_database import Constraints, Shell
 from minishark.tables.stores import (
     Added,
     ChangedTable,
@@ -64,9 +64,11 @@ class WarehouseTable(ChangedTable[Files]):
         self._name, self._change, self._context = name, change, context
         self._resolve, self._version = resolve, change.version
         self.called, self.schema = name.table, self._version.columns
+        defaults, required = self._version.defaults, self._version.required
         columns = ", ".join(
-            f"{quote(c.name)} {c.type}{' NOT NULL' * (c.name in self._version.required)}"
-            for c in self.schema
+            f"{quote(c.name)} {c.type}{' NOT NULL' * (c.name in required)}"
+            f"{f' DEFAULT ({defaults[i]})' if i in defaults else ''}"
+            for i, c in enumerate(self.schema)
         )
         self.shell = Shell(
             name=str(name),
@@ -95,6 +97,9 @@ class WarehouseTable(ChangedTable[Files]):
 
     def _renamed(self, sql: str) -> str:
         return renamed(sql, references(sql, self._context.planning.syntax), self._resolve)
+
+    def constraints(self) -> Constraints:
+        return Constraints(self._version.defaults, (), ())
 
     def in_scratch(self, sql: str) -> str:
         return change_in_scratch(sql, self.shell.name, self._resolve)

@@ -134,6 +134,10 @@ class TableVersion(Protocol):
         """The columns that are NOT NULL."""
 
     @property
+    def defaults(self) -> Mapping[int, str]:
+        """SQL of what columns are in new rows that have no value for them, by position."""
+
+    @property
     def comments(self) -> Mapping[str, str]:
         """Comments of columns, and of the table, which has the name ''."""
 

@@ -83,6 +83,10 @@ class IcebergVersion:
         return {column.name for column in self.table.schema().fields if column.required}
 
     @property
+    def defaults(self) -> Mapping[int, str]:
+        return {}  # of columns without a value, it is NULL
+
+    @property
     def comments(self) -> Mapping[str, str]:
         texts = {column.name: column.doc for column in self.table.schema().fields}
         texts[""] = self.table.properties.get("comment")

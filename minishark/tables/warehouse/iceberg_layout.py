@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import manifest
@@ -28,6 +27,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_reco
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, YearTransform
 from pyiceberg.typedef import Record
+
+from minishark.tables.warehouse.partitions import Coded, coded, grouped
 
 _UNITS = {
     HourTransform: "hour",
@@ -161,35 +162,23 @@ def divided(
         spec: how they are partitioned.
         schema: the table's columns.
     """
-    columns = [_coded(rows, field, schema) for field in spec.fields]
-    combined = np.stack([codes for codes, _ in columns], axis=1)
-    kept, number = np.unique(combined, axis=0, return_inverse=True)
-    number = number.reshape(-1)
-    order = np.argsort(number, kind="stable")
-    ends = np.cumsum(np.bincount(number, minlength=len(kept))).tolist()
-    for codes, first, last in zip(kept.tolist(), [0, *ends[:-1]], ends, strict=True):
-        key = tuple(values[code] for code, (_, values) in zip(codes, columns, strict=True))
-        yield key, rows.take(pa.array(order[first:last]))
+    yield from grouped(rows, [_coded(rows, field, schema) for field in spec.fields])
 
 
-def _coded(
-    rows: pa.Table, field: PartitionField, schema: IcebergSchema
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[Any]]:
-    """The partition value of each row, as an index into the list of all of them."""
+def _coded(rows: pa.Table, field: PartitionField, schema: IcebergSchema) -> Coded:
     source = schema.find_field(field.source_id)
     column = rows.column(source.name).combine_chunks()
     unit = _UNITS.get(type(field.transform))
     if unit is not None and not pa.types.is_date(column.type):
         column = pc.floor_temporal(column, unit=unit)  # fewer values to be transformed one by one
-    coded = column.dictionary_encode(null_encoding="encode")
     transform = field.transform.transform(source.field_type)
-    found = [
-        transform(partition_record_value(field, value, schema))
-        for value in coded.dictionary.to_pylist()
-    ]
-    numbers: dict[Any, int] = {}
-    of_value = np.array([numbers.setdefault(value, len(numbers)) for value in found], np.int64)
-    return of_value[coded.indices.to_numpy(zero_copy_only=False)], list(numbers)
+    return coded(
+        column,
+        lambda distinct: [
+            transform(partition_record_value(field, value, schema))
+            for value in distinct.to_pylist()
+        ],
+    )
 
 
 def listed(io: Any, location: str) -> list[tuple[str, float]]:
