@@ -27,16 +27,19 @@ from machine_kit.addresses import Address
 from machine_kit.keys import Keys
 from machine_kit.refusal import refuses
 from minishark.cluster import wire
+from minishark.cluster.attributes import IDLE, store_of
 from minishark.cluster.backend import Backend, Placement
 from minishark.cluster.connections import Connections
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.folders import make_folders
+from minishark.cluster.jobs.client import JobsClient
+from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import RefusedError, greet, open_schedulers
 from minishark.cluster.keys import load_keys
 from minishark.cluster.local import RECOVERY_S
 from minishark.cluster.machine import default_limit_bytes
 from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on, silent
-from minishark.cluster.node import IDLE, service_address, store_of, this_host
+from minishark.cluster.node import service_address, this_host
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
@@ -70,6 +73,7 @@ class AttachedCluster:
 
     loses_files = True
     elastic = True
+    has_jobs = True
 
     def __init__(
         self,
@@ -235,6 +239,9 @@ class AttachedCluster:
     def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
         """Answer requests for the session's events, on the service's thread."""
         self._service.shared = answer
+
+    def jobs(self) -> JobsClient:
+        return JobsClient(self._connections, lambda: may_hold(self._sparrow.nodes()))
 
     def usage(self, nodes: Sequence[NodeStatus]) -> dict[str, wire.Usage]:
         return node_usages(self._connections, nodes, _USAGE_S)

@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from canary_core.runtime.mailbox import Mailbox
-from minishark.cluster.jobs import Job, JobEvent, JobFailed, JobId, Task, TaskFailed, TaskLost
+from minishark.cluster.job_events import Job, JobEvent, JobFailed, JobId, Task, TaskFailed, TaskLost
+from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.wire import Reply, Request, Usage
 from minishark.errors import (
@@ -175,6 +176,7 @@ class Cluster(Protocol):
     loses_files: bool  # whether files are lost with the nodes that store them
 
     elastic: bool  # whether nodes join and leave
+    has_jobs: bool  # whether it outlives the session, with jobs that do
 
     recovery_s: float  # how long statements wait for nodes that do not answer
 
@@ -234,6 +236,9 @@ class Cluster(Protocol):
 
     def share_events(self, answer: Callable[[Request], Reply | None]) -> None:
         """Answer requests for the session's events, if others can ask for them."""
+
+    def jobs(self) -> JobsClient:
+        """The jobs of the cluster, which outlive the session; ClusterError if nothing does."""
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """The subset of `nodes` whose files are lost, as far as is known."""

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from minishark.cluster.backend import Placement
-from minishark.cluster.jobs import Job
+from minishark.cluster.job_events import Job
 from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.model.catalog import Table

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from minishark.cluster.jobs import Job, PlacementStep, TaskCompleted, TaskFailed
+from minishark.cluster.job_events import Job, PlacementStep, TaskCompleted, TaskFailed
 from minishark.errors import QueryCancelledError, QueryTimeoutError
 from minishark.events import kinds
 from minishark.events.figures import OperatorFigures, TaskFigures

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from minishark.cluster.jobs import TaskCompleted
+from minishark.cluster.job_events import TaskCompleted
 from minishark.compiler.stages.stage import Stage
 from minishark.events.figures import TaskFigures
 from minishark.events.kinds import StageReused

@@ -26,7 +26,7 @@ from minishark.cluster.backend import (
     printed_by,
     task_error,
 )
-from minishark.cluster.jobs import (
+from minishark.cluster.job_events import (
     Job,
     JobEvent,
     JobFinished,

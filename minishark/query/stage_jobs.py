@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from minishark.cluster.backend import Backend, job_error
-from minishark.cluster.jobs import (
+from minishark.cluster.job_events import (
     Job,
     JobEvent,
     JobFailed,

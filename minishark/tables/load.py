@@ -21,7 +21,7 @@ from minishark.cluster.backend import (
     Placement,
     task_error,
 )
-from minishark.cluster.jobs import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
+from minishark.cluster.job_events import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.errors import DataError, TaskFailedError, TasksLostError
 from minishark.model.catalog import Partition

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from minishark.cluster.backend import task_error
-from minishark.cluster.jobs import TaskFailed
+from minishark.cluster.job_events import TaskFailed
 from minishark.errors import ExecutionError, QueryCancelledError
 from minishark.tasks.call import Call
 from minishark.worker.functions import UserCode

@@ -31,7 +31,7 @@ from minishark.cluster.backend import (
     task_error,
     tasks_lost,
 )
-from minishark.cluster.jobs import (
+from minishark.cluster.job_events import (
     Job,
     JobEvent,
     JobFailed,

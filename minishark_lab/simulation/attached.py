@@ -13,7 +13,7 @@ from typing import Any
 
 from machine_kit.addresses import address
 from minishark.cluster.backend import Backend, Placement
-from minishark.cluster.jobs import JobEvent
+from minishark.cluster.job_events import JobEvent
 from minishark.cluster.joining import client_config
 from minishark.cluster.membership import LastSeen, NodeFolders, awaited, placed_on
 from minishark_lab.simulation.disks import Disk, SimulatedStore
