@@ -20,9 +20,9 @@ from typing import Annotated
 import msgspec
 
 import minishark
-from minishark.tpch.queries import load_queries
-from minishark.tpch.run import versions
-from minishark.tpch.tables import load_tables
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.run import versions
+from minishark.cli.tpch.tables import load_tables
 from minishark_lab.harness.clocks import native_duckdb
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, command, described, run_script

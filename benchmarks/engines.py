@@ -134,7 +134,7 @@ def _problem(error: Exception) -> EngineError:
 
 def _minishark(tables: Mapping[str, str], threads: int) -> Answer:
     import minishark
-    from minishark.tpch.tables import load_tables
+    from minishark.cli.tpch.tables import load_tables
 
     nodes = min(2, threads)
     session = minishark.connect(nodes=nodes, executors_per_node=max(1, threads // nodes))

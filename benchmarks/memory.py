@@ -28,10 +28,10 @@ import psutil
 import pyarrow as pa
 
 import minishark
+from minishark.cli.tpch.queries import load_queries, parse_selection
+from minishark.cli.tpch.tables import create_views, load_tables
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences, output_order
-from minishark.tpch.queries import load_queries, parse_selection
-from minishark.tpch.tables import create_views, load_tables
 from minishark.worker.memory import parse_size
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, described, run_script

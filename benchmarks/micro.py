@@ -25,8 +25,8 @@ import duckdb
 from ratchet import ROOT, Contestant
 
 import minishark
-from minishark.tpch.queries import load_queries
-from minishark.tpch.tables import load_tables
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.tables import load_tables
 from minishark_lab.harness.clocks import native_duckdb, timed
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, command, run_script

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import TableStatistics
 from minishark.compiler.sql.miniature import Miniatures
+from minishark.model.catalog import TableStatistics
 from minishark.worker.statistics import merge_statistics, partition_statistics, text_sample
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import Options, described, run_script

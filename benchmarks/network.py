@@ -118,7 +118,7 @@ _LOAD = """
 import sys, time, minishark
 from pathlib import Path
 from minishark_lab.tpch_data import Silent
-from minishark.tpch.tables import load_tables, tpch_tables
+from minishark.cli.tpch.tables import load_tables, tpch_tables
 
 tables = tpch_tables(Path(sys.argv[2]))
 with minishark.connect(sys.argv[1]) as session:

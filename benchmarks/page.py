@@ -37,12 +37,12 @@ import msgspec
 import psutil
 
 import minishark
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.tables import load_tables
 from minishark.errors import QueryCancelledError
 from minishark.events import kinds
 from minishark.page.board import Board
 from minishark.page.site import READER_S
-from minishark.tpch.queries import load_queries
-from minishark.tpch.tables import load_tables
 from minishark_lab.harness.clocks import CpuClock, timed
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, described, run_script

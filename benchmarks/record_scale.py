@@ -20,14 +20,14 @@ from pathlib import Path
 import msgspec
 
 import minishark
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.run import versions
+from minishark.cli.tpch.tables import load_tables
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
 from minishark.compiler.stages.stage import StageInput
 from minishark.query.sinks import CollectRows
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries
-from minishark.tpch.run import versions
-from minishark.tpch.tables import load_tables
 from minishark_lab.harness.clocks import Steps, process_clock
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, command, run_script

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 import minishark
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.run import versions
+from minishark.cli.tpch.tables import load_tables
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries
-from minishark.tpch.run import versions
-from minishark.tpch.tables import load_tables
 from minishark_lab.harness.clocks import Steps
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, run_script

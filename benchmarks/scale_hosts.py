@@ -37,7 +37,7 @@ _QUERIES = """
 import json, sys, minishark
 from pathlib import Path
 from minishark_lab.cluster.scale import as_recorded, best_times
-from minishark.tpch.queries import QUERY_COUNT, load_queries
+from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
 
 address, folder, tasks, repetitions = sys.argv[1:]
 texts = load_queries(range(1, QUERY_COUNT + 1))

@@ -37,7 +37,7 @@ from typing import Annotated, Any, TypeAlias
 import duckdb
 
 import minishark
-from minishark.expressions import quote_text
+from minishark.model.expressions import quote_text
 from minishark.session.session import Session
 from minishark_lab.harness.clocks import CpuClock, Steps, timed
 from minishark_lab.harness.parameters import Count

@@ -29,13 +29,13 @@ import msgspec
 import pyarrow as pa
 
 import minishark
+from minishark.cli.tpch.queries import load_queries, parse_selection
+from minishark.cli.tpch.run import default_replicas, versions
+from minishark.cli.tpch.tables import create_views, load_tables
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries, parse_selection
-from minishark.tpch.run import default_replicas, versions
-from minishark.tpch.tables import create_views, load_tables
 from minishark_lab.harness.clocks import CpuClock, Steps, native_duckdb, timed
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, command, described, run_script

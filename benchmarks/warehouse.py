@@ -19,9 +19,9 @@ from typing import Annotated
 import duckdb
 
 import minishark
-from minishark.expressions import quote, quote_text
+from minishark.cli.tpch.queries import load_queries, parse_selection
+from minishark.model.expressions import quote, quote_text
 from minishark.query.answers import differences, output_order
-from minishark.tpch.queries import load_queries, parse_selection
 from minishark_lab.harness.clocks import CpuClock, Steps, timed
 from minishark_lab.harness.parameters import Count
 from minishark_lab.harness.script import TpchOptions, described, run_script

@@ -14,39 +14,24 @@ from typing import Any
 import cloudpickle
 
 Frames = tuple[memoryview, ...]
-Apart = Callable[[pickle.PickleBuffer], bool]  # whether a buffer stays in the pickle
 OUT_OF_BAND_MIN = 4096  # smaller buffers travel inside: a frame of its own costs more
 
 
 def dumps(value: Any) -> Frames:
     """A value as its pickle and its large buffers, which are not copied."""
-    body, buffers = dump_apart(value, _dump, OUT_OF_BAND_MIN)
-    return (memoryview(body), *buffers)
-
-
-def dump_apart(
-    value: Any, dump: Callable[[Any, Apart], bytes], min_bytes: int
-) -> tuple[bytes, list[memoryview]]:
-    """A value's pickle, and its contiguous buffers of at least so many bytes, not copied.
-
-    Args:
-        value: To be pickled.
-        dump: Pickles it, with a `buffer_callback`.
-        min_bytes: Smaller buffers stay in the pickle.
-    """
     buffers: list[memoryview] = []
 
-    def apart(buffer: pickle.PickleBuffer) -> bool:
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
         try:
             view = buffer.raw()
         except BufferError:  # not contiguous: it travels inside
             return True
-        if view.nbytes < min_bytes:
-            return True
-        buffers.append(view)
-        return False
+        if view.nbytes >= OUT_OF_BAND_MIN:
+            buffers.append(view)
+        return view.nbytes < OUT_OF_BAND_MIN
 
-    return dump(value, apart), buffers
+    body = _dump(value, is_small)
+    return (memoryview(body), *buffers)
 
 
 def dumps_inside(value: Any) -> Frames:
@@ -54,7 +39,7 @@ def dumps_inside(value: Any) -> Frames:
     return (memoryview(_dump(value, None)),)
 
 
-def _dump(value: Any, apart: Apart | None) -> bytes:
+def _dump(value: Any, apart: Callable[[pickle.PickleBuffer], bool] | None) -> bytes:
     try:
         return pickle.dumps(value, 5, buffer_callback=apart)
     except (pickle.PicklingError, AttributeError, TypeError):

@@ -27,8 +27,7 @@ PACKAGES = (*PRODUCT, *OPTIONAL)
 # minishark's layers, low to high: a module imports its own layer and lower ones only.
 LAYERS = (
     "errors",
-    "expressions",
-    "catalog",
+    "model",
     "sources",
     "events",
     "compiler",
@@ -43,7 +42,6 @@ LAYERS = (
     "tasks",
     "page",
     "session",
-    "tpch",
     "adapters",
     "dbapi",
     "spark",
@@ -361,9 +359,9 @@ def test_executors_start_without_what_starts_clusters() -> None:
 
 
 def test_only_the_top_layers_use_the_front_door() -> None:
-    """No layer below tpch imports what minishark/__init__.py offers."""
+    """No layer below adapters imports what minishark/__init__.py offers."""
     users = [module for module in _inner_modules() if any(map(_is_front_door, _imports(module)))]
-    assert [] == [module for module in users if _layer(module) < LAYERS.index("tpch")]
+    assert [] == [module for module in users if _layer(module) < LAYERS.index("adapters")]
 
 
 def test_the_product_does_not_import_what_is_optional() -> None:
@@ -449,17 +447,13 @@ def test_the_scheduler_knows_nothing_of_the_engine() -> None:
 
 
 def test_only_the_cluster_layer_runs_the_scheduler() -> None:
-    """Others may name jobs, tasks and events; processes and drivers are minishark.cluster's."""
+    """Others have jobs run by its `Backend`; what happens, and programs, have words in common."""
     homes = ("protocol.events", "protocol.types", "protocol.ids")
     names = {"JobSpec", "explain", *(name for home in homes for name in sparrow_core._HOMES[home])}
     vocabulary = frozenset(f"sparrow_core.{name}" for name in names)
     may = {
         "minishark.cluster": lambda _: True,
         "minishark.events": vocabulary.__contains__,
-        "minishark.page": vocabulary.__contains__,
-        "minishark.query": vocabulary.__contains__,
-        "minishark.tables": vocabulary.__contains__,
-        "minishark.tasks": vocabulary.__contains__,
         "minishark.programs": vocabulary.__contains__,
         "minishark_platforms": TRANSPORT.__contains__,
     }

@@ -37,7 +37,7 @@ from ibis.backends.sql import SQLBackend
 
 import minishark
 from minishark.errors import CatalogError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.session.session import Session
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ per node.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import joblib
@@ -23,8 +24,6 @@ from joblib._parallel_backends import (
 )
 
 from minishark.session.session import Session
-from minishark.tasks.executor import Executor
-from minishark.tasks.future import Future
 
 
 class MinisharkBackend(AutoBatchingMixin, ParallelBackendBase):

@@ -32,7 +32,7 @@ from sqlalchemy.sql import compiler, text
 from minishark.adapters import dbapi
 from minishark.adapters.flight.failures import our_class
 from minishark.errors import OptionError, TransactionError
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.session.connect import connect
 from minishark.session.options import OPTIONS, Kind, Option
 from minishark.session.session import Session

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from minishark.tpch.report import Reporter
+from minishark.cli.tpch.report import Reporter
 
 _PIPE_WIDTH = 10_000  # a pipe or file has no width to wrap to
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minishark.cli.console import open_reporter
+from minishark.cli.tpch.generate import scale_folder, scale_text
+from minishark.cli.tpch.locations import default_data_folder, sample_folder
+from minishark.cli.tpch.run import default_replicas
+from minishark.cli.tpch.tables import find_tables, load_tables, tpch_tables
 from minishark.errors import DataError, OptionError
-from minishark.tpch.generate import scale_folder, scale_text
-from minishark.tpch.locations import default_data_folder, sample_folder
-from minishark.tpch.run import default_replicas
-from minishark.tpch.tables import find_tables, load_tables, tpch_tables
 
 if TYPE_CHECKING:
     from minishark.session.session import Session

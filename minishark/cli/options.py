@@ -12,7 +12,6 @@ import click
 
 from minishark.errors import OptionError
 from minishark.session.options import OPTIONS, Kind
-from minishark.worker.memory import parse_size
 
 TEXT_FORMATS = ("csv", "tsv", "json", "jsonlines", "markdown", "line")
 FILE_FORMATS = ("parquet", "arrow")
@@ -113,9 +112,10 @@ def session_option(name: str, **settings: Any) -> Callable[[_Command], _Command]
     if option.kind is Kind.WHOLE:
         most = None if math.isinf(option.most) else int(option.most)
         derived["type"] = click.IntRange(int(option.least), most)
+    flag = f"--{name.replace('_', '-')}"
     if option.kind is Kind.SIZE:
-        derived["callback"] = lambda _context, _parameter, text: text and parse_size(text)
-    return click.option(f"--{name.replace('_', '-')}", **derived | settings)
+        derived["callback"] = lambda _context, _parameter, text: text and option.parsed(flag, text)
+    return click.option(flag, **derived | settings)
 
 
 keys_option = session_option(

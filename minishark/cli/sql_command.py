@@ -186,7 +186,7 @@ def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
     import duckdb
 
     from minishark.cli.shell.interpreter import split
-    from minishark.tpch.tables import tables_of_query
+    from minishark.cli.tpch.tables import tables_of_query
 
     needed: dict[str, str] = {}
     earlier = ""

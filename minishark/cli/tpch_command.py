@@ -97,9 +97,9 @@ def tpch(*, json_file: Path | None, verbose: bool, queries: str, **options: Any)
     and in stages over all nodes. The exit status is 1 if an answer differs from DuckDB's.
     """
     from minishark.cli.console import open_reporter, standard_output
-    from minishark.tpch.queries import parse_selection
-    from minishark.tpch.report import print_report
-    from minishark.tpch.run import TpchOptions, run_tpch
+    from minishark.cli.tpch.queries import parse_selection
+    from minishark.cli.tpch.report import print_report
+    from minishark.cli.tpch.run import TpchOptions, run_tpch
 
     chosen = TpchOptions(queries=parse_selection(queries), **options)
     if (chosen.replicas or 1) > chosen.nodes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 import msgspec
+from msgspec.structs import replace
 
+from minishark.cluster.job_events import Job, JobEvent, JobFailed, JobId, Task, TaskFailed, TaskLost
 from minishark.errors import (
     ClusterError,
     ConstraintError,
@@ -30,23 +32,7 @@ from minishark.worker.protocol import (
     decode_problem,
 )
 from minishark.worker.store import Store
-from sparrow_core import (
-    JobFailed,
-    JobFinished,
-    JobId,
-    JobSpec,
-    SparrowError,
-    TaskCompleted,
-    TaskFailed,
-    TaskId,
-    TaskLost,
-    TasksReturned,
-)
-
-JobEvent: TypeAlias = (
-    TaskCompleted | TaskFailed | TaskLost | TasksReturned | JobFinished | JobFailed
-)
-
+from sparrow_core import JobOptions, SparrowError, TaskId
 
 OnPrint: TypeAlias = Callable[[str, str], None]
 """Takes the name of an executor, and what user code has printed there."""
@@ -83,7 +69,7 @@ class FilesLostError(TasksLostError):
 class Backend(Protocol):
     """Runs the tasks of jobs, and reports when they complete."""
 
-    def submit(self, job: JobSpec, on_event: Callable[[JobEvent], None]) -> JobId:
+    def submit(self, job: Job, on_event: Callable[[JobEvent], None]) -> JobId:
         """Place a job's tasks; `on_event` is called on another thread and must not block."""
 
     def cancel(self, job_id: JobId) -> None:
@@ -111,6 +97,55 @@ class Placement:
     # preferred nodes are dead.
     wait_s: float | None = None
     stores: tuple[StoreLocation, ...] = ()  # the stores with folders of their own
+
+    def task(
+        self, number: int, payload: bytes, nodes: tuple[str, ...] = (), memory_bytes: int = 0
+    ) -> Task:
+        """A task of a job, which prefers some nodes, or else any will do."""
+        return Task(TaskId(number), payload, nodes, self.wait_s, memory_bytes)
+
+    def job(
+        self,
+        tasks: tuple[Task, ...],
+        shared: bytes,
+        *,
+        group: str,
+        tag: Any = None,
+        by_policy: bool = True,
+        explain: bool = False,
+        independent: bool = False,
+        task_s: float = 1.0,
+        limit_s: float | None = None,
+    ) -> Job:
+        """Tasks as a job of the user.
+
+        Args:
+            tasks: made by `task`.
+            shared: what all of them get besides their payloads.
+            group: jobs of the user with the same group share slots as one.
+            tag: what events of its tasks are told by.
+            by_policy: whether the policy places it, or Sparrow's default.
+            explain: whether its end tells the steps of placing the tasks.
+            independent: whether tasks fail alone.
+            task_s: the estimated time of a task.
+            limit_s: how long a task may run; None for no limit.
+        """
+        job = Job(
+            tasks=tasks,
+            shared=shared,
+            user=self.user,
+            options=JobOptions(
+                explain=explain,
+                independent=independent,
+                task_s=task_s,
+                limit_s=limit_s,
+                group=group,
+            ),
+            tag=tag,
+        )
+        if not by_policy:
+            return job
+        return replace(job, placement=self.policy, probe_ratio=self.probe_ratio)
 
 
 class PlacementSource(Protocol):

@@ -50,7 +50,7 @@ from minishark.dataframe.show import PlanText
 from minishark.dataframe.subqueries import subquery
 from minishark.dataframe.writer import DataFrameWriter, TableWriter
 from minishark.errors import ColumnError, OptionError
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.query.sinks import Layout
 from minishark.query.sources import HeldSource

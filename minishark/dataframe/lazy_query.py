@@ -17,7 +17,7 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.subqueries import unmarked
-from minishark.expressions import DUCKDB_TYPE, WIDE_INTEGERS, Schema
+from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, Schema
 from minishark.query.metrics import QueryMetrics
 from minishark.tables.cached import CachedRows
 

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from minishark.errors import OptionError
-from minishark.expressions import quote_text
+from minishark.model.expressions import quote_text
 
 _INT64 = range(1 - (1 << 63), 1 << 63)
 _INT128 = range(-(1 << 127), 1 << 127)

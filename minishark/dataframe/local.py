@@ -15,7 +15,7 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.row import Row
 from minishark.dataframe.types import StructType, duckdb_schema
 from minishark.errors import DataError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.tables.sources import arrow_table
 
 SchemaLike: TypeAlias = Sequence[str] | Mapping[str, Any] | pa.Schema | StructType | str | None

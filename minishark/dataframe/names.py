@@ -11,7 +11,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import duckdb
 
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])|(?<=[A-Z])([A-Z])(?=[a-z])")

@@ -18,7 +18,7 @@ from minishark.dataframe.names import ident
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Scoped, Select, Source, relation, select_from
 from minishark.errors import OptionError
-from minishark.expressions import numbered
+from minishark.model.expressions import numbered
 from minishark.query.sinks import Layout
 from minishark.tables.cached import CachedRows
 from minishark.worker.functions import ForEach, Function, MapGroups, SortRows

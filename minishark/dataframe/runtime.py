@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from minishark.catalog import Partition
 from minishark.dataframe.profile import Profile
 from minishark.errors import QueryCancelledError
-from minishark.expressions import Schema
+from minishark.model.catalog import Partition
+from minishark.model.expressions import Schema
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout

@@ -38,7 +38,7 @@ from minishark.dataframe.generated_functions import declare
 from minishark.dataframe.names import ident, nearest, readable
 from minishark.dataframe.subqueries import mark, new_alias
 from minishark.errors import ColumnError, OptionError, UnsupportedError
-from minishark.expressions import Schema, numbered, quote_text
+from minishark.model.expressions import Schema, numbered, quote_text
 
 _LINE_MAX = 88
 _WITH_FIELDS = ("STRUCT(", "MAP(", "UNION(", "JSON", "VARIANT")

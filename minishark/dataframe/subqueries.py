@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from minishark.dataframe.column import Column, Correlated, Level, Outer, Reference, Subquery
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 
 _MARK = re.compile(r'minishark_outer\."(\d*):((?:[^"]|"")*)"')
 _numbers = itertools.count()

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from minishark.dataframe.row import Row
 from minishark.errors import OptionError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 
 _TOKEN = re.compile(r"`(?P<quoted>[^`]+)`|(?P<word>\w+)|(?P<mark>[<>(),:\[\]])")
 # PySpark's names of types that DuckDB understands otherwise, or not at all.

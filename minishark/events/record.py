@@ -9,7 +9,7 @@ into its own. Only tasks are measured: figures of stages and queries derive from
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -363,11 +363,3 @@ class QueryRecord:
             "revisions": [each._asdict() for each in self.revisions],
             "plans": [*self.plans],
         }
-
-
-def folded(events: Iterable[AnyEvent]) -> QueryRecord:
-    """The record of a query, of all its events."""
-    record = QueryRecord()
-    for event in events:
-        record.apply(event)
-    return record

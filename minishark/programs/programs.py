@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 import cloudpickle
 
@@ -19,10 +19,10 @@ from canary_core.policy.balance import BALANCERS
 from canary_core.protocol.messages import Outcome
 from canary_core.results import result_of
 from canary_core.runtime.control import ControlThread
-from minishark.catalog import Table
 from minishark.cluster.backend import Placement
 from minishark.cluster.contract import Cluster
 from minishark.errors import OptionError, ProgramError
+from minishark.model.catalog import Table
 from minishark.programs.program import Program, Shown, unseen
 from minishark.programs.result_table import IntoTable, load_parts
 from minishark.programs.run import ProgramRun
@@ -33,6 +33,9 @@ from minishark.worker.program_files import keep_part
 from minishark.worker.protocol import ProgramJob, StoredPartition, encode
 from minishark.worker.values import unsendable
 from sparrow_core import JobOptions, JobSpec, NodeName, TaskSpec
+
+ProgramDriver: TypeAlias = Driver
+"""What a user writes: a function of a `Run`."""
 
 _PARTITIONS_PER_WORKER = 4
 _WAIT_S = 1.0  # for all workers to come, before the program starts with those that have

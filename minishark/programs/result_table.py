@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minishark.errors import DataError
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 from minishark.query.sinks import Layout
 from minishark.tables.load import TableSource
 from minishark.tables.sources import SourceSize, table_schema

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from minishark.cluster.backend import Backend, BackendError, JobEvent, job_error, task_error
+from minishark.cluster.backend import Backend, BackendError, job_error, task_error
+from minishark.cluster.job_events import JobEvent
 from minishark.worker.protocol import WorkerFigures, decode_figures
 from sparrow_core import (
     JobFailed,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from minishark.catalog import Catalog
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.planner import Placer
@@ -14,6 +13,7 @@ from minishark.compiler.stages.adapt import adapt
 from minishark.compiler.stages.remaining import executed
 from minishark.compiler.stages.stage import Stage
 from minishark.events.record import Revision
+from minishark.model.catalog import Catalog
 from minishark.worker.protocol import TaskOutcome
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from minishark.catalog import Partition, Table, first_row_number
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
 from minishark.errors import PartitionsLostError
+from minishark.model.catalog import Partition, Table, first_row_number
 from minishark.query.locality import CLOSE_SHARE
 from minishark.worker.protocol import FileSlice, TaskOutcome
 

@@ -12,11 +12,12 @@ from types import MappingProxyType
 
 from msgspec import structs
 
-from minishark.catalog import Table
 from minishark.cluster.backend import Placement
+from minishark.cluster.job_events import Job
 from minishark.compiler.physical.work import row_bytes
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
-from minishark.expressions import Schema
+from minishark.model.catalog import Table
+from minishark.model.expressions import Schema
 from minishark.query.inputs import (
     partition_slices,
     preferred_nodes,
@@ -38,7 +39,6 @@ from minishark.worker.protocol import (
     TaskPayload,
     encode,
 )
-from sparrow_core import JobOptions, JobSpec, NodeName, TaskSpec
 
 # A Python function's task holds the rows that it gets, those that it returns, and these again
 # while they are checked and stored. Everything else streams or is memory-mapped.
@@ -93,7 +93,7 @@ class JobBuilder:
         stored: Mapping[str, Table],
         placement: Placement,
         names: Mapping[int, str] = NO_NAMES,
-    ) -> tuple[JobSpec, dict[int, frozenset[str]]]:
+    ) -> tuple[Job, dict[int, frozenset[str]]]:
         """Tasks of a stage as a job, and the nodes that each of them prefers.
 
         Args:
@@ -111,23 +111,16 @@ class JobBuilder:
         preferred = {i: self._preferred(stage, tables, i, placement) for i in submission.tasks}
         every = frozenset(placement.nodes)
         tasks = tuple(
-            TaskSpec(
+            placement.task(
                 index,
                 encode(self._payload(stage, tables, index, placement.nodes, names.get(index, ""))),
                 _constraint(nodes, every),
-                placement.wait_s,
                 self._memory_bytes(stage, tables, index),
             )
             for index, nodes in preferred.items()
         )
-        job = JobSpec(
-            tasks=tasks,
-            shared=encode(self._stage_task(stage, tables, placement)),
-            user=placement.user,
-            placement=placement.policy,
-            probe_ratio=placement.probe_ratio,
-            options=JobOptions(explain=self.traced, group=self.folder),
-        )
+        shared = encode(self._stage_task(stage, tables, placement))
+        job = placement.job(tasks, shared, group=self.folder, explain=self.traced)
         return job, preferred
 
     def _preferred(
@@ -272,7 +265,7 @@ def function_bytes(schema: Schema, rows: float, read_bytes: float) -> int:
     return int(_FUNCTION_COPIES * (min(size, read_bytes) if read_bytes else size))
 
 
-def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[NodeName, ...]:
+def _constraint(nodes: frozenset[str], every: frozenset[str]) -> tuple[str, ...]:
     """Preferred nodes as a constraint; none if all nodes are as good, or no preferred one lives."""
     nodes &= every
-    return () if nodes >= every else tuple(NodeName(node) for node in sorted(nodes))
+    return () if nodes >= every else tuple(sorted(nodes))

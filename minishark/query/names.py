@@ -29,9 +29,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from minishark.catalog import Partition, Table
 from minishark.cluster.wire import own_versions
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput, TableInput
+from minishark.model.catalog import Partition, Table
 from minishark.query.digests import NoDigestError, digest, pickled_digest
 from minishark.query.inputs import read_partitions
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoredFile, local_version

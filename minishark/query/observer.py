@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
+from minishark.cluster.job_events import Job, PlacementStep, TaskCompleted, TaskFailed
 from minishark.errors import QueryCancelledError, QueryTimeoutError
 from minishark.events import kinds
 from minishark.events.figures import OperatorFigures, TaskFigures
@@ -17,7 +18,6 @@ from minishark.events.record import QueryRecord, Revision
 from minishark.events.traces import trace_parent
 from minishark.query.planner import QueryPlan
 from minishark.query.shown import Shown
-from sparrow_core import JobSpec, PlacementStep, TaskCompleted, TaskFailed
 
 _STEPS_MAX = 20_000
 _OPERATORS_MAX = 2_000
@@ -217,7 +217,7 @@ class QueryObserver:
         )
 
     def placed(
-        self, stage: int, job: JobSpec, steps: Sequence[PlacementStep], *, is_kept: bool
+        self, stage: int, job: Job, steps: Sequence[PlacementStep], *, is_kept: bool
     ) -> None:
         """How a job of a stage was placed; whether that is kept in the record."""
         waits = (task.wait_s for task in job.tasks if task.preferred_nodes)

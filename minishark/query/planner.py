@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Statement
 from minishark.compiler.logical.plan import LogicalPlan, called_functions
 from minishark.compiler.physical.options import SINGLE_TASK_ROWS, UNLIMITED, PlannerOptions
@@ -22,6 +21,7 @@ from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import QueryError
+from minishark.model.catalog import Catalog, Table
 from minishark.query import calibration
 from minishark.query.job_builder import functions_called
 from minishark.query.shown import Shown, shown

@@ -23,7 +23,7 @@ from minishark.compiler.sql.tokens import (
     sql_tokens,
 )
 from minishark.errors import QueryError, UnsupportedError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.sources.files import reader_of
 
 _READERS = {

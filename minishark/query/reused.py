@@ -12,10 +12,11 @@ from typing import Protocol
 
 import msgspec
 
-from minishark.catalog import Table
+from minishark.cluster.job_events import TaskCompleted
 from minishark.compiler.stages.stage import Stage
 from minishark.events.figures import TaskFigures
 from minishark.events.kinds import StageReused
+from minishark.model.catalog import Table
 from minishark.query.job_builder import Environment, JobBuilder
 from minishark.query.names import KEPT, NoNameError, NotYetError, OutputNames
 from minishark.query.planner import QueryPlan
@@ -30,7 +31,6 @@ from minishark.worker.protocol import (
     TaskOutcome,
     encode,
 )
-from sparrow_core import TaskCompleted
 
 _decode_names: Callable[[bytes], tuple[str, ...]] = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 

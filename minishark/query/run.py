@@ -17,21 +17,28 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.catalog import Table
 from minishark.cluster.backend import (
     Backend,
     Files,
     FilesLostError,
-    JobEvent,
     OnPrint,
     Placement,
     Workplace,
     printed_by,
     task_error,
 )
+from minishark.cluster.job_events import (
+    Job,
+    JobEvent,
+    JobFinished,
+    PlacementStep,
+    TaskCompleted,
+    TaskFailed,
+)
 from minishark.compiler.stages.stage import ReadMode, Stage, StageInput
 from minishark.errors import ExecutionError, TasksLostError
 from minishark.events.kinds import AnyEvent
+from minishark.model.catalog import Table
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, output_file
@@ -56,7 +63,6 @@ from minishark.worker.protocol import (
     decode_outcome,
 )
 from minishark.worker.store import InputMissingError, Store
-from sparrow_core import JobFinished, JobSpec, PlacementStep, TaskCompleted, TaskFailed
 
 _KEPT = (OutputKind.PARTITION, OutputKind.FILES)
 """Outputs that are what the user asked for: no query takes them for itself."""
@@ -138,7 +144,7 @@ class QueryRun:
     _looked_s: float = 0.0
     # By stage, the nodes that store what its tasks read of tables.
     _preferred: dict[int, dict[int, frozenset[str]]] = field(default_factory=dict)
-    _explained_jobs: dict[int, JobSpec] = field(default_factory=dict)  # by submission
+    _explained_jobs: dict[int, Job] = field(default_factory=dict)  # by submission
     _by_index: dict[int, Stage] = field(init=False)
     _graph: StageGraph = field(init=False)
     _builder: JobBuilder = field(init=False)
@@ -345,7 +351,7 @@ class QueryRun:
 
     # The protocol that `StageJobs` drives
 
-    def job(self, submission: Submission) -> JobSpec:
+    def job(self, submission: Submission) -> Job:
         """Tasks of a stage, as a job."""
         stage = self._by_index[submission.stage]
         names = NO_NAMES if self._reused is None else self._reused.names_of(submission)

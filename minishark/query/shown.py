@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from minishark.catalog import Table
 from minishark.compiler.logical.operators import Cte, Limit, Project, Scan, Sort, TopN, Window
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, StageOutput
 from minishark.compiler.stages.stage import Stage, TableInput
 from minishark.events import kinds
 from minishark.events.figures import OperatorFigures
+from minishark.model.catalog import Table
 from minishark.query.operators import measured, own_operators
 from minishark.worker.protocol import TaskOutcome
 

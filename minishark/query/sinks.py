@@ -17,7 +17,7 @@ from msgspec import structs
 from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 from minishark.query.locality import replica_locations
 from minishark.worker.protocol import (
     CopyTarget,

@@ -25,7 +25,6 @@ from weakref import WeakValueDictionary
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.hints import UNNAMED_SOURCE, SourceScan
 from minishark.compiler.logical.operators import Scan, Statement
 from minishark.compiler.logical.plan import LogicalPlan
@@ -48,7 +47,8 @@ from minishark.errors import (
     OptionError,
     QueryError,
 )
-from minishark.expressions import Schema, quote
+from minishark.model.catalog import ColumnStatistics, Partition, Table, TableStatistics
+from minishark.model.expressions import Schema, quote
 from minishark.query.remote_calls import RemoteFiles, without_remote_files
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.files import FileSource, reader_of

@@ -14,12 +14,20 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from minishark.cluster.backend import Backend, JobEvent, job_error
+from minishark.cluster.backend import Backend, job_error
+from minishark.cluster.job_events import (
+    Job,
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    JobId,
+    TaskCompleted,
+    TaskFailed,
+)
 from minishark.errors import TasksLostError
 from minishark.query.clock import SYSTEM_CLOCK, Clock, Events
 from minishark.query.stage_graph import StageGraph, Submission, TaskOutput
 from minishark.worker.protocol import FileSlice, ProblemDetail, TaskProblem, decode_problem
-from sparrow_core import JobFailed, JobFinished, JobId, JobSpec, TaskCompleted, TaskFailed
 
 RECOVERIES_MAX = 16
 """The number of losses after which a run gives up."""
@@ -72,7 +80,7 @@ class _Open:
 class Work(Protocol):
     """What a run consists of: builds its jobs and records their events."""
 
-    def job(self, submission: Submission) -> JobSpec:
+    def job(self, submission: Submission) -> Job:
         """The job of a submission; all outputs that its tasks read exist."""
 
     def task_output(self, submission: Submission, event: TaskCompleted) -> TaskOutput:

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from minishark.catalog import Table
 from minishark.compiler.logical.operators import Project, Scan
 from minishark.compiler.logical.plan import LogicalPlan
-from minishark.expressions import ColumnRef
+from minishark.model.catalog import Table
+from minishark.model.expressions import ColumnRef
 from minishark.query.inputs import partition_slices
 from minishark.worker.columns import ChosenColumns
 from minishark.worker.protocol import FileSlice

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import duckdb
 
-from minishark.catalog import Table
 from minishark.dataframe import DataFrame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.local import SchemaLike, declared_columns
@@ -17,6 +16,7 @@ from minishark.dataframe.names import CamelCase, camel_keywords, ident, nearest
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
+from minishark.model.catalog import Table
 from minishark.query.sinks import Layout
 from minishark.session.runtime import Runtime
 from minishark.session.sparks_settings import is_ignored

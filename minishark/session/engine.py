@@ -21,7 +21,6 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog, Table
 from minishark.cluster.backend import FragmentRejectedError, Placement
 from minishark.cluster.contract import Cluster
 from minishark.compiler.logical.plan import plan_text
@@ -40,6 +39,7 @@ from minishark.errors import (
 from minishark.events.kinds import AnyEvent
 from minishark.events.record import QueryRecord
 from minishark.events.stream import EventStream
+from minishark.model.catalog import Catalog, Table
 from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock

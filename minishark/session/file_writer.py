@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from minishark.compiler.sql.tokens import split_arguments
 from minishark.errors import QueryError, UnsupportedError
-from minishark.expressions import Schema, quote_text
+from minishark.model.expressions import Schema, quote_text
 from minishark.query.sinks import CollectRows
 from minishark.session.engine import Engine, RefusedError
 from minishark.session.scope import Scope

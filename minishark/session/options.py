@@ -108,11 +108,13 @@ class Option:
                 raise OptionError(f"{name} must be {self.range}.")
 
     def parsed(self, name: str, text: str) -> Any:
-        """The value for which a text stands in a URL.
+        """The value for which a text stands in a URL or a command.
 
         Raises:
             OptionError: it stands for none.
         """
+        if self.kind is Kind.SIZE:
+            return parse_size(text, name)
         try:
             return self.kind.parse(text)
         except (LookupError, ValueError):

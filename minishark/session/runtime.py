@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog, Partition
 from minishark.cluster import platforms
 from minishark.cluster.status import NodeState, node_states
 from minishark.cluster.wire import own_versions
@@ -34,7 +33,8 @@ from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
-from minishark.expressions import Schema, quote_text
+from minishark.model.catalog import Catalog, Partition
+from minishark.model.expressions import Schema, quote_text
 from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.model.catalog import Catalog
 from minishark.query.inputs import lost_partitions
 from minishark.query.planner import QueryPlanner
 from minishark.query.progress import ProgressHandler

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from canary_core.driver import Driver
 from minishark.cluster import placements
 from minishark.cluster.status import NodeState
 from minishark.cluster.wire import own_versions
@@ -36,7 +35,7 @@ from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.programs.program import Program
-from minishark.programs.programs import ProgramOptions
+from minishark.programs.programs import ProgramDriver, ProgramOptions
 from minishark.programs.result_table import IntoTable
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
@@ -629,7 +628,7 @@ class Session(Operations, CamelCase):
 
     def program(
         self,
-        driver: Driver,
+        driver: ProgramDriver,
         *,
         partitions: int | None = None,
         workers: int | None = None,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from minishark.catalog import Table
 from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import NodeState, node_changes, node_states
@@ -27,6 +26,7 @@ from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
 from minishark.events.traces import Spans
+from minishark.model.catalog import Table
 from minishark.programs.program import Program
 from minishark.programs.run import ProgramRun
 from minishark.session.engine import Engine

@@ -3,8 +3,8 @@
 Who writes a source imports its vocabulary from here; docs/sources.md has an example.
 """
 
-from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.expressions import Column
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Column
 from minishark.sources.contract import (
     Comparison,
     Predicate,

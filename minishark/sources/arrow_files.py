@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.errors import DataError, OptionError
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 from minishark.sources.contract import Predicate, Pushed, Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile, stat_file
 from minishark.sources.formats import FileFormat, Found, Options, Reach, columns_of, without_keys

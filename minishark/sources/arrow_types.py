@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from minishark.errors import UnsupportedError
-from minishark.expressions import Column, Schema, quote_text
+from minishark.model.expressions import Column, Schema, quote_text
 
 _WIDTHS = {"BOOLEAN": 1, "INTEGER": 4, "FLOAT": 4, "DATE": 4}
 _WIDTH = 8

@@ -21,8 +21,8 @@ from typing import Any, Self
 import msgspec
 import pyarrow as pa
 
-from minishark.catalog import TableStatistics
-from minishark.expressions import Schema
+from minishark.model.catalog import TableStatistics
+from minishark.model.expressions import Schema
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, StoredFile
 from minishark.sources.parquet_parts import FilePart
 

@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import DataError, MinisharkError, UnsupportedError
+from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
 from minishark.sources.bounds import Bounds, may_match
 from minishark.sources.contract import Predicate, Pushed, Snapshot, Source, Split

@@ -22,9 +22,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import CatalogError, DataError, UnsupportedError
-from minishark.expressions import Column, Schema, quote, quote_text
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Column, Schema, quote, quote_text
 from minishark.sources.arrow_types import memory_bytes
 from minishark.sources.bounds import Bounds, may_match
 from minishark.sources.contract import PlacedSplit, Predicate, Pushed, Snapshot, Source, Split

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from minishark.errors import DataError, ExecutionError, MinisharkError, OptionError
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.sources.optional import library
 from minishark.sources.postgres_server import Server, complete, fetched
 

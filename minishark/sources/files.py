@@ -16,9 +16,9 @@ from typing import Any
 
 import duckdb
 
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import DataError
-from minishark.expressions import Schema
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Schema
 from minishark.sources.arrow_files import ArrowFormat
 from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile

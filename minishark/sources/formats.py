@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeAlias
 import duckdb
 
 from minishark.errors import DataError
-from minishark.expressions import Column, Schema, quote, quote_text
+from minishark.model.expressions import Column, Schema, quote, quote_text
 from minishark.sources.contract import FileSplit, Predicate, Relation, Split
 from minishark.sources.filesystems import StoredFile, list_files
 from minishark.sources.hive import FolderKeys

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import duckdb
 
-from minishark.expressions import Column, Schema, quote, quote_text
+from minishark.model.expressions import Column, Schema, quote, quote_text
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _TYPES = {

@@ -23,9 +23,9 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import DataError, MinisharkError, UnsupportedError
-from minishark.expressions import Schema
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Schema
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
 from minishark.sources.contract import (
     Comparison,

@@ -16,7 +16,7 @@ from typing import Self
 import pyarrow as pa
 
 from minishark.errors import DataError
-from minishark.expressions import Schema, quote, quote_text
+from minishark.model.expressions import Schema, quote, quote_text
 from minishark.sources.contract import FileSplit, Pushed, Relation
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 
-from minishark.expressions import Schema, quote_text
+from minishark.model.expressions import Schema, quote_text
 from minishark.sources.bounds import Bounds, may_match
 from minishark.sources.contract import FileSplit, Predicate, Pushed, Relation, Split
 from minishark.sources.filesystems import StoredFile

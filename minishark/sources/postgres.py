@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import DataError
-from minishark.expressions import Column, Schema, quote, quote_text
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Column, Schema, quote, quote_text
 from minishark.sources.arrow_types import memory_bytes
 from minishark.sources.contract import Pushed, Snapshot, Source, Split
 from minishark.sources.optional import library

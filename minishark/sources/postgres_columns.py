@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minishark.errors import DataError, OptionError
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.sources.contract import Comparison, Predicate
 
 _PRECISION_MAX = 38

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 
 from minishark.errors import DataError
-from minishark.expressions import Column, Schema, quote_text
+from minishark.model.expressions import Column, Schema, quote_text
 from minishark.sources.contract import Predicate, Split
 from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from minishark.errors import DataError
-from minishark.expressions import Schema, quote
+from minishark.model.expressions import Schema, quote
 from minishark.sources.contract import Pushed, Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile, stat_file
 from minishark.sources.formats import call

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from minishark.catalog import Table
 from minishark.errors import ConflictError, PartitionsLostError
+from minishark.model.catalog import Table
 from minishark.tables.tables import NUMBERED
 
 _TRIES_MAX = 4

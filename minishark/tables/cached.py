@@ -21,9 +21,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from minishark.catalog import Table, promised_table
 from minishark.errors import CatalogError, MinisharkError, PartitionsLostError
-from minishark.expressions import Column, Schema
+from minishark.model.catalog import Table, promised_table
+from minishark.model.expressions import Column, Schema
 from minishark.query.sinks import Layout
 from minishark.tables.store import StoreAsTable, as_stored, stored_schema, table_schema
 from minishark.tables.tables import Observed, Tables, check_layout, named_columns

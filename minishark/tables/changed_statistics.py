@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.expressions import Schema
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Schema
 
 _Bounds: TypeAlias = tuple[str | None, str | None]
 _GROWTH_MAX = 1.05  # while a table's rows change by less, its statistics need not

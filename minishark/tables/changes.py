@@ -28,12 +28,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from minishark.catalog import ROW_NUMBER
 from minishark.compiler.sql import change_queries as queries
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError, DataValueError, QueryError, UnsupportedError
-from minishark.expressions import Schema, quote
+from minishark.model.catalog import ROW_NUMBER
+from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
 from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase
 from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted

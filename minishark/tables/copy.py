@@ -25,7 +25,7 @@ from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import in_one_partition
 from minishark.errors import DataError, ResourceError
-from minishark.expressions import Schema, numbered, quote, quote_text
+from minishark.model.expressions import Schema, numbered, quote, quote_text
 from minishark.query.sinks import CompleteRun, Output, Sink
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,

@@ -35,9 +35,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from minishark.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
 from minishark.cluster.backend import Files
 from minishark.errors import ConflictError, ResourceError
+from minishark.model.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.locality import replica_locations
 from minishark.worker.dictionaries import dictionary_type, without_dictionaries

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from minishark.catalog import Partition
 from minishark.cluster.backend import (
     FilesLostError,
     FragmentRejectedError,
-    JobEvent,
     Placement,
     task_error,
 )
+from minishark.cluster.job_events import Job, JobEvent, JobFinished, TaskCompleted, TaskFailed
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.errors import DataError, TaskFailedError, TasksLostError
-from minishark.expressions import ColumnRef, Schema, quote
+from minishark.model.catalog import Partition
+from minishark.model.expressions import ColumnRef, Schema, quote
 from minishark.query.inputs import partition_slices, stage_slices
 from minishark.query.locality import replica_locations
 from minishark.query.observer import QueryObserver
@@ -43,15 +43,6 @@ from minishark.worker.protocol import (
     TaskPayload,
     decode_outcome,
     encode,
-)
-from sparrow_core import (
-    JobFinished,
-    JobOptions,
-    JobSpec,
-    NodeName,
-    TaskCompleted,
-    TaskFailed,
-    TaskSpec,
 )
 
 OnProgress = Callable[[int, int], None]
@@ -216,7 +207,7 @@ class TableLoader:
 
     # The protocol that `StageJobs` drives
 
-    def job(self, submission: Submission) -> JobSpec:
+    def job(self, submission: Submission) -> Job:
         """Tasks that divide pieces into buckets, or that store partitions."""
         if submission.stage == 0:
             shared = self._dividing()
@@ -227,19 +218,14 @@ class TableLoader:
             payloads = [self._partition(i) for i in submission.tasks]
             preferred = [payload.replicas[:1] for payload in payloads]
         tasks = tuple(
-            TaskSpec(p.index, encode(p), tuple(map(NodeName, nodes)), self._placed.wait_s)
+            self._placed.task(p.index, encode(p), nodes)
             for p, nodes in zip(payloads, preferred, strict=True)
         )
         stage = submission.stage
         self.observer.submitted(stage, len(tasks), self._graph.rerun(stage))
         # Data placement must not depend on the placement policy, which experiments compare.
-        return JobSpec(
-            tasks=tasks,
-            shared=encode(shared),
-            user=self._placed.user,
-            options=JobOptions(group=self.folder),
-            tag=self.observer.tag(stage),
-        )
+        tag = self.observer.tag(stage)
+        return self._placed.job(tasks, encode(shared), group=self.folder, tag=tag, by_policy=False)
 
     def _dividing(self) -> StageTask:
         schema = self.source.schema

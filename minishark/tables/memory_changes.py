@@ -11,9 +11,15 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import PARTITION_SHIFT, ROW_NUMBER, CatalogView, ColumnStatistics, Table
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.expressions import ColumnRef, quote, quote_text
+from minishark.model.catalog import (
+    PARTITION_SHIFT,
+    ROW_NUMBER,
+    CatalogView,
+    ColumnStatistics,
+    Table,
+)
+from minishark.model.expressions import ColumnRef, quote, quote_text
 from minishark.query.sinks import CollectRows
 from minishark.tables.changed_statistics import joined_statistics
 from minishark.tables.deltas import SCATTERED_ROWS, changed_files, versions, without_rows

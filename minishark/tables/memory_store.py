@@ -16,7 +16,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import Table
 from minishark.compiler.hints import UNNAMED_SOURCE
 from minishark.compiler.sql.changes import parse_change
 from minishark.compiler.sql.statements import (
@@ -30,7 +29,8 @@ from minishark.compiler.sql.statements import (
     Write,
 )
 from minishark.errors import AlreadyExistsError, CatalogError, QueryError, UnsupportedError
-from minishark.expressions import quote
+from minishark.model.catalog import Table
+from minishark.model.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.files import NamedFiles

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from minishark.catalog import CatalogView, Table
 from minishark.cluster.backend import TRANSACTIONS_FOLDER
 from minishark.errors import ConflictError
+from minishark.model.catalog import CatalogView, Table
 from minishark.tables.changed_statistics import changed_statistics
 from minishark.tables.deltas import changed_files
 from minishark.tables.stores import StoreContext

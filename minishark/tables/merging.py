@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from minishark.catalog import Partition, Table
 from minishark.errors import MinisharkError
+from minishark.model.catalog import Partition, Table
 from minishark.query.clock import Thread
 from minishark.tables.deltas import rebased, settled, should_merge
 from minishark.tables.replication import holds

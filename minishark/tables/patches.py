@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from minishark.catalog import Table
 from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.plan import PhysicalPlan
+from minishark.model.catalog import Table
 from minishark.query.inputs import lost_partitions, stage_slices
 from minishark.query.sinks import CompleteRun, Output, Sink
 from minishark.tables.stores import Stored

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from minishark.catalog import Table
+from minishark.model.catalog import Table
 from minishark.query.locality import replica_locations
 
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from minishark.catalog import Table
 from minishark.cluster.backend import CALLS_FOLDER, Files
 from minishark.errors import MinisharkError
+from minishark.model.catalog import Table
 from minishark.query.clock import SYSTEM_CLOCK, Clock, Events, Thread
 from minishark.query.inputs import partition_slices
 from minishark.query.locality import replica_locations

@@ -19,7 +19,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import Catalog, Table
 from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
@@ -41,7 +40,8 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.expressions import DUCKDB_TYPE, WIDE_INTEGERS, quote, quote_text
+from minishark.model.catalog import Catalog, Table
+from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, quote, quote_text
 from minishark.tables.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
 from minishark.worker.duckdb_slot import stored_types

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError, ResourceError
-from minishark.expressions import Column, Schema
+from minishark.model.expressions import Column, Schema
 from minishark.query.sources import SourceTable
 from minishark.sources.contract import Pushed, Source
 from minishark.tables.load import Origin, TableSource

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from minishark.catalog import Table
 from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import hash_columns, hashed_on, ranged_on, together
 from minishark.errors import CatalogError
-from minishark.expressions import Column, Schema, numbered
+from minishark.model.catalog import Table
+from minishark.model.expressions import Column, Schema, numbered
 from minishark.query.sinks import CompleteRun, Layout, Output, Sink
 from minishark.tables.load import TableLayout, TableSource, stored_table
 from minishark.tables.sources import SourceSize

@@ -16,11 +16,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import Catalog
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.sql.statements import Comment, Write
 from minishark.errors import PartitionsLostError
-from minishark.expressions import Schema
+from minishark.model.catalog import Catalog
+from minishark.model.expressions import Schema
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTables
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan

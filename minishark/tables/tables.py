@@ -17,14 +17,6 @@ import pyarrow as pa
 from msgspec import structs
 from numpy.typing import NDArray
 
-from minishark.catalog import (
-    ROW_NUMBER,
-    Catalog,
-    ColumnStatistics,
-    Partition,
-    Table,
-    TableStatistics,
-)
 from minishark.cluster.backend import CALLS_FOLDER, TRANSACTIONS_FOLDER, Placement, Workplace
 from minishark.cluster.platforms import datasets_of
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
@@ -37,7 +29,15 @@ from minishark.errors import (
     OptionError,
     PartitionsLostError,
 )
-from minishark.expressions import Column, Schema
+from minishark.model.catalog import (
+    ROW_NUMBER,
+    Catalog,
+    ColumnStatistics,
+    Partition,
+    Table,
+    TableStatistics,
+)
+from minishark.model.expressions import Column, Schema
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.inputs import lost_partitions, partition_slices
 from minishark.query.names import load_name, named

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from minishark.catalog import Catalog
 from minishark.errors import TransactionError
+from minishark.model.catalog import Catalog
 
 
 class StoreTransaction(Protocol):

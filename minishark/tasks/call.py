@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from minishark.cluster.job_events import JobId
 from minishark.errors import OptionError
 from minishark.tasks.functions import Function
 from minishark.worker.protocol import FileSlice, PythonOutcome
-from sparrow_core import JobId
 
 
 @dataclass(frozen=True, slots=True)

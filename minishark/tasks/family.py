@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from minishark.cluster.backend import task_error
+from minishark.cluster.job_events import TaskFailed
 from minishark.errors import ExecutionError, QueryCancelledError
 from minishark.tasks.call import Call
 from minishark.worker.functions import UserCode
 from minishark.worker.protocol import PythonJob, encode
 from minishark.worker.python_tasks import Scope
 from minishark.worker.task_errors import TaskError
-from sparrow_core import TaskFailed
 
 _GRACE_S = 0.002  # in which an idle slot elsewhere would begin a call
 _PAUSE_S = 0.02

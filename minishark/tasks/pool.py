@@ -24,13 +24,22 @@ import msgspec
 from minishark.cluster.backend import (
     Backend,
     BackendError,
-    JobEvent,
     OnPrint,
     Placement,
     function_error,
     printed_by,
     task_error,
     tasks_lost,
+)
+from minishark.cluster.job_events import (
+    Job,
+    JobEvent,
+    JobFailed,
+    JobFinished,
+    TaskCompleted,
+    TaskFailed,
+    TaskLost,
+    TasksReturned,
 )
 from minishark.errors import (
     ClusterError,
@@ -56,17 +65,6 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.python_tasks import SCOPE
 from minishark.worker.values import dump_arguments, dump_plain, load, load_small, unsendable
-from sparrow_core import (
-    JobFailed,
-    JobFinished,
-    JobOptions,
-    JobSpec,
-    TaskCompleted,
-    TaskFailed,
-    TaskLost,
-    TaskSpec,
-    TasksReturned,
-)
 
 _SENT_MAX = 16_384
 _SENT_BYTES = 64 << 20
@@ -261,7 +259,7 @@ class CallPool:
                 self._open[sent] = None
         return calls, sent
 
-    def _job(self, calls: list[Call], placement: Placement) -> JobSpec:
+    def _job(self, calls: list[Call], placement: Placement) -> Job:
         function, options = calls[0].function, calls[0].options
         job = PythonJob(
             function=function.value,
@@ -271,23 +269,17 @@ class CallPool:
             timeout_s=options.timeout_s,
         )
         task_s = _UNKNOWN_S if function.call_s is None else function.call_s
-        prefers, wait_s = options.prefers, placement.wait_s if options.prefers else None
-        return JobSpec(
-            tasks=tuple(
-                [TaskSpec(i, call.payload, prefers, wait_s) for i, call in enumerate(calls)]
+        return placement.job(
+            tuple(
+                [placement.task(i, call.payload, options.prefers) for i, call in enumerate(calls)]
             ),
-            shared=encode(job),
-            user=placement.user,
-            placement=placement.policy,
-            probe_ratio=placement.probe_ratio,
-            options=JobOptions(
-                task_s=min(task_s, _UNKNOWN_S),
-                independent=True,
-                limit_s=options.timeout_s,
-                # However a session submits many calls, nobody waits behind more than one of them.
-                group=f"{self.files.folder}/{options.group}",
-            ),
+            encode(job),
+            # However a session submits many calls, nobody waits behind more than one of them.
+            group=f"{self.files.folder}/{options.group}",
             tag=function.label,
+            independent=True,
+            task_s=min(task_s, _UNKNOWN_S),
+            limit_s=options.timeout_s,
         )
 
     # Events, on the IO thread

@@ -14,7 +14,7 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.worker.cores import usable_cores
 from minishark.worker.memory import NodeMemory
 from minishark.worker.profiles import profiled

@@ -28,7 +28,7 @@ import cloudpickle
 import duckdb
 import pyarrow as pa
 
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.worker.streaming import batches_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import PATCH_DELETES, PATCH_SETS
+from minishark.model.catalog import PATCH_DELETES, PATCH_SETS
 from minishark.worker.dictionaries import without_dictionaries
 from minishark.worker.visible_rows import takeable
 

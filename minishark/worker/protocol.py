@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from minishark.catalog import RowNumbers
 from minishark.compiler.hints import NO_FRAGMENT_HINTS, FragmentHints
 from minishark.events.figures import TaskFigures
+from minishark.model.catalog import RowNumbers
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 
 

@@ -19,7 +19,7 @@ from msgspec import structs
 from minishark.compiler.hints import EarlyCte
 from minishark.errors import DataError
 from minishark.events.figures import TaskFigures
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.sources.filesystems import is_remote
 from minishark.worker import functions
 from minishark.worker.dictionary_codes import CodedInputs, with_codes

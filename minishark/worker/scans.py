@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from minishark.errors import DataError, MinisharkError, QueryCancelledError
-from minishark.expressions import Schema, quote
+from minishark.model.expressions import Schema, quote
 from minishark.sources.contract import FileSplit, Pushed, Split
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, StoredFile
 from minishark.worker.host_files import Hold, check_unchanged

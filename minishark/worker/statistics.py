@@ -20,9 +20,9 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.compiler.sql.connection import ConnectionUse
-from minishark.expressions import quote
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import quote
 
 _Bounds: TypeAlias = tuple[str | None, str | None]
 

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 import cloudpickle
 import pyarrow as pa
 
-from canary_core.values import Apart, dump_apart
 from minishark.errors import OptionError
 from minishark.worker.protocol import FileSlice, Value
 from minishark.worker.store import Store
@@ -64,13 +63,19 @@ def dump(value: Any, sink: Sink, *, large_bytes: int = LARGE_BYTES) -> Value:
     """
     if _is_plain(value):
         return _stored(pickle.dumps(value, _PROTOCOL), (), sink, large_bytes)
-    pickled, buffers = dump_apart(value, _cloudpickled, large_bytes)
+    buffers: list[memoryview] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            view = buffer.raw()
+        except BufferError:  # not contiguous: it stays in the pickle, too
+            return True
+        if view.nbytes >= large_bytes:
+            buffers.append(view)
+        return view.nbytes < large_bytes
+
+    pickled = cloudpickle.dumps(value, protocol=_PROTOCOL, buffer_callback=is_small)
     return _stored(pickled, tuple(map(sink, buffers)), sink, large_bytes)
-
-
-def _cloudpickled(value: Any, apart: Apart) -> bytes:
-    pickled: bytes = cloudpickle.dumps(value, protocol=_PROTOCOL, buffer_callback=apart)
-    return pickled
 
 
 def dump_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], sink: Sink) -> Value:

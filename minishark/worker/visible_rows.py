@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import ROW_NUMBER, RowNumbers
+from minishark.model.catalog import ROW_NUMBER, RowNumbers
 
 _FAST = 1  # zlib's level
 _COUNTS_MAX = 256  # that are remembered: each write asks for those of all files of its table

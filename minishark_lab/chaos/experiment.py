@@ -21,9 +21,9 @@ from random import Random
 import psutil
 
 import minishark
+from minishark.cli.tpch.tables import load_tables, tpch_tables
 from minishark.errors import MinisharkError, OptionError
 from minishark.session.session import Session
-from minishark.tpch.tables import load_tables, tpch_tables
 from minishark_lab.chaos.findings import FIGURES, Findings, verdict
 from minishark_lab.chaos.injector import KINDS, Attacked, Injector, plan_faults
 from minishark_lab.chaos.testbed import ClusterKind, SeenNode, Testbed, open_testbed

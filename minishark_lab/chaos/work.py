@@ -17,10 +17,10 @@ from random import Random
 import duckdb
 import pyarrow as pa
 
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.reference import Reference
 from minishark.query.answers import differences
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries
-from minishark.tpch.reference import Reference
 
 _SHUFFLES = {
     "shuffle-join": """

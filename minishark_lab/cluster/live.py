@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from random import Random
 
 import minishark
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.tables import find_tables, load_tables
 from minishark.errors import ExecutionError, OptionError
 from minishark.query.metrics import QueryMetrics
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries
-from minishark.tpch.tables import find_tables, load_tables
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.findings import Finding, over_all_x, percent
 from minishark_lab.harness.parameters import check_placements

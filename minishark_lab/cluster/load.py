@@ -17,10 +17,10 @@ from random import Random
 import psutil
 
 import minishark
+from minishark.cli.tpch.tables import load_tables, tpch_tables
 from minishark.cluster.launch import StartOptions, start_cluster, stop_cluster
 from minishark.errors import OptionError
 from minishark.session.session import Session
-from minishark.tpch.tables import load_tables, tpch_tables
 from minishark_lab.chaos.testbed import Testbed, open_testbed
 from minishark_lab.chaos.work import Done, Worker, work_list
 from minishark_lab.harness.experiment import Advance, Chart, Experiment, Verdict

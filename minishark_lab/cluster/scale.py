@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import minishark
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.tables import find_tables, load_tables
 from minishark.compiler.rules import RULES
 from minishark.compiler.rules.rule import Phase
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries
-from minishark.tpch.tables import find_tables, load_tables
 from minishark_lab.harness.experiment import Advance, Chart, Experiment
 from minishark_lab.harness.findings import Finding
 from minishark_lab.harness.rows import Point, Row

@@ -28,10 +28,10 @@ from typing import Annotated, Any, NoReturn, TypeVar, Union, get_args, get_origi
 import msgspec
 from msgspec import Meta
 
+from minishark.cli.tpch.locations import default_data_folder
+from minishark.cli.tpch.run import versions
+from minishark.cli.tpch.tables import tpch_tables
 from minishark.errors import MinisharkError
-from minishark.tpch.locations import default_data_folder
-from minishark.tpch.run import versions
-from minishark.tpch.tables import tpch_tables
 from minishark_lab.harness.parameters import Positive, check_names, checked
 from minishark_lab.tpch_data import tpch_folder
 

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from machine_kit.addresses import address
-from minishark.cluster.backend import Backend, JobEvent
+from minishark.cluster.backend import Backend
+from minishark.cluster.job_events import JobEvent
 from minishark.cluster.joining import client_config
 from minishark_lab.simulation.hosts import Hosts
 from sparrow_core import JobId, JobSpec, TaskId

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from minishark.catalog import Table
 from minishark.errors import ClusterError, MinisharkError, PartitionsLostError, ResourceError
+from minishark.model.catalog import Table
 from minishark.query.inputs import partition_slices
 from minishark.tables.cached import CachedTables
 from minishark_lab.simulation.attached import SimulatedAttached

@@ -16,7 +16,6 @@ from random import Random
 
 from machine_kit.network import Network
 from machine_kit.world import Trace, World
-from minishark.catalog import Table
 from minishark.errors import (
     CatalogError,
     ConflictError,
@@ -26,6 +25,7 @@ from minishark.errors import (
     PartitionsLostError,
     QueryCancelledError,
 )
+from minishark.model.catalog import Table
 from minishark_lab.simulation.checks import (
     LASTS_S,
     claims,

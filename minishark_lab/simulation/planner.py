@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from minishark.catalog import Catalog, Table
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import StageOutput
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
-from minishark.expressions import Schema
+from minishark.model.catalog import Catalog, Table
+from minishark.model.expressions import Schema
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner, TablesPromisedError
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable

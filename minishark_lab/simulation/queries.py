@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from minishark.catalog import Table
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.physical.plan import PhysicalPlan, Spread
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
-from minishark.expressions import Schema
+from minishark.model.catalog import Table
+from minishark.model.expressions import Schema
 from minishark.worker.protocol import ScalarFunction
 from minishark_lab.simulation.work import CHANCE, COLUMNS, Rows, coarse, joined, summed, total
 

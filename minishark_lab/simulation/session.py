@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from minishark.catalog import Catalog, ColumnStatistics, Table, TableStatistics
 from minishark.cluster.backend import Placement
 from minishark.cluster.contract import Cluster
-from minishark.expressions import Schema
+from minishark.model.catalog import Catalog, ColumnStatistics, Table, TableStatistics
+from minishark.model.expressions import Schema
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine, Parts
 from minishark.session.runtime import Runtime

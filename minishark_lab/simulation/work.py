@@ -17,9 +17,9 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
-from minishark.catalog import ROW_NUMBER
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.expressions import Column, ColumnRef
+from minishark.model.catalog import ROW_NUMBER
+from minishark.model.expressions import Column, ColumnRef
 from minishark.worker.duckdb_slot import EXCHANGE_SETTINGS
 from minishark.worker.protocol import StageTask
 from minishark.worker.run_task import typed

@@ -8,9 +8,9 @@ import duckdb
 import pytest
 
 import minishark
+from minishark.cli.tpch.locations import sample_folder
+from minishark.cli.tpch.tables import create_views, find_tables
 from minishark.session.session import Session
-from minishark.tpch.locations import sample_folder
-from minishark.tpch.tables import create_views, find_tables
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from minishark.cli.tpch.queries import load_queries
 from minishark.errors import ClusterError
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries
 
 # ibis asks pandas for an option that pandas is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated")

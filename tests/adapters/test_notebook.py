@@ -14,10 +14,10 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from minishark.adapters.notebook import SqlAnswer, SqlMagics
+from minishark.cli.tpch.locations import sample_folder
+from minishark.cli.tpch.queries import load_queries
 from minishark.errors import OptionError
 from minishark.session.session import Session
-from minishark.tpch.locations import sample_folder
-from minishark.tpch.queries import load_queries
 
 CELLS = (
     f"""

@@ -9,10 +9,10 @@ import duckdb
 import pytest
 from sqlframe.duckdb import functions as F
 
+from minishark.cli.tpch.queries import load_queries
 from minishark.errors import UnsupportedError
 from minishark.session.session import Session
 from minishark.spark import SparkDataFrame, SparkSession, connect
-from minishark.tpch.queries import load_queries
 
 
 @pytest.fixture

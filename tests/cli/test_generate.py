@@ -14,15 +14,15 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from minishark.errors import DataError, MinisharkError, ResourceError
-from minishark.tpch.generate import (
+from minishark.cli.tpch.generate import (
     GeneratorFailedError,
     GeneratorMissingError,
     generate,
     scale_folder,
 )
-from minishark.tpch.locations import default_data_folder
-from minishark.tpch.tables import TABLES
+from minishark.cli.tpch.locations import default_data_folder
+from minishark.cli.tpch.tables import TABLES
+from minishark.errors import DataError, MinisharkError, ResourceError
 
 Install = Callable[[str], Path]
 
@@ -190,7 +190,7 @@ def test_an_installed_wheel_keeps_data_in_the_cache_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, parent: str | None
 ) -> None:
     """Outside a checkout, XDG_CACHE_HOME counts if it is absolute, else ~/.cache."""
-    monkeypatch.setattr("minishark.tpch.locations.PACKAGE", tmp_path / "minishark")
+    monkeypatch.setattr("minishark.cli.tpch.locations.PACKAGE", tmp_path / "minishark")
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     expected = Path(parent) if parent else Path.home() / ".cache"
     assert expected / "minishark" / "tpch" == default_data_folder()

@@ -18,11 +18,11 @@ from minishark.cli.formats import format_of, write_text
 from minishark.cli.output import Output
 from minishark.cli.shell.interpreter import Interpreter, is_complete
 from minishark.cli.shell.prompt import history_file, print_error
+from minishark.cli.tpch.locations import sample_folder
+from minishark.cli.tpch.queries import load_queries
 from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError, DataError, MinisharkError, OptionError, QueryError
 from minishark.session.session import Session
-from minishark.tpch.locations import sample_folder
-from minishark.tpch.queries import load_queries
 
 
 @pytest.fixture(scope="module")

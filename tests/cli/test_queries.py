@@ -5,11 +5,11 @@ from __future__ import annotations
 import duckdb
 import pytest
 
+from minishark.cli.tpch.locations import sample_folder
+from minishark.cli.tpch.queries import load_queries, parse_selection
+from minishark.cli.tpch.tables import TABLES, create_views, find_tables, tables_of_query
 from minishark.errors import OptionError
 from minishark.query.answers import output_order
-from minishark.tpch.locations import sample_folder
-from minishark.tpch.queries import load_queries, parse_selection
-from minishark.tpch.tables import TABLES, create_views, find_tables, tables_of_query
 
 
 @pytest.mark.parametrize(

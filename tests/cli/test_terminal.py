@@ -12,8 +12,8 @@ import duckdb
 import psutil
 import pytest
 
-from minishark.tpch.locations import sample_folder
-from minishark.tpch.queries import load_queries
+from minishark.cli.tpch.locations import sample_folder
+from minishark.cli.tpch.queries import load_queries
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 import pytest
 
 import minishark
+from minishark.cli.tpch.generate import generate
+from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
+from minishark.cli.tpch.tables import TABLES, create_views, tpch_tables
 from minishark.errors import ClusterError, MinisharkError, OptionError
 from minishark.query.answers import differences, output_order
 from minishark.session.session import Session
-from minishark.tpch.generate import generate
-from minishark.tpch.queries import QUERY_COUNT, load_queries
-from minishark.tpch.tables import TABLES, create_views, tpch_tables
 
 _DEATHS = int(os.environ.get("MINISHARK_RAY_DEATHS", "3"))
 

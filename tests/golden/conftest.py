@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
+from minishark.cli.tpch.tables import TABLES
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.expressions import Column
-from minishark.tpch.tables import TABLES
+from minishark.model.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
+from minishark.model.expressions import Column
 
 _NODES = ("node0", "node1", "node2")
 _PARTITIONS = 4

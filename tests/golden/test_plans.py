@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from minishark.catalog import Catalog
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.planner import plan_physical
@@ -12,6 +11,7 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage, TableInput
+from minishark.model.catalog import Catalog
 from minishark.query.inputs import preferred_nodes
 
 FOLDER = Path(__file__).parent

@@ -11,7 +11,6 @@ import pytest
 from msgspec import structs
 
 import minishark
-from minishark.catalog import Catalog
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
@@ -26,6 +25,7 @@ from minishark.compiler.stages.remaining import remaining
 from minishark.compiler.stages.split import split, with_tasks
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import OptionError
+from minishark.model.catalog import Catalog
 
 # What is pushed into sources has tests of its own (tests/unit/test_source_pushdown.py).
 STATIC = [rule for rule in RULES if rule.phase not in (Phase.ADAPTIVE, Phase.SOURCES)]

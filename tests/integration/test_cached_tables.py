@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.catalog import Table
 from minishark.errors import CatalogError, MinisharkError, OptionError, TaskFailedError
+from minishark.model.catalog import Table
 from minishark.query.progress import QueryProgress
 from minishark.query.sinks import Layout
 from minishark.session.scope import Scope

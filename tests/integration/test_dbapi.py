@@ -14,9 +14,9 @@ import duckdb
 import pytest
 
 from minishark import dbapi
+from minishark.cli.tpch.locations import sample_folder
+from minishark.cli.tpch.queries import load_queries
 from minishark.session.session import Session
-from minishark.tpch.locations import sample_folder
-from minishark.tpch.queries import load_queries
 
 
 @pytest.fixture

@@ -29,12 +29,12 @@ import pytest
 import minishark
 from minishark.adapters.flight.messages import make, packed, parsed, unpacked
 from minishark.adapters.flight.server import Server
+from minishark.cli.tpch.queries import load_queries
+from minishark.cli.tpch.tables import TABLES
 from minishark.errors import OptionError
 from minishark.query.answers import differences
 from minishark.session.served import Served
 from minishark.session.session import Session
-from minishark.tpch.queries import load_queries
-from minishark.tpch.tables import TABLES
 
 dbapi = pytest.importorskip("adbc_driver_flightsql.dbapi")
 

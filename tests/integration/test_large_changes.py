@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import minishark
-from minishark.catalog import Partition, Table
 from minishark.cluster.backend import FilesLostError
+from minishark.model.catalog import Partition, Table
 from minishark.session.session import Session
 from minishark.tables.deltas import SIZES
 from minishark.tables.tables import Tables

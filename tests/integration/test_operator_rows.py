@@ -18,6 +18,8 @@ from corpus import CORPUS
 from moving import rows_moved_by
 
 import minishark
+from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
+from minishark.cli.tpch.tables import TABLES
 from minishark.compiler.logical.operators import Cte, Statement
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan
 from minishark.compiler.stages.split import split
@@ -26,8 +28,6 @@ from minishark.query.operators import own_operators
 from minishark.query.planner import QueryPlan, QueryPlanner
 from minishark.query.sinks import CollectRows, Output
 from minishark.session.session import Session
-from minishark.tpch.queries import QUERY_COUNT, load_queries
-from minishark.tpch.tables import TABLES
 
 _STATEMENTS = list(itertools.chain.from_iterable(CORPUS.values()))
 _PARTS = 8

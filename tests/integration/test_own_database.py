@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 import minishark
-from minishark.catalog import Catalog, Table
 from minishark.compiler.sql.statements import Target
 from minishark.errors import (
     CatalogError,
@@ -24,6 +23,7 @@ from minishark.errors import (
     QueryError,
     TaskFailedError,
 )
+from minishark.model.catalog import Catalog, Table
 from minishark.session.session import Session
 from minishark.tables.scratch_database import ScratchDatabase, SharedScratch
 

@@ -12,10 +12,10 @@ import pytest
 
 import minishark
 from minishark import functions as F
-from minishark.catalog import Table
 from minishark.cluster.backend import JobEvent
 from minishark.cluster.local import OwnCluster
 from minishark.errors import PartitionsLostError, TasksLostError
+from minishark.model.catalog import Table
 from minishark.query import stage_jobs
 from minishark.query.run import QueryRun
 from minishark.query.stage_graph import Submission

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import minishark
-from minishark.catalog import Table
+from minishark.model.catalog import Table
 from minishark.session.session import Session
 from minishark.tables.deltas import SIZES, DeltaWriter
 

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy
 
 import minishark
+from minishark.cli.tpch.locations import sample_folder
 from minishark.session.served import Served
-from minishark.tpch.locations import sample_folder
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 _HOST = "127.0.0.1:31337"

@@ -16,7 +16,6 @@ from processes import until
 
 import minishark
 import minishark.query.sources as query_sources
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.errors import (
     CatalogError,
     DataError,
@@ -26,7 +25,8 @@ from minishark.errors import (
     UnsupportedError,
 )
 from minishark.events.kinds import AnyEvent, QueryPlanned, QueryStarted
-from minishark.expressions import Column, Schema
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import Column, Schema
 from minishark.query.sinks import CollectRows
 from minishark.session.session import Session
 from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minishark.catalog import Catalog, Partition, Table
+from minishark.model.catalog import Catalog, Partition, Table
 from minishark.query.stage_graph import StageGraph
 from minishark.tables import memory_changes, memory_store, memory_transaction
 from minishark.tables import tables as tables_module

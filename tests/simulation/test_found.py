@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from machine_kit.world import World
-from minishark.catalog import Table
 from minishark.errors import DataError, MinisharkError, PartitionsLostError
+from minishark.model.catalog import Table
 from minishark.query.sinks import Layout
 from minishark.tables.deltas import versions
 from minishark.tables.rebalancing import Copy

@@ -16,7 +16,7 @@ from uuid import UUID
 import pyarrow as pa
 from postgres_server import Server
 
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.sources.contract import Comparison, Predicate
 
 _UNBOUNDED = Context(prec=60, rounding=ROUND_HALF_UP)

@@ -11,7 +11,7 @@ import cloudpickle
 import duckdb
 import pyarrow as pa
 
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.sources.contract import Comparison, FileSplit, Predicate, Pushed, Snapshot
 from minishark.sources.formats import OwnReach
 from minishark.worker.scans import Scans, SplitRead

@@ -26,7 +26,7 @@ from pyiceberg.transforms import (
 )
 
 import minishark
-from minishark.expressions import quote_text
+from minishark.model.expressions import quote_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

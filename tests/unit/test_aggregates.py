@@ -20,7 +20,7 @@ from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import FinalAggregate, PartialAggregate, PhysicalPlan
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.expressions import AggregateCall, Column, ColumnRef, Literal, SortKey
+from minishark.model.expressions import AggregateCall, Column, ColumnRef, Literal, SortKey
 
 # DuckDB casts other types of numbers to one of these before it adds them up.
 NUMBERS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.catalog import Partition, Table, TableStatistics
 from minishark.errors import ConflictError, PartitionsLostError
+from minishark.model.catalog import Partition, Table, TableStatistics
 from minishark.tables.attempts import attempted
 from minishark.tables.tables import NUMBERED
 

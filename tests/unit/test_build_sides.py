@@ -18,7 +18,7 @@ from minishark.compiler.logical.operators import (
 from minishark.compiler.physical.build_sides import are_as_written, turned_kind
 from minishark.compiler.physical.plan import PhysicalPlan, Replicated, Shuffle, Single, Spread
 from minishark.compiler.stages.split import split
-from minishark.expressions import Column, ColumnRef
+from minishark.model.expressions import Column, ColumnRef
 
 BIG = (Column("a", "INTEGER"), Column("x", "INTEGER"))
 SMALL = (Column("b", "INTEGER"), Column("y", "INTEGER"))

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.catalog import ROW_NUMBER
 from minishark.compiler.sql import change_queries as queries
 from minishark.compiler.sql.changes import (
     Delete,
@@ -21,7 +20,8 @@ from minishark.compiler.sql.changes import (
     place_of_target,
 )
 from minishark.errors import QueryError, UnsupportedError
-from minishark.expressions import Column
+from minishark.model.catalog import ROW_NUMBER
+from minishark.model.expressions import Column
 
 _CON = duckdb.connect()  # opening one costs more than all else
 _TARGET = queries.Target("t", (Column("id", "INTEGER"), Column("v", "VARCHAR")))

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.catalog import (
+from minishark.model.catalog import (
     Catalog,
     CatalogView,
     ColumnStatistics,
@@ -19,7 +19,7 @@ from minishark.catalog import (
     first_row_number,
     row_place,
 )
-from minishark.expressions import Column
+from minishark.model.expressions import Column
 from minishark.tables.changed_statistics import changed_statistics
 from minishark.tables.deltas import (
     changed_files,

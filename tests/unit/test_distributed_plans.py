@@ -26,7 +26,7 @@ from minishark.compiler.logical.plan import LogicalPlan, make_plan
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.rules.eager_aggregation import EAGER_AGGREGATION
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.expressions import Column, ColumnRef, Infix
+from minishark.model.expressions import Column, ColumnRef, Infix
 
 COLUMNS = {
     "t": (

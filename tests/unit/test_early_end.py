@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from toy_cluster import ToyTable
 
-from minishark.catalog import Catalog
 from minishark.cluster.backend import JobEvent, Placement
 from minishark.compiler.logical.operators import Limit, Scan
 from minishark.compiler.logical.plan import LogicalPlan, make_plan
@@ -18,7 +17,8 @@ from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
 from minishark.errors import TaskFailedError
 from minishark.events.figures import TaskFigures
-from minishark.expressions import Column
+from minishark.model.catalog import Catalog
+from minishark.model.expressions import Column
 from minishark.query.run import QueryRun, Site
 from minishark.query.sinks import Output
 from minishark.worker.paths import StorePaths

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.catalog import ColumnStatistics
 from minishark.compiler.logical.operators import Join, JoinCondition, JoinKind
 from minishark.compiler.physical.estimate import (
     Profile,
@@ -11,7 +10,8 @@ from minishark.compiler.physical.estimate import (
     joined_rows,
     selectivity,
 )
-from minishark.expressions import (
+from minishark.model.catalog import ColumnStatistics
+from minishark.model.expressions import (
     Call,
     Cast,
     ColumnRef,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import duckdb
 import pytest
 
-from minishark.expressions import (
+from minishark.model.expressions import (
     AggregateCall,
     Call,
     Case,

@@ -17,7 +17,7 @@ from minishark.compiler.logical.operators import (
 )
 from minishark.compiler.stages import fragment
 from minishark.compiler.stages.fragment import Aliases, Block
-from minishark.expressions import (
+from minishark.model.expressions import (
     Column,
     ColumnRef,
     Expression,

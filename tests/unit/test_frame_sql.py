@@ -21,8 +21,8 @@ from minishark.dataframe.frame import relation_frame
 from minishark.dataframe.literals import literal
 from minishark.dataframe.names import ident, snake_case
 from minishark.errors import ColumnError, OptionError
-from minishark.expressions import Column as TypedColumn
-from minishark.expressions import Schema
+from minishark.model.expressions import Column as TypedColumn
+from minishark.model.expressions import Schema
 
 
 class PlainRunner:

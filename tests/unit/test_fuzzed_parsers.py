@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from machine_kit.errors import InsecureTransport
 from machine_kit.keys import split_endpoint
 from machine_kit.refusal import refuses
+from minishark.cli.tpch.queries import parse_selection
 from minishark.cluster.connections import MALFORMED
 from minishark.cluster.launch import find_cluster
 from minishark.cluster.node import service_address
@@ -28,7 +29,6 @@ from minishark.errors import DataError, MinisharkError, QueryError, redacted
 from minishark.events.history import SUFFIX, HistoryReader
 from minishark.events.kinds import QueryStarted, SessionStarted
 from minishark.tables.copy import parsed_copy
-from minishark.tpch.queries import parse_selection
 from minishark.worker.memory import parse_size
 from minishark.worker.protocol import decode_job, decode_outcome, decode_payload, decode_problem
 

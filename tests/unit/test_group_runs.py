@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.hints import GroupRuns, InputGroupRuns
 from minishark.compiler.logical.operators import Aggregate, Filter, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Single
 from minishark.compiler.rules.group_runs import GroupRunsOptions, with_group_runs
-from minishark.expressions import AggregateCall, Cast, Column, ColumnRef, Expression, Literal
+from minishark.model.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
+from minishark.model.expressions import AggregateCall, Cast, Column, ColumnRef, Expression, Literal
 from minishark.worker.group_runs import Runs, runs_of
 from minishark.worker.helpers import Helpers
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.logical.operators import Cte, CteRef, Filter, Join, JoinCondition, JoinKind
 from minishark.compiler.logical.operators import Scan as ScanOf
 from minishark.compiler.physical.plan import Gather, PhysicalPlan, Single, Spread
 from minishark.compiler.rules.semi_join_filters import SemiJoinFilterOptions, with_key_filters
-from minishark.expressions import Column, ColumnRef, Infix, Literal
+from minishark.model.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
+from minishark.model.expressions import Column, ColumnRef, Infix, Literal
 
 MILLION = 1_000_000
 SCHEMA = (Column("k", "BIGINT"), Column("v", "BIGINT"))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from minishark.compiler.stages.fragment import bucket_column
-from minishark.expressions import ColumnRef
+from minishark.model.expressions import ColumnRef
 from minishark.query.inputs import stage_slices
 from minishark.worker import run_task
 from minishark.worker.memory import NodeMemory

@@ -33,7 +33,7 @@ from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.sql.lower import lower_plan
 from minishark.compiler.sql.plan_json import PlanNotLowered
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.expressions import (
+from minishark.model.expressions import (
     AggregateCall,
     Column,
     ColumnRef,

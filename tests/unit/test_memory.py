@@ -8,7 +8,7 @@ import pytest
 
 from minishark.cluster.machine import node_memory
 from minishark.errors import OptionError
-from minishark.expressions import Column
+from minishark.model.expressions import Column
 from minishark.query.job_builder import function_bytes
 from minishark.worker.memory import (
     PROCESS_BYTES,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.catalog import ColumnStatistics, TableStatistics
 from minishark.compiler.sql.miniature import Miniatures, create_miniature, scaled
+from minishark.model.catalog import ColumnStatistics, TableStatistics
 
 TYPES = {
     "TINYINT": ("-100", "100"),

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from minishark.catalog import Delta, Partition, Table, TableStatistics
 from minishark.compiler.hints import EarlyCte, FragmentHints
 from minishark.compiler.stages.varying import UNREPEATABLE
-from minishark.expressions import Column
+from minishark.model.catalog import Delta, Partition, Table, TableStatistics
+from minishark.model.expressions import Column
 from minishark.query import names
 from minishark.query.names import Leaves, NoNameError, fragment_name, named, takes_task
 from minishark.sources.contract import Comparison, Predicate, Pushed

@@ -105,7 +105,7 @@ def test_options_of_other_clusters(where: Where, values: dict[str, Any], place: 
         ("task_timeout_s", "60", 60.0),
         ("in_process", "Yes", True),
         ("prints", "off", False),
-        ("memory_limit", "4GiB", "4GiB"),
+        ("memory_limit", "4GiB", 4 << 30),
         ("disabled_optimizations", "one_task,collapse", ["one_task", "collapse"]),
         ("warehouse", "/data", "/data"),
     ],

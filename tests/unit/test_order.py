@@ -11,7 +11,7 @@ from minishark.compiler.physical.plan import (
     PhysicalPlan,
     Single,
 )
-from minishark.expressions import AggregateCall, Column, ColumnRef, SortKey
+from minishark.model.expressions import AggregateCall, Column, ColumnRef, SortKey
 
 SCHEMA = (Column("a", "INTEGER"),)
 A = ColumnRef(0, "INTEGER")

@@ -20,7 +20,7 @@ from minishark.compiler.sql.plan_json import (
     lower_value,
 )
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.expressions import (
+from minishark.model.expressions import (
     AggregateCall,
     Call,
     Case,

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from toy_cluster import ToyTable, believed_catalog
 
-from minishark.catalog import Catalog
 from minishark.compiler.logical.operators import Aggregate, Distinct, Join, Limit, Scan, TopN
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import (
@@ -25,6 +24,7 @@ from minishark.compiler.physical.plan import (
 from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import CatalogError
+from minishark.model.catalog import Catalog
 
 MILLION = 1_000_000
 OPTIONS = PlannerOptions(partitions=8).in_stages()

@@ -11,12 +11,12 @@ import duckdb
 import pytest
 from toy_cluster import ToyTable
 
-from minishark.catalog import Catalog
 from minishark.compiler.logical.operators import Scan, Statement
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.sql.planning import DISABLED_OPTIMIZERS, PlanningDatabase
 from minishark.errors import QueryError
-from minishark.expressions import Column
+from minishark.model.catalog import Catalog
+from minishark.model.expressions import Column
 
 TABLE = ToyTable("Items", (("a", "INTEGER"), ("price", "DECIMAL(9,2)")), ())
 

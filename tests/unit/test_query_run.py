@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.backend import FragmentRejectedError, job_error, task_error
 from minishark.compiler.logical.operators import Values
 from minishark.compiler.physical.plan import PhysicalPlan, Single
@@ -18,7 +17,8 @@ from minishark.errors import (
     TasksLostError,
 )
 from minishark.events.figures import TaskFigures
-from minishark.expressions import Column
+from minishark.model.catalog import Partition, Table, TableStatistics
+from minishark.model.expressions import Column
 from minishark.query.inputs import preferred_nodes, stage_slices
 from minishark.worker.protocol import (
     BucketSlice,

@@ -23,7 +23,7 @@ from minishark.compiler.physical.planner import plan_physical
 from minishark.compiler.physical.repartition import ranged
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.split import split
-from minishark.expressions import Column, ColumnRef, SortKey
+from minishark.model.expressions import Column, ColumnRef, SortKey
 
 COLUMNS = (("a", "INTEGER"), ("s", "VARCHAR"), ("x", "DOUBLE"))
 ORDERS = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minishark.catalog import Partition, Table, TableStatistics
+from minishark.model.catalog import Partition, Table, TableStatistics
 from minishark.query.locality import replica_locations
 from minishark.tables.rebalancing import Copy, DrainTracker, moves
 

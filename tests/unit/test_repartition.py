@@ -17,7 +17,7 @@ from minishark.compiler.physical.repartition import (
     ranged_on,
     together,
 )
-from minishark.expressions import Column
+from minishark.model.expressions import Column
 
 SCHEMA = (Column("a", "BIGINT"), Column("b", "BIGINT"))
 

@@ -12,8 +12,8 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from minishark.catalog import Partition, Table, TableStatistics
 from minishark.cluster.contract import Cluster
+from minishark.model.catalog import Partition, Table, TableStatistics
 from minishark.tables import replication
 from minishark.tables.rebalancing import Copy
 from minishark.tables.replication import (

@@ -12,7 +12,7 @@ from minishark.compiler.logical.operators import (
 )
 from minishark.compiler.logical.plan import LogicalPlan, make_plan
 from minishark.compiler.logical.rewrite import rewrite
-from minishark.expressions import Column, ColumnRef, Expression, Infix, Literal, Prefix
+from minishark.model.expressions import Column, ColumnRef, Expression, Infix, Literal, Prefix
 
 MARK = ColumnRef(2, "BOOLEAN")
 NOT_MARK = Prefix("NOT", MARK, "BOOLEAN")

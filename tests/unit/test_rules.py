@@ -12,7 +12,6 @@ import pytest
 from toy_cluster import ToyTable, believed_catalog
 
 import minishark
-from minishark.catalog import Catalog
 from minishark.compiler import rules
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.options import PlannerOptions
@@ -24,6 +23,7 @@ from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.stages.display import stages_text
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Stage
+from minishark.model.catalog import Catalog
 from minishark.session.connect import check_optimizations
 
 TABLES = (ToyTable("t", (("a", "INTEGER"), ("b", "INTEGER")), ((1, 2),), (), 2, 1_000_000),)

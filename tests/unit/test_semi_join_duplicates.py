@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from minishark.catalog import Catalog
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.plan import PhysicalPlan, Single
 from minishark.compiler.rules.semi_join_duplicates import (
     SemiJoinDuplicatesOptions,
     with_duplicates,
 )
-from minishark.expressions import AggregateCall, Call, Column, ColumnRef
+from minishark.model.catalog import Catalog
+from minishark.model.expressions import AggregateCall, Call, Column, ColumnRef
 
 SCHEMA = (Column("k", "BIGINT"),)
 KEY = ColumnRef(0, "BIGINT")

@@ -8,11 +8,11 @@ from decimal import Decimal
 
 import pytest
 
-from minishark.catalog import ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.logical.operators import Scan
 from minishark.compiler.rules.source_pushdown import push
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.expressions import Column
+from minishark.model.catalog import ColumnStatistics, Partition, Table, TableStatistics
+from minishark.model.expressions import Column
 from minishark.sources.contract import Comparison, Predicate, Pushed
 
 TYPES = {

@@ -12,7 +12,7 @@ import pytest
 
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError
-from minishark.expressions import Column
+from minishark.model.expressions import Column
 from minishark.sources.contract import Pushed, Source
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach

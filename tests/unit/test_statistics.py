@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from minishark.catalog import ColumnStatistics, TableStatistics
+from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.worker.statistics import (
     is_measured,
     merge_statistics,

@@ -14,7 +14,7 @@ from minishark.compiler.physical.plan import (
     Single,
 )
 from minishark.compiler.stages.varying import varies
-from minishark.expressions import AggregateCall, Call, Column, ColumnRef, SortKey
+from minishark.model.expressions import AggregateCall, Call, Column, ColumnRef, SortKey
 
 SCHEMA = (Column("a", "INTEGER"),)
 A = ColumnRef(0, "INTEGER")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.catalog import ROW_NUMBER
+from minishark.model.catalog import ROW_NUMBER
 from minishark.worker.visible_rows import (
     packed,
     row_counts,

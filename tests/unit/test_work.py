@@ -16,7 +16,7 @@ from minishark.compiler.physical.plan import (
     Spread,
 )
 from minishark.compiler.physical.work import Estimate, estimated, held_bytes, useful_tasks
-from minishark.expressions import Call, Column, ColumnRef, Expression, Infix, Literal
+from minishark.model.expressions import Call, Column, ColumnRef, Expression, Infix, Literal
 
 SCHEMA = (Column("a", "VARCHAR"), Column("b", "VARCHAR"))
 MILLION = 1e6

@@ -17,7 +17,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minishark.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
 from minishark.compiler.hints import with_ctes
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.options import PlannerOptions
@@ -28,7 +27,8 @@ from minishark.compiler.stages.adapt import adapt
 from minishark.compiler.stages.fragment import HASH_SALT
 from minishark.compiler.stages.split import split
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, TableInput
-from minishark.expressions import Column, Schema
+from minishark.model.catalog import Catalog, ColumnStatistics, Partition, Table, TableStatistics
+from minishark.model.expressions import Column, Schema
 
 Row = tuple[object, ...]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from minishark.errors import MinisharkError
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.session.session import Session
 
 CATALOG = "memory"

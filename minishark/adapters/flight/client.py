@@ -21,7 +21,7 @@ from minishark.adapters.flight.messages import make, packed
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.dataframe.show import PlanText
 from minishark.errors import ClusterError, DataError, OptionError
-from minishark.expressions import quote_text
+from minishark.model.expressions import quote_text
 
 _CALL_S = 30.0  # for calls that run nothing
 _WAIT_S = 0.2  # between two looks at whether the user has enough

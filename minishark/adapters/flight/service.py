@@ -18,7 +18,7 @@ from minishark.adapters.flight.connections import Connection, Connections, Prepa
 from minishark.adapters.flight.failures import answering
 from minishark.adapters.flight.messages import make, packed, parsed, unpacked
 from minishark.errors import CatalogError, OptionError, UnsupportedError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.tables.interruption import Interruption, running
 
 _CALLERS = "callers"

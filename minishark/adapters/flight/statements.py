@@ -15,7 +15,7 @@ from minishark.compiler.sql import statements as kinds
 from minishark.dataframe import DataFrame
 from minishark.dataframe.lazy_query import query_of
 from minishark.errors import AlreadyExistsError, CatalogError, OptionError, ResourceError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.session.session import Session
 
 ROWS_OF_VALUES_MAX = 1000  # for which a query runs, one after the other

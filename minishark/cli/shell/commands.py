@@ -17,14 +17,14 @@ from minishark.cli.console import open_reporter
 from minishark.cli.data import sample_tables, tables_at
 from minishark.cli.options import FORMATS
 from minishark.cli.shell.interpreter import Interpreter, table_columns
+from minishark.cli.tpch.queries import QUERY_COUNT, load_queries, parse_selection
+from minishark.cli.tpch.tables import TABLES, load_tables
 from minishark.dataframe import EXPLAIN_MODES
 from minishark.dataframe.show import human_bytes
 from minishark.errors import ClusterError, OptionError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.query.report import metrics_text
 from minishark.session.catalog import TableInfo
-from minishark.tpch.queries import QUERY_COUNT, load_queries, parse_selection
-from minishark.tpch.tables import TABLES, load_tables
 
 if TYPE_CHECKING:
     from minishark.session.session import Session

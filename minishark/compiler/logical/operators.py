@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
 from minishark.compiler.hints import NO_HINTS, UNNAMED_SOURCE, ScanHints
-from minishark.expressions import (
+from minishark.model.expressions import (
     AggregateCall,
     Column,
     ColumnRef,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.operators import Operator, Scan
-from minishark.expressions import Call, Schema, children, is_volatile
+from minishark.model.expressions import Call, Schema, children, is_volatile
 
 _ROW_BY_ROW = (ops.Filter, ops.Project)
 # Operators that compute nothing twice. Lists of what is allowed, so that a new operator is not.

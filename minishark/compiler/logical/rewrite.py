@@ -12,7 +12,7 @@ from operator import is_
 
 from minishark.compiler.logical.operators import Filter, Join, JoinKind
 from minishark.compiler.logical.plan import LogicalPlan, make_plan
-from minishark.expressions import ColumnRef, Expression, Prefix, references
+from minishark.model.expressions import ColumnRef, Expression, Prefix, references
 
 
 def rewrite(plan: LogicalPlan) -> LogicalPlan:

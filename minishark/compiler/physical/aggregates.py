@@ -8,7 +8,7 @@ combines the states and finishes them, which gives DuckDB's own one-phase answer
 from __future__ import annotations
 
 from minishark.compiler.logical.operators import Aggregate
-from minishark.expressions import AggregateCall, Column, Names, render_aggregate
+from minishark.model.expressions import AggregateCall, Column, Names, render_aggregate
 
 _BY_RESULT = {
     "sum": "sum",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minishark.catalog import ColumnStatistics
 from minishark.compiler.logical.operators import Join, JoinKind
-from minishark.expressions import (
+from minishark.model.catalog import ColumnStatistics
+from minishark.model.expressions import (
     Cast,
     ColumnRef,
     Expression,

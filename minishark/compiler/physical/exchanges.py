@@ -22,7 +22,7 @@ from minishark.compiler.physical.plan import (
     StageOutput,
     in_one_task,
 )
-from minishark.expressions import ColumnRef, Expression, Schema, is_volatile
+from minishark.model.expressions import ColumnRef, Expression, Schema, is_volatile
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from minishark.compiler.physical.plan import (
     moved,
     positions_of,
 )
-from minishark.expressions import ColumnRef, Expression
+from minishark.model.expressions import ColumnRef, Expression
 
 KEEPS_LEFT = frozenset(
     (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI, JoinKind.MARK, JoinKind.SINGLE)

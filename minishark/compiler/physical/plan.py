@@ -18,7 +18,7 @@ from minishark.compiler.logical.operators import (
     Operator,
     column_names,
 )
-from minishark.expressions import Expression, Schema, SortKey, render, render_sort_keys
+from minishark.model.expressions import Expression, Schema, SortKey, render, render_sort_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
-from minishark.catalog import Catalog, ColumnStatistics, Table
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.physical.aggregates import can_split, state_column
@@ -55,7 +54,15 @@ from minishark.compiler.rules import enabled
 from minishark.compiler.rules import rule as rules
 from minishark.compiler.rules.one_task import Place
 from minishark.compiler.rules.rule import Phase
-from minishark.expressions import AggregateCall, Column, ColumnRef, Expression, Schema, is_volatile
+from minishark.model.catalog import Catalog, ColumnStatistics, Table
+from minishark.model.expressions import (
+    AggregateCall,
+    Column,
+    ColumnRef,
+    Expression,
+    Schema,
+    is_volatile,
+)
 
 _UNNESTED_LENGTH = 10  # the assumed length of a list: nothing is measured about nested columns
 _OWN_CTES = 1_000_000  # DuckDB numbers its common table expressions far below

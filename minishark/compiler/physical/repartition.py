@@ -20,7 +20,7 @@ from minishark.compiler.physical.plan import (
     free_cte_index,
     in_one_task,
 )
-from minishark.expressions import Column, ColumnRef, SortKey, is_volatile
+from minishark.model.expressions import Column, ColumnRef, SortKey, is_volatile
 
 SAMPLE_ROWS = 2_000  # sampled keys per partition: ranges then differ by a few percent in size
 _SAMPLE_SCHEMA = (Column("key", "BLOB"), Column("rows", "DOUBLE"))

@@ -21,7 +21,7 @@ from minishark.compiler.physical.plan import (
     Spread,
     in_one_task,
 )
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 
 _GROUPING = (ops.Aggregate, PartialAggregate, FinalAggregate, ops.Distinct, ops.DistinctOn)
 

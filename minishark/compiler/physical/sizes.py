@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from minishark.catalog import Catalog
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.replacing import Placing
+from minishark.model.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from minishark.compiler.physical.plan import (
     Replicated,
     Single,
 )
-from minishark.expressions import (
+from minishark.model.expressions import (
     AggregateCall,
     Call,
     ColumnRef,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minishark.catalog import Catalog
 from minishark.compiler.hints import NO_HINTS
 from minishark.compiler.logical.operators import Cte, CteRef, Distinct, Scan, Values
 from minishark.compiler.physical.plan import (
@@ -25,6 +24,7 @@ from minishark.compiler.physical.plan import (
 from minishark.compiler.physical.regions import changed_regions
 from minishark.compiler.physical.sizes import Situation
 from minishark.compiler.rules.rule import Phase, Revised, Rule
+from minishark.model.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

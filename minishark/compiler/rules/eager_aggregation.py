@@ -15,7 +15,7 @@ from minishark.compiler.physical.aggregates import combines_results
 from minishark.compiler.physical.estimate import Profile, grouped_rows, joined_rows
 from minishark.compiler.physical.exchanges import Planned
 from minishark.compiler.rules.rule import Phase, Placer, Rule
-from minishark.expressions import AggregateCall, ColumnRef, Expression
+from minishark.model.expressions import AggregateCall, ColumnRef, Expression
 
 _KEPT_MIN = 0.5
 """The share of its rows that the join must keep: rows that it drops are aggregated in vain."""

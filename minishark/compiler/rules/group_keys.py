@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minishark.catalog import Catalog
 from minishark.compiler.hints import DictionaryCodes
 from minishark.compiler.logical.operators import Aggregate, Filter, Join, JoinKind, Project, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan, Replicated
 from minishark.compiler.rules.rule import Fragment, Phase, Rule
-from minishark.expressions import Column, ColumnRef, DictionaryValue, Expression, Schema
+from minishark.model.catalog import Catalog
+from minishark.model.expressions import Column, ColumnRef, DictionaryValue, Expression, Schema
 
 CODE_TYPE = "SMALLINT"
 """Nominal: a partition's codes are as narrow or as wide as its dictionary needs."""

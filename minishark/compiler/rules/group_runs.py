@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from minishark.catalog import Catalog, Table
 from minishark.compiler.hints import GroupRuns, InputGroupRuns
 from minishark.compiler.logical.operators import Aggregate, Scan
 from minishark.compiler.physical.plan import PartialAggregate, PhysicalPlan
 from minishark.compiler.rules.rule import Fragment, Phase, Rule
 from minishark.compiler.stages import fragment as sql
-from minishark.expressions import AggregateCall, Cast, ColumnRef, Literal
+from minishark.model.catalog import Catalog, Table
+from minishark.model.expressions import AggregateCall, Cast, ColumnRef, Literal
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.fragment import Block

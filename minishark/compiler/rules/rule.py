@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minishark.compiler.physical.exchanges import Planned
     from minishark.compiler.stages.fragment import Aliases, Block
     from minishark.compiler.stages.stage import Stage
-    from minishark.expressions import Schema
+    from minishark.model.expressions import Schema
 
 
 class Phase(StrEnum):

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from minishark.catalog import Catalog
 from minishark.compiler.logical.operators import Aggregate, Distinct, Join, JoinKind, Project
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.rules.rule import Phase, Rule
-from minishark.expressions import ColumnRef, is_volatile
+from minishark.model.catalog import Catalog
+from minishark.model.expressions import ColumnRef, is_volatile
 
 _TESTED_SIDE = {JoinKind.SEMI: 1, JoinKind.ANTI: 1, JoinKind.RIGHT_SEMI: 0, JoinKind.RIGHT_ANTI: 0}
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from minishark.catalog import Catalog, Table
 from minishark.compiler.hints import InputKeyFilter, KeyFilter
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.physical.joins import KEEPS_LEFT, KEEPS_RIGHT
@@ -31,7 +30,8 @@ from minishark.compiler.physical.plan import (
     free_cte_index,
 )
 from minishark.compiler.rules.rule import Fragment, Phase, Rule
-from minishark.expressions import ColumnRef
+from minishark.model.catalog import Catalog, Table
+from minishark.model.expressions import ColumnRef
 
 if TYPE_CHECKING:
     from minishark.compiler.stages.stage import Stage

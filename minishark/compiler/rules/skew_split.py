@@ -36,7 +36,7 @@ from minishark.compiler.physical.regions import bucket_outputs, changed_regions,
 from minishark.compiler.physical.replacing import Placing, as_planned
 from minishark.compiler.physical.sizes import Situation, StageSize
 from minishark.compiler.rules.rule import Phase, Revised, Rule
-from minishark.expressions import ColumnRef, is_volatile
+from minishark.model.expressions import ColumnRef, is_volatile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,15 @@ from minishark.compiler.hints import SourceScan
 from minishark.compiler.logical import operators as ops
 from minishark.compiler.logical.plan import LogicalPlan
 from minishark.compiler.rules.rule import Phase, Rule
-from minishark.expressions import ColumnRef, Expression, Infix, InList, IsNull, Literal, Prefix
+from minishark.model.expressions import (
+    ColumnRef,
+    Expression,
+    Infix,
+    InList,
+    IsNull,
+    Literal,
+    Prefix,
+)
 from minishark.sources.contract import Comparison, Predicate, Pushed
 
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}

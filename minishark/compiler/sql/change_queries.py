@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from minishark.catalog import PATCH_DELETES, PATCH_SETS, ROW_NUMBER
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge, Update, When
 from minishark.compiler.sql.tokens import (
     Cursor,
@@ -23,7 +22,8 @@ from minishark.compiler.sql.tokens import (
     unquoted,
 )
 from minishark.errors import QueryError
-from minishark.expressions import Schema, quote
+from minishark.model.catalog import PATCH_DELETES, PATCH_SETS, ROW_NUMBER
+from minishark.model.expressions import Schema, quote
 
 CHANGED_TWICE = (
     "Invalid Input Error: MERGE INTO command cannot affect the same target row more than once: "

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from minishark.compiler.sql.tokens import Cursor, Name, unquoted
 from minishark.errors import UnsupportedError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 
 _READS = frozenset(
     ("SELECT", "FROM", "TABLE", "WITH", "PIVOT", "UNPIVOT", "DESCRIBE", "SHOW", "SUMMARIZE")

@@ -19,7 +19,7 @@ from minishark.compiler.sql.plan_json import (
     lower_value,
     lower_window,
 )
-from minishark.expressions import Column, ColumnRef, Expression, Schema, transform
+from minishark.model.expressions import Column, ColumnRef, Expression, Schema, transform
 
 _VIRTUAL_COLUMN = 1 << 62
 _EMPTY_COLUMN = (1 << 64) - 1

@@ -19,8 +19,8 @@ from decimal import Decimal, InvalidOperation
 
 import duckdb
 
-from minishark.catalog import ColumnStatistics, TableStatistics
-from minishark.expressions import quote, quote_text
+from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.expressions import quote, quote_text
 
 ROWS_CAP = 600_000  # the most rows of a miniature; benchmarks/miniature.py compares other caps
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from minishark.expressions import (
+from minishark.model.expressions import (
     AggregateCall,
     Call,
     Case,

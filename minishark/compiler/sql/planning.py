@@ -23,7 +23,6 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from minishark.catalog import Table
 from minishark.compiler.logical.operators import Statement
 from minishark.compiler.logical.plan import (
     LogicalPlan,
@@ -46,7 +45,8 @@ from minishark.compiler.sql.tokens import (
     without_comments_around,
 )
 from minishark.errors import ConflictError, DataError, DataValueError, QueryError
-from minishark.expressions import Column, Schema, quote
+from minishark.model.catalog import Table
+from minishark.model.expressions import Column, Schema, quote
 
 DISABLED_OPTIMIZERS = {
     "statistics_propagation": "folds predicates with the miniature's minima and maxima",

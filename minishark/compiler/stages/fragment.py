@@ -22,7 +22,7 @@ from minishark.compiler.physical.plan import (
     PhysicalPlan,
     SampleKeys,
 )
-from minishark.expressions import (
+from minishark.model.expressions import (
     ColumnRef,
     Expression,
     Schema,

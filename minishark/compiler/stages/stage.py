@@ -12,7 +12,7 @@ from minishark.compiler.logical.operators import Join, Statement
 from minishark.compiler.physical.order import depends_on_order
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, Share
 from minishark.compiler.stages.varying import varies, volatile_call
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 
 _LARGE_ROWS = 250_000
 """Enough for several threads: DuckDB divides its work into pieces of 122,880 rows."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from minishark.compiler.logical.operators import Aggregate
 from minishark.compiler.physical.order import INDEPENDENT_AGGREGATES
 from minishark.compiler.physical.plan import Exchange, PhysicalPlan, aggregate_of
-from minishark.expressions import AggregateCall, Call, Expression, children, is_volatile
+from minishark.model.expressions import AggregateCall, Call, Expression, children, is_volatile
 
 _INEXACT_TYPES = ("FLOAT", "DOUBLE")
 

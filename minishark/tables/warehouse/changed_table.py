@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from minishark.catalog import PATCH_DELETES, ROW_NUMBER, Catalog
 from minishark.compiler.sql import change_queries as queries
 from minishark.errors import DataValueError
-from minishark.expressions import Schema, quote
+from minishark.model.catalog import PATCH_DELETES, ROW_NUMBER, Catalog
+from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.tables.cached import CachePlan
 from minishark.tables.scratch_database import Constraints, Shell

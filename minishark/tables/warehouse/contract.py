@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from minishark.expressions import Column, Schema, quote
+from minishark.model.expressions import Column, Schema, quote
 from minishark.sources.contract import Snapshot, Source
 
 NAME = "warehouse"

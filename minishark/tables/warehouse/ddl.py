@@ -15,7 +15,7 @@ from minishark.compiler.sql.changes import NewTable
 from minishark.compiler.sql.statements import Comment
 from minishark.compiler.sql.tokens import Cursor, unquoted
 from minishark.errors import QueryError, UnsupportedError
-from minishark.expressions import Column, Schema, quote
+from minishark.model.expressions import Column, Schema, quote
 from minishark.tables.warehouse.contract import Described, TableChange, Transform, same_name
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)

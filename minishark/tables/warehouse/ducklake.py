@@ -24,7 +24,7 @@ from minishark.errors import (
     QueryError,
     UnsupportedError,
 )
-from minishark.expressions import Column, Schema, quote_text
+from minishark.model.expressions import Column, Schema, quote_text
 from minishark.sources.contract import Snapshot
 from minishark.sources.ducklake import (
     TYPE_NAMES,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from minishark.errors import CatalogError, ConflictError
-from minishark.expressions import quote_text
+from minishark.model.expressions import quote_text
 from minishark.sources.ducklake import (
     FileStatistics,
     LakeColumn,

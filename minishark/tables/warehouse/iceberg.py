@@ -48,7 +48,7 @@ from minishark.errors import (
     ExecutionError,
     QueryError,
 )
-from minishark.expressions import Column, Schema
+from minishark.model.expressions import Column, Schema
 from minishark.sources.contract import Snapshot
 from minishark.sources.iceberg import IcebergSource
 from minishark.tables.warehouse.contract import Described, Moment, Transform

@@ -35,7 +35,7 @@ from pyiceberg.types import (
 )
 
 from minishark.errors import UnsupportedError
-from minishark.expressions import Column, Schema, quote
+from minishark.model.expressions import Column, Schema, quote
 
 _SIMPLE: dict[str, type[IcebergType]] = {
     "boolean": BooleanType,

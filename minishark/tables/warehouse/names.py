@@ -27,7 +27,7 @@ from minishark.compiler.sql.tokens import (
     unquoted,
 )
 from minishark.errors import QueryError
-from minishark.expressions import quote
+from minishark.model.expressions import quote
 from minishark.tables.warehouse.contract import NAME
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from minishark.catalog import ROW_NUMBER, ColumnStatistics, TableStatistics
-from minishark.expressions import Column
+from minishark.model.catalog import ROW_NUMBER, ColumnStatistics, TableStatistics
+from minishark.model.expressions import Column
 from minishark.sources.contract import PlacedSplit, Pushed, Snapshot, Source, Split
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
 

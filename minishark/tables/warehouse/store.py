@@ -19,7 +19,7 @@ from minishark.compiler.sql import statements as kinds
 from minishark.compiler.sql.changes import NewTable
 from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
-from minishark.expressions import quote, quote_text
+from minishark.model.expressions import quote, quote_text
 from minishark.tables.memory_store import HIDDEN
 from minishark.tables.stores import TableStore, counted
 from minishark.tables.warehouse import ddl

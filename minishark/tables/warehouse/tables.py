@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 
-from minishark.catalog import Catalog as MemoryCatalog
 from minishark.errors import CatalogError, ConflictError, QueryError
-from minishark.expressions import quote
+from minishark.model.catalog import Catalog as MemoryCatalog
+from minishark.model.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.query.sources import SourceTables
 from minishark.tables.memory_store import MemoryStore

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.errors import CatalogError
-from minishark.expressions import Schema
+from minishark.model.expressions import Schema
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True):

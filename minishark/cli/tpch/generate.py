@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
+from minishark.cli.tpch.tables import TABLES
 from minishark.errors import DataError, MinisharkError, ResourceError
-from minishark.tpch.tables import TABLES
 
 # Size of scale 1 as Snappy-compressed Parquet: for progress, and to notice early that the disk is
 # too small.

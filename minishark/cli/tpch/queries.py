@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from minishark.cli.tpch.locations import queries_folder
 from minishark.errors import OptionError
-from minishark.tpch.locations import queries_folder
 
 QUERY_COUNT = 22
 _RANGE = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")

@@ -10,8 +10,8 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
+from minishark.cli.tpch.tables import create_views
 from minishark.query.answers import output_order
-from minishark.tpch.tables import create_views
 
 _INTERRUPT_S = 0.05
 

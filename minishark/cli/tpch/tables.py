@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from minishark.cli.tpch.report import Reporter
 from minishark.errors import DataError
-from minishark.expressions import quote, quote_text
-from minishark.tpch.report import Reporter
+from minishark.model.expressions import quote, quote_text
 
 if TYPE_CHECKING:
     from minishark.session.session import Session

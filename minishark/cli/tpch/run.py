@@ -14,14 +14,14 @@ import msgspec
 import pyarrow as pa
 
 import minishark
+from minishark.cli.tpch.generate import default_parts, generate, scale_folder
+from minishark.cli.tpch.locations import default_data_folder
+from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
+from minishark.cli.tpch.reference import Reference
+from minishark.cli.tpch.report import QueryOutcome, Report, Reporter, Runs
+from minishark.cli.tpch.tables import load_tables, tpch_tables
 from minishark.errors import MinisharkError
 from minishark.query.answers import differences
-from minishark.tpch.generate import default_parts, generate, scale_folder
-from minishark.tpch.locations import default_data_folder
-from minishark.tpch.queries import QUERY_COUNT, load_queries
-from minishark.tpch.reference import Reference
-from minishark.tpch.report import QueryOutcome, Report, Reporter, Runs
-from minishark.tpch.tables import load_tables, tpch_tables
 
 if TYPE_CHECKING:
     from minishark.session.session import Session

@@ -1,0 +1,1 @@
+"""What all rooms speak of: expressions and schemas; tables, their partitions and statistics."""
