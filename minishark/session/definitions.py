@@ -31,17 +31,19 @@ from minishark.tables.memory_transaction import (
     MemoryTransaction,
     in_memory,
 )
+from minishark.tables.scratch_store import ScratchTables
 from minishark.worker.protocol import ScalarFunction
 from minishark.worker.scalars import CurrentTask, callable_of, create_function, uncalled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
     """The definitions and settings of a session."""
 
     engine: Engine  # knows those of all sessions
     scope: Scope  # has the session's own
     named: MemoryStore  # the tables, whose names views can't have
+    elsewhere: ScratchTables  # runs definitions of other schemas
     views: dict[str, LazyQuery] = field(default_factory=dict)  # by name in lower case
     # What the session's own definitions need, by their names in lower case.
     _held: dict[str, tuple[object, ...]] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class Definitions:
                     self._define_in(open_, sql, own=own, view=view, drops=drops)
                 return
             if scope.scratch.is_elsewhere:
-                self.named.run_in_scratch(sql)
+                self.elsewhere.execute(sql)
                 self._keep(sql, own=own, view=view)
                 return
             try:

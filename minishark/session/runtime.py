@@ -51,7 +51,8 @@ from minishark.session.scope import Scope
 from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
-from minishark.tables.stores import StoreContext
+from minishark.tables.scratch_store import ScratchTables, TemporaryTables
+from minishark.tables.stores import StoreContext, TableStore
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
@@ -90,7 +91,10 @@ class Runtime:
         self.planning, self.scratch = scope.planning, scope.scratch
         self.context = _context(engine, scope)
         self.named = MemoryStore(self.context)
-        self.definitions = Definitions(engine, scope, self.named)
+        self.elsewhere = ScratchTables(self.context)
+        self.definitions = Definitions(
+            engine=engine, scope=scope, named=self.named, elsewhere=self.elsewhere
+        )
         self.files = FileWriter(engine, scope)
         self.create_view = self.definitions.create_view
         self.has_files = self.files.has_files
@@ -100,6 +104,12 @@ class Runtime:
         self.register_progress_handler = scope.register_progress_handler
         self.remove_progress_handler = scope.remove_progress_handler
         self.warehouse = None if warehouse is None else self._warehouse(warehouse)
+        self.stores: tuple[TableStore, ...] = (
+            *((self.warehouse,) if self.warehouse is not None else ()),
+            TemporaryTables(self.context),
+            self.named,
+            self.elsewhere,
+        )
 
     def _warehouse(self, shared: SharedWarehouse) -> Warehouse:
         from minishark.tables.warehouse.store import Warehouse  # noqa: PLC0415 - an extra
@@ -370,6 +380,7 @@ def _context(engine: Engine, scope: Scope) -> StoreContext:
         writing=engine.writing,
         loading=engine.loading,
         run=run,
+        bind=lambda sql: scope.planner.bind(sql).schema,
         up_to_date=partial(engine.up_to_date, scope),
         check_open=partial(engine.check_open, scope),
         compute=partial(engine.compute, scope=scope),

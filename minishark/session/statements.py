@@ -14,12 +14,10 @@ from minishark.compiler.sql.tokens import fill_parameters
 from minishark.dataframe import DataFrame
 from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
-from minishark.query.sinks import CollectRows, Layout
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
 from minishark.tables.memory_store import HIDDEN
 from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
-from minishark.tables.store import survives_arrow
 from minishark.tables.stores import counted
 
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
@@ -84,7 +82,12 @@ class Statements:
                 return local_frame(runtime, answered)
             statement = answered
         sql = statement.sql
-        if in_memory(runtime.scope.transaction) is not None and isinstance(statement, _DEFINES):
+        is_write = isinstance(statement, kinds.Comment)
+        if (
+            in_memory(runtime.scope.transaction)
+            and isinstance(statement, _DEFINES)
+            and not is_write
+        ):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
             case kinds.Query(parsed=parsed):
@@ -97,11 +100,10 @@ class Statements:
                 answer = self._show(statement)
             case kinds.FrontEndQuery():
                 answer = runtime.query_in_front_end(sql)
-            case kinds.FrontEndCommand():
-                comments = isinstance(statement, kinds.Comment)
-                answer = runtime.named.run_in_scratch(sql, comments=comments)
-            case kinds.Write():
+            case kinds.Write() | kinds.Comment():
                 answer = self._write(statement)
+            case kinds.FrontEndCommand():
+                answer = runtime.elsewhere.execute(sql)
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
             case kinds.Transaction(verb=verb):
@@ -207,87 +209,14 @@ class Statements:
                 return runtime.query_in_front_end(sql)
             return runtime.scratch.catalog(sql, HIDDEN)
 
-    # Statements that write
-
-    def _write(self, statement: kinds.Write) -> pa.Table:
-        """A statement that changes tables; on the cluster where it can run there."""
-        runtime, target = self.runtime, statement.target
-        if in_memory(runtime.scope.transaction) is not None:
-            is_temporary = isinstance(statement, kinds.CreateTable) and statement.is_temporary
-            is_elsewhere = runtime.scratch.is_elsewhere or is_temporary
-            if is_elsewhere or runtime.scratch.names_temporary(statement.sql):
-                raise UnsupportedError(NOT_IN_TRANSACTION)
-        elif runtime.scope.is_apart:
-            match statement:
-                case kinds.CreateTable(is_temporary=True) if target is not None:
-                    return self._create_temporary(statement, target.name)
-            if self._is_temporary(statement):
-                with runtime.up_to_date():
-                    named = runtime.planning.tables_in(statement.sql)
-                    runtime.engine.compute(named, runtime.scope)
-                    return runtime.scratch.run_temporary(statement.sql)
-        if target is not None and runtime.named.is_named(target):
-            match statement:
-                case kinds.CreateTableAs() as made if self._can_create(target.name, made):
-                    layout = Layout(replicas=2)
-                    runtime.named.store_query(target.name, made.query, layout, replace=True)
-                    return counted(runtime.scope.catalog.get(target.name).rows)
-                case kinds.DropTable(missing_ok=missing_ok):
-                    runtime.named.drop(target.name, missing_ok=missing_ok)
-                    return counted(0)
-        return runtime.named.write(statement)
-
-    def _is_temporary(self, statement: kinds.Write) -> bool:
-        """Whether a statement changes a temporary table, and so no other one."""
-        target = statement.target
-        if target is None or isinstance(statement, kinds.CreateTable):
-            return False
-        *schema, name = [part.lower() for part in target.path]
-        return name in self.runtime.scratch.temporary and schema in ([], ["temp"], ["temp", "main"])
-
-    def _create_temporary(self, statement: kinds.CreateTable, name: str) -> pa.Table:
-        """A temporary table, whose rows are computed on the cluster where they can be."""
-        runtime = self.runtime
-        with runtime.up_to_date():
-            if isinstance(statement, kinds.CreateTableAs):
-                rows = self._rows_to_keep(statement.query)
-                if rows is not None:
-                    create = "CREATE OR REPLACE" if statement.replaces else "CREATE"
-                    runtime.scratch.put_temporary(create, name, rows)
-                    return counted(rows.num_rows)
-            return runtime.scratch.put_temporary(statement.sql, name, None)
-
-    def _rows_to_keep(self, query: str) -> pa.Table | None:
-        """A query's rows in all their types; None if only the scratch database can compute them."""
-        runtime = self.runtime
-        if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(query):
-            return None
-        try:
-            schema = runtime.planner.bind(query).schema
-        except QueryError:
-            return None
-        if not survives_arrow(schema):
-            return None
-        return runtime.engine.run(query, CollectRows(lossless=True), runtime.scope)[0]
-
-    def _can_create(self, name: str, created: kinds.CreateTableAs) -> bool:
-        """Whether a CREATE TABLE AS can run on the cluster."""
-        # The scratch database runs the others: tables that exist already, and those with columns
-        # that do not survive Arrow.
-        runtime = self.runtime
-        with runtime.up_to_date():
-            if runtime.scratch.is_elsewhere or runtime.scratch.names_temporary(created.query):
-                return False
-            own = runtime.scratch.own_tables
-            exists = name in runtime.scope.catalog or name.lower() in own
-            exists = exists or name in runtime.engine.sources
-            if exists and not created.replaces:
-                return False
-            try:
-                schema = runtime.planner.bind(created.query).schema
-            except QueryError:  # perhaps it names what only the scratch database has
-                return False
-            return survives_arrow(schema)
+    def _write(self, statement: kinds.Write | kinds.Comment) -> pa.Table:
+        """A statement about a table: the first store that owns it runs it."""
+        for store in self.runtime.stores:
+            if store.owns(statement):
+                return store.write(statement)
+            statement = store.handed_on(statement)
+        message = "the last store owns all tables"
+        raise AssertionError(message)
 
     def _copy(self, query: str, target: str) -> pa.Table:
         runtime = self.runtime

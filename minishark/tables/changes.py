@@ -36,7 +36,7 @@ from minishark.errors import DataError, DataValueError, QueryError, UnsupportedE
 from minishark.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
 from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase
-from minishark.tables.stores import Added, ChangedTable, Patched, RunQuery, counted
+from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted
 
 _NEVER = sys.maxsize
 _RUNS_MAX = 8  # of a statement whose rows have keys that stored rows have
@@ -106,7 +106,7 @@ class Changes:
 
     def _selected(
         self, sql: str, change: Insert, table: ChangedTable[Made]
-    ) -> pa.Table | Added[Made] | None:
+    ) -> pa.Table | Stored[Made] | None:
         """The rows of an INSERT in the types of its table, stored by tasks if they are many.
 
         None if its columns are to be filled otherwise than by a query.
@@ -121,7 +121,7 @@ class Changes:
             typed = queries.inserted(change, target, [column.name for column in bound])
         return table.added(typed, told=sql)
 
-    def _is_right(self, change: Insert, table: ChangedTable[Made], added: Added[Made]) -> bool:
+    def _is_right(self, change: Insert, table: ChangedTable[Made], added: Stored[Made]) -> bool:
         """Whether rows that tasks have stored meet all constraints; discards them if not.
 
         What DuckDB raises for some of the rows that break one comes first.
@@ -183,7 +183,7 @@ class Changes:
             is_patch = self._is_patch(change, table, target)
             is_last = self._is_last(sql, change, table, is_patch=is_patch)
             patch = self._patch(sql, change, table, target if is_patch else None, is_last=is_last)
-            if isinstance(patch, Patched):
+            if isinstance(patch, Stored):
                 return self._in_tasks(sql, change, table, patch)
             if isinstance(change, Delete) and not change.returning:
                 if patch.num_rows:
@@ -232,7 +232,7 @@ class Changes:
         target: queries.Target | None,
         *,
         is_last: bool,
-    ) -> pa.Table | Patched[Made]:
+    ) -> pa.Table | Stored[Made]:
         """What a statement does to rows by their numbers, or what tasks have made of the table.
 
         If only DuckDB can tell what it does (`target` is None), the numbers of rows that it may
@@ -300,10 +300,10 @@ class Changes:
             return self.run(search, sink, catalog=rows.catalog, told=sql)
 
     def _in_tasks(
-        self, sql: str, change: Changed, table: ChangedTable[Made], patched: Patched[Made]
+        self, sql: str, change: Changed, table: ChangedTable[Made], patched: Stored[Made]
     ) -> pa.Table:
         """Publish what tasks have made of a table, with the rows that a MERGE adds."""
-        added: pa.Table | Added[Made] | None = None
+        added: pa.Table | Stored[Made] | None = None
         count = patched.rows
         try:
             is_alone = not queries.reads_others(change)
@@ -320,7 +320,7 @@ class Changes:
             raise
         return counted(count)
 
-    def _added(self, sql: str, change: Merge, table: ChangedTable[Made]) -> pa.Table | Added[Made]:
+    def _added(self, sql: str, change: Merge, table: ChangedTable[Made]) -> pa.Table | Stored[Made]:
         """The rows that a MERGE adds."""
         named = self._with_names(change)
         assert isinstance(named, Merge), "it is the same statement"

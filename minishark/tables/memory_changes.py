@@ -16,12 +16,12 @@ from minishark.compiler.stages.fragment import bucket_column
 from minishark.expressions import ColumnRef, quote, quote_text
 from minishark.query.sinks import CollectRows
 from minishark.tables.changed_statistics import joined_statistics
-from minishark.tables.deltas import SCATTERED_ROWS, changed_files, without_rows
+from minishark.tables.deltas import SCATTERED_ROWS, changed_files, versions, without_rows
 from minishark.tables.memory_transaction import AddedRows, MemoryTransaction, measured, with_rows
 from minishark.tables.patches import ApplyPatch
 from minishark.tables.scratch_database import Constraints, NewKeys, Shell
 from minishark.tables.store import StoreMany
-from minishark.tables.stores import Added, ChangedTable, NumberedRows, Patched, StoreContext
+from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, Stored
 from minishark.tables.tables import NUMBERED
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
@@ -106,14 +106,14 @@ class MemoryTable(ChangedTable[Table]):
 
     def added(
         self, query: str, rows: NumberedRows | None = None, *, told: str
-    ) -> pa.Table | Added[Table]:
+    ) -> pa.Table | Stored[Table]:
         tables = self._context.tables
         sink = StoreMany(tables=tables, table=self._table, many=tables.sizes.stored)
         catalog = None if rows is None else rows.catalog
         stored = self._context.run(query, sink, catalog=catalog, told=told)
-        return Added(stored, stored.rows) if isinstance(stored, Table) else stored
+        return Stored(stored, stored.rows) if isinstance(stored, Table) else stored
 
-    def wrong_rows(self, added: Added[Table]) -> pa.Table | None:
+    def wrong_rows(self, added: Stored[Table]) -> pa.Table | None:
         context, table, says = self._context, self._table, self.constraints()
         new = replace(added.made, name=f"{NUMBERED}new_{table.folder}")
         rows = quote(new.name)
@@ -140,25 +140,25 @@ class MemoryTable(ChangedTable[Table]):
 
     # Versions
 
-    def emptied(self) -> Patched[Table]:
-        return Patched(self._context.tables.deltas.emptied(self._table), self._table.rows)
+    def emptied(self) -> Stored[Table]:
+        return Stored(self._context.tables.deltas.emptied(self._table), self._table.rows)
 
-    def without(self, numbers: NDArray[Any]) -> Patched[Table]:
-        return Patched(without_rows(self._table, numbers), len(numbers))
+    def without(self, numbers: NDArray[Any]) -> Stored[Table]:
+        return Stored(without_rows(self._table, numbers), len(numbers))
 
     def patched(
         self, query: str, columns: tuple[int, ...], rows: NumberedRows, *, many: int, told: str
-    ) -> pa.Table | Patched[Table]:
+    ) -> pa.Table | Stored[Table]:
         tables = self._context.tables
         sink = ApplyPatch(tables=tables, table=self._table, columns=columns, many=many)
         return self._context.run(query, sink, catalog=rows.catalog, told=told)
 
     def publish(
-        self, patched: Patched[Table] | None, added: Added[Table] | pa.Table | None
+        self, patched: Stored[Table] | None, added: Stored[Table] | pa.Table | None
     ) -> None:
         new = self._table if patched is None else patched.made
         rows = None
-        if isinstance(added, Added):
+        if isinstance(added, Stored):
             new = self._with_table(new, added.made)
         elif added is not None:
             rows = _added(added)
@@ -173,9 +173,14 @@ class MemoryTable(ChangedTable[Table]):
             self._context.tables.retire(changed_files(new, self._table))
             raise
 
-    def discard(self, *made: Patched[Table] | Added[Table] | pa.Table | None) -> None:
+    def comment(self, sql: str) -> None:
+        """Make the next version, after a COMMENT."""
+        definition = self._context.scratch.commented(sql, self.shell)
+        self._next(replace(self._table, definition=definition, version=next(versions)), None)
+
+    def discard(self, *made: Stored[Table] | pa.Table | None) -> None:
         for each in made:
-            if isinstance(each, Patched | Added):
+            if isinstance(each, Stored):
                 self._context.tables.retire(changed_files(each.made, self._table))
 
     def _with_table(self, table: Table, added: Table) -> Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,17 @@ import pyarrow as pa
 from minishark.catalog import Table
 from minishark.compiler.hints import UNNAMED_SOURCE
 from minishark.compiler.sql.changes import parse_change
-from minishark.compiler.sql.statements import AlterTable, ChangeRows, CreateTable, Target, Write
-from minishark.errors import AlreadyExistsError, CatalogError, UnsupportedError
+from minishark.compiler.sql.statements import (
+    AlterTable,
+    ChangeRows,
+    Comment,
+    CreateTable,
+    CreateTableAs,
+    DropTable,
+    Target,
+    Write,
+)
+from minishark.errors import AlreadyExistsError, CatalogError, QueryError, UnsupportedError
 from minishark.expressions import quote
 from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
@@ -35,15 +45,17 @@ from minishark.tables.memory_transaction import (
     in_memory,
 )
 from minishark.tables.scratch_database import ScratchTable
+from minishark.tables.scratch_store import ScratchTables
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
     StoreAsTable,
     as_stored,
     kept_by_arrow,
     stored_schema,
+    survives_arrow,
     table_schema,
 )
-from minishark.tables.stores import StoreContext
+from minishark.tables.stores import StoreContext, TableStore, counted
 from minishark.tables.tables import Tables, check_layout, named_columns
 
 HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.")
@@ -51,7 +63,7 @@ HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.")
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryStore:
+class MemoryStore(TableStore):
     """The tables in memory that users name."""
 
     context: StoreContext
@@ -199,30 +211,67 @@ class MemoryStore:
         sql = f"INSERT INTO {quote(name)} {query}"
         self.write(ChangeRows(sql, Target(name, is_main=True), parse_change(sql)))
 
-    def is_named(self, target: Target) -> bool:
-        """Whether a statement that writes there changes one of these tables."""
+    def owns(self, statement: Write | Comment) -> bool:
+        target = statement.target
+        if target is None:
+            return not isinstance(statement, Comment)
         is_elsewhere = self.context.scratch.is_elsewhere
         return target.is_main and (len(target.path) > 1 or not is_elsewhere)
 
-    def write(self, statement: Write) -> pa.Table:
-        # The cluster loads the changes before the next query.
-        context = self.context
-        sql, target = statement.sql, statement.target
+    def write(self, statement: Write | Comment) -> pa.Table:
+        context, target = self.context, statement.target
         context.check_open()
-        if target is not None and not self.is_named(target):
-            return self.run_in_scratch(sql)
+        match statement:
+            case Comment(sql=sql):
+                return self._comment(sql, target)
+            case CreateTable(is_temporary=True) if self._open is not None:
+                raise UnsupportedError(NOT_IN_TRANSACTION)
+        if self._open is not None and self._is_here(statement.sql):
+            raise UnsupportedError(NOT_IN_TRANSACTION)
+        match statement:
+            case CreateTableAs() if target is not None and self._can_create(target.name, statement):
+                layout = Layout(replicas=2)
+                self.store_query(target.name, statement.query, layout, replace=True)
+                return counted(context.catalog.get(target.name).rows)
+            case DropTable(missing_ok=missing_ok) if target is not None:
+                self.drop(target.name, missing_ok=missing_ok)
+                return counted(0)
+        return self._write(statement, target)
+
+    def _is_here(self, sql: str) -> bool:
+        """Whether names may mean others than on the cluster."""
+        scratch = self.context.scratch
+        return scratch.is_elsewhere or scratch.names_temporary(sql)
+
+    def _can_create(self, name: str, created: CreateTableAs) -> bool:
+        """Whether a CREATE TABLE AS can run on the cluster."""
+        # The scratch database runs the others: tables that exist already, and those with columns
+        # that do not survive Arrow.
+        context = self.context
+        with context.up_to_date():
+            if self._is_here(created.query):
+                return False
+            exists = name in context.catalog or name.lower() in context.scratch.own_tables
+            if (exists or name in context.sources) and not created.replaces:
+                return False
+            try:
+                return survives_arrow(context.bind(created.query))
+            except QueryError:  # perhaps it names what only the scratch database has
+                return False
+
+    def _write(self, statement: Write, target: Target | None) -> pa.Table:
+        # The cluster loads the changes before the next query.
+        context, sql = self.context, statement.sql
         if target is not None and target.name in context.sources:
             raise UnsupportedError(f"{target.name} is a source, which minishark only reads.")
-        # Names may mean others than on the cluster.
-        is_here = context.scratch.is_elsewhere or context.scratch.names_temporary(sql)
         with context.writing:
-            if isinstance(statement, ChangeRows) and target is not None and not is_here:
+            if isinstance(statement, ChangeRows) and target is not None and not self._is_here(sql):
                 answer = self._change(statement, target)
                 if answer is not None:
                     return answer
             open_ = self._open
             if open_ is not None:
-                if target is None or is_here:
+                if target is None:
                     raise UnsupportedError(NOT_IN_TRANSACTION)
                 return self._write_in(open_, statement, target)
             if isinstance(statement, AlterTable) and statement.renamed and target is not None:
@@ -236,26 +285,38 @@ class MemoryStore:
         if change is None:
             return None
 
-        def find() -> Table | None:
-            if context.scratch.must_keep(target.name):
-                return None  # its rows are not in the cluster alone
-            with context.up_to_date():
-                table = context.catalog.find(target.name)
-            return table if table is not None and table.is_computed else None
-
         def changed(table: Table) -> pa.Table:
             changes = Changes(
                 planning=context.planning,
                 scratch=context.scratch,
                 run=context.run,
-                bind=lambda sql: context.planning.bind(sql).schema,
+                bind=context.bind,
             )
             return changes.apply(statement.sql, change, MemoryTable(table, context, self._open))
 
         try:
+            find = partial(self._stored, target.name)
             return attempted(find, changed, context.restore, is_alone=self._open is None)
         except NotHereError:
             return None
+
+    def _stored(self, name: str) -> Table | None:
+        """A table whose rows are in the cluster alone."""
+        context = self.context
+        if context.scratch.must_keep(name):
+            return None
+        with context.up_to_date():
+            table = context.catalog.find(name)
+        return table if table is not None and table.is_computed else None
+
+    def _comment(self, sql: str, target: Target | None) -> pa.Table:
+        context = self.context
+        with context.writing:
+            table = None if target is None or self._is_here(sql) else self._stored(target.name)
+            if table is not None:
+                MemoryTable(table, context, self._open).comment(sql)
+                return counted(0)
+        return ScratchTables(context).execute(sql, comments=True)
 
     def _write_in(self, open_: MemoryTransaction, statement: Write, target: Target) -> pa.Table:
         """Run a statement in the scratch database, for a transaction."""
@@ -289,17 +350,6 @@ class MemoryStore:
             raise AlreadyExistsError(f'Catalog Error: Table with name "{name}" already exists!')
         if not exists and self.context.planning.has_view(name):
             raise AlreadyExistsError(f'Catalog Error: View with name "{name}" already exists!')
-
-    def run_in_scratch(self, sql: str, *, comments: bool = False) -> pa.Table:
-        """Run a statement about what only the scratch database has: schemas, sequences, ...
-
-        One that `comments` may be about a table of the cluster, too.
-        """
-        context = self.context
-        self._refuse_in_transaction()
-        with context.up_to_date():
-            context.compute(context.planning.tables_in(sql))
-            return context.scratch.run(sql, comments=comments)
 
 
 def built(tables: Tables, changed: ScratchTable, folder: str) -> Table:

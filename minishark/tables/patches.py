@@ -17,14 +17,14 @@ from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.query.inputs import lost_partitions, stage_slices
 from minishark.query.sinks import CompleteRun, Output, Sink
-from minishark.tables.stores import Patched
+from minishark.tables.stores import Stored
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import OutputKind
 from minishark.worker.store import InputMissingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyPatch(Sink[pa.Table | Patched[Table]]):
+class ApplyPatch(Sink[pa.Table | Stored[Table]]):
     """A patch in the front end if it is small, or else the table that tasks have changed by it.
 
     The query's columns are the patch's, and last the index of the partition that has the row.
@@ -41,7 +41,7 @@ class ApplyPatch(Sink[pa.Table | Patched[Table]]):
     def output(self, plan: PhysicalPlan, columns: tuple[str, ...]) -> Output:
         return Output(kind=OutputKind.BUCKETS, columns=columns, buckets=len(self.table.partitions))
 
-    def finish(self, run: CompleteRun) -> pa.Table | Patched[Table]:
+    def finish(self, run: CompleteRun) -> pa.Table | Stored[Table]:
         while True:
             try:
                 return self._applied(run)
@@ -53,7 +53,7 @@ class ApplyPatch(Sink[pa.Table | Patched[Table]]):
                     raise gone from lost
                 run.run_again(lost)
 
-    def _applied(self, run: CompleteRun) -> pa.Table | Patched[Table]:
+    def _applied(self, run: CompleteRun) -> pa.Table | Stored[Table]:
         outcomes, nodes = zip(*run.outcomes(), strict=True)
         rows = sum(outcome.figures.rows for outcome in outcomes)
         if rows < self.many:
@@ -64,8 +64,8 @@ class ApplyPatch(Sink[pa.Table | Patched[Table]]):
             if any(part.rows for outcome in outcomes for part in outcome.bucket_runs(own)):
                 patches[index] = stage_slices(outcomes, nodes, own)
         if not patches:
-            return Patched(self.table, 0)
-        return Patched(self.tables.patched(self.table, patches, self.columns), rows)
+            return Stored(self.table, 0)
+        return Stored(self.tables.patched(self.table, patches, self.columns), rows)
 
-    def accept(self, rows: pa.Table) -> pa.Table | Patched[Table]:
+    def accept(self, rows: pa.Table) -> pa.Table | Stored[Table]:
         return rows.remove_column(rows.num_columns - 1)

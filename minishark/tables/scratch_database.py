@@ -24,7 +24,13 @@ from minishark.compiler.sql.connection import ConnectionUse, undone
 from minishark.compiler.sql.failures import failure_class
 from minishark.compiler.sql.planning import REMOTE_FILES, message_of
 from minishark.compiler.sql.statements import CreateEnum, SetVariable, Target
-from minishark.compiler.sql.tokens import Cursor, Edit, edited, mentioned, names_in, sql_tokens
+from minishark.compiler.sql.tokens import (
+    Cursor,
+    mentioned,
+    names_in,
+    sql_tokens,
+    without_qualifier,
+)
 from minishark.errors import (
     AlreadyExistsError,
     CatalogError,
@@ -58,7 +64,6 @@ ROWS = " minishark rows"  # the names of registered rows; no table of a user has
 _STORED = " minishark stored"
 
 _CLUSTERS = "memory.main."  # the schema of the cluster's tables
-_QUALIFIER = ("memory", "main")
 _OURS = "schema_name = 'main' AND database_name IN ('memory', 'temp')"
 _ROW_NUMBER = ("rowid",)
 _SETS = ("SET", "RESET", "PRAGMA")
@@ -195,6 +200,7 @@ class ScratchDatabase:
         self._con = shared.connection()
         for name, value in _SETTINGS.items():
             self._con.execute(f"SET SESSION {name} = {value}")
+        self.is_apart = is_apart
         self._ours = _SHARED if is_apart else _OURS
         self._waiting = [*settings]  # own settings and definitions that were not made yet
         self._views: dict[str, str] = {}  # the last definition of each own one
@@ -472,8 +478,7 @@ class ScratchDatabase:
         """The statement that creates a table that is here, and whether that tells all."""
         named = f"{self._ours} AND lower(table_name) = {quote_text(name)}"
         found = self._run(
-            "SELECT sql, index_count, comment IS NULL AND NOT temporary "
-            f"FROM duckdb_tables() WHERE {named}"
+            f"SELECT sql, index_count, NOT temporary FROM duckdb_tables() WHERE {named}"
         )
         if not found:
             return None
@@ -665,11 +670,38 @@ class ScratchDatabase:
         rows, found = self._stored_as(name), self._description(name)
         if rows is None or found is None or not self._is_only_rows(name, found):
             return ScratchTable(name, number, rows, None, ())
-        create = Cursor(found[0])
+        return ScratchTable(name, number, rows, self._made_by(name, found[0]), self._keys(name))
+
+    def _made_by(self, name: str, sql: str) -> str:
+        """What makes an empty table like one that is here, which this statement has created."""
+        create = Cursor(sql)
         create.skip("CREATE", "TABLE")
         create.path()
-        definition = f"CREATE TABLE {_CLUSTERS}{quote(name)}{create.rest}"
-        return ScratchTable(name, number, rows, definition, self._keys(name))
+        table = f"{_CLUSTERS}{quote(name)}"
+        named = f"{self._ours} AND lower(table_name) = {quote_text(name.lower())}"
+        comments = self._run(
+            f"SELECT 'TABLE ', '', comment FROM duckdb_tables() WHERE {named} "
+            "UNION ALL SELECT 'COLUMN ', column_name, comment FROM duckdb_columns() "
+            f"WHERE {named}"
+        )
+        made = [f"CREATE TABLE {table}{create.rest.rstrip(';')}"]
+        for noun, column, comment in comments:
+            if comment is not None:
+                place = f"{table}.{quote(column)}" if column else table
+                made.append(f"COMMENT ON {noun}{place} IS {quote_text(comment)}")
+        return "; ".join(made)
+
+    def commented(self, sql: str, shell: Shell) -> str:
+        """What makes an empty table like another one, after a COMMENT on it or its columns."""
+        with self._lock, self._shared.lock:
+            self._replay()
+            self._hide(shell.name)
+            with self._undone():
+                self._run(shell.create)
+                self._run(self._found(sql))
+                found = self._description(shell.name.lower())
+                assert found is not None, "it was made just now"
+                return self._made_by(shell.name, found[0])
 
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
@@ -862,18 +894,7 @@ class ScratchDatabase:
 
         What is registered is temporary, so `memory.main.t` is to be written as `main.t`.
         """
-        if len(mentioned(sql, _QUALIFIER)) < len(_QUALIFIER):
-            return sql
-        visible = {name.lower() for name in self._visible}
-        tokens = sql_tokens(sql)
-        return edited(
-            sql,
-            (
-                Edit(name.first, tokens[name.at + 2].first, "")
-                for name in names_in(tokens)
-                if name.key[:2] == _QUALIFIER and visible.issuperset(name.key[2:3])
-            ),
-        )
+        return without_qualifier(sql, "memory.main", {name.lower() for name in self._visible})
 
     def _shown(self, names: Iterable[str]) -> list[str]:
         """The cluster's tables among the names that are visible here as views."""

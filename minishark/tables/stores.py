@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from minishark.catalog import Catalog
 from minishark.compiler.sql.planning import PlanningDatabase
+from minishark.compiler.sql.statements import Comment, Write
 from minishark.errors import PartitionsLostError
 from minishark.expressions import Schema
 from minishark.query.sinks import Sink
@@ -68,6 +69,7 @@ class StoreContext:
     writing: AbstractContextManager[Any]  # held while a statement changes tables, before `loading`
     loading: AbstractContextManager[Any]  # held while tables of the scratch database are loaded
     run: RunQuery
+    bind: Callable[[str], Schema]  # the columns of a query
     up_to_date: Callable[[], AbstractContextManager[None]]  # what every statement relies on
     check_open: Callable[[], None]
     compute: Callable[[Sequence[str]], None]  # promised tables
@@ -85,6 +87,28 @@ class StoreContext:
         return self.tables.catalog if view is None else view
 
 
+class TableStore(ABC):
+    """Tables of one kind. A statement goes to the first store of a session that owns its table."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def owns(self, statement: Write | Comment) -> bool:
+        """Whether a statement is about one of its tables, or creates one there."""
+
+    @abstractmethod
+    def write(self, statement: Write | Comment) -> pa.Table:
+        """Run such a statement; its answer.
+
+        Raises:
+            UnsupportedError: it does what can't be done to these tables.
+        """
+
+    def handed_on(self, statement: Write | Comment) -> Write | Comment:
+        """A statement about a table of other stores, as they know this one's tables."""
+        return statement
+
+
 @dataclass(frozen=True, slots=True)
 class NumberedRows:
     """A relation of a table's rows with their numbers."""
@@ -94,16 +118,8 @@ class NumberedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Patched(Generic[Made]):
-    """What a patch has made of a table, and how many rows it has changed."""
-
-    made: Made
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Added(Generic[Made]):
-    """Rows that tasks have stored to be added, and how many they are."""
+class Stored(Generic[Made]):
+    """What tasks have stored of a change, and how many rows it has changed or adds."""
 
     made: Made
     rows: int
@@ -148,17 +164,17 @@ class ChangedTable(ABC, Generic[Made]):
         return None
 
     @abstractmethod
-    def emptied(self) -> Patched[Made]:
+    def emptied(self) -> Stored[Made]:
         """It without rows."""
 
     @abstractmethod
-    def without(self, numbers: NDArray[Any]) -> Patched[Made]:
+    def without(self, numbers: NDArray[Any]) -> Stored[Made]:
         """It without the rows of these numbers."""
 
     @abstractmethod
     def patched(
         self, query: str, columns: tuple[int, ...], rows: NumberedRows, *, many: int, told: str
-    ) -> pa.Table | Patched[Made]:
+    ) -> pa.Table | Stored[Made]:
         """It after a patch, unless that is small: then the patch.
 
         Args:
@@ -172,10 +188,10 @@ class ChangedTable(ABC, Generic[Made]):
     @abstractmethod
     def added(
         self, query: str, rows: NumberedRows | None = None, *, told: str
-    ) -> pa.Table | Added[Made]:
+    ) -> pa.Table | Stored[Made]:
         """The rows of a query to be added: in the front end, unless tasks have stored them."""
 
-    def wrong_rows(self, added: Added[Made]) -> pa.Table | None:
+    def wrong_rows(self, added: Stored[Made]) -> pa.Table | None:
         """Some of the rows to be added that break a constraint, if any do."""
         return None
 
@@ -184,7 +200,7 @@ class ChangedTable(ABC, Generic[Made]):
         raise NotImplementedError
 
     @abstractmethod
-    def publish(self, patched: Patched[Made] | None, added: Added[Made] | pa.Table | None) -> None:
+    def publish(self, patched: Stored[Made] | None, added: Stored[Made] | pa.Table | None) -> None:
         """Make the next version: after a patch, with more rows, or both.
 
         Args:
@@ -192,9 +208,8 @@ class ChangedTable(ABC, Generic[Made]):
             added: what `added` gave, or rows whose last column has their places by the shell.
         """
 
-    @abstractmethod
-    def discard(self, *made: Patched[Made] | Added[Made] | pa.Table | None) -> None:
-        """Forget what was made and is not published."""
+    def discard(self, *made: Stored[Made] | pa.Table | None) -> None:
+        """Forget what was made and is not published, if not done when a change is undone."""
 
 
 def counted(rows: int) -> pa.Table:

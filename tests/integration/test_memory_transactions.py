@@ -136,7 +136,7 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
         "CREATE TABLE c (x INT PRIMARY KEY, y INT REFERENCES c(x))",
         *("CREATE TABLE c (x ENUM ('p', 'q'))", "CREATE TYPE e AS ENUM ('p', 'q')"),
         *("CREATE MACRO m(x) AS x", "DROP MACRO m", "ALTER VIEW w RENAME TO x"),
-        *("CREATE SEQUENCE s", "CREATE SCHEMA s", "COMMENT ON TABLE a IS 'x'", "USE memory.main"),
+        *("CREATE SEQUENCE s", "CREATE SCHEMA s", "USE memory.main"),
     ],
 )
 def test_what_a_transaction_does_not_take(pair: tuple[Session, Session], sql: str) -> None:
@@ -243,3 +243,25 @@ def test_drivers_end_what_began_with_begin(pair: tuple[Session, Session]) -> Non
     with pytest.raises(dbapi.OperationalError, match="Run the transaction again"):
         connection.commit()
     assert not one.in_transaction
+
+
+def test_comments_are_part_of_it(pair: tuple[Session, Session]) -> None:
+    """Others see them after COMMIT; the table's rows stay where they are, and go on changing."""
+    one, other = pair
+    comments = """SELECT 'a', comment FROM duckdb_tables() WHERE table_name = 'a' AND comment <> ''
+    UNION ALL SELECT column_name, comment FROM duckdb_columns() WHERE comment <> ''
+    AND table_name = 'a'"""
+    folder = one._runtime.tables.catalog.get("a").folder
+    one.sql("COMMENT ON COLUMN a.v IS 'it''s v'")
+    one.sql("BEGIN; COMMENT ON TABLE a IS 'one'; INSERT INTO a VALUES (10, 1)")
+    assert [("a", "one"), ("v", "it's v")] == ask(one, comments)
+    assert [("v", "it's v")] == ask(other, comments)
+    one.sql("ROLLBACK")
+    assert [("v", "it's v")] == ask(one, comments)
+    one.sql("BEGIN; COMMENT ON TABLE a IS 'two'; COMMENT ON COLUMN a.v IS NULL; COMMIT")
+    assert [("a", "two")] == ask(other, comments)
+    other.sql("UPDATE a SET v = 7 WHERE k = 3")
+    assert [(3, 7)] == ask(one, "FROM a WHERE v = 7")
+    assert folder == one._runtime.tables.catalog.get("a").folder
+    one.sql("ALTER TABLE a ADD COLUMN w INTEGER")
+    assert [("a", "two")] == ask(other, comments)

@@ -7,14 +7,16 @@ statements (`_MISSED`); docs/decisions.md says why ours stays.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import duckdb
 import pytest
 
-from minishark.compiler.sql.changes import Change, Insert, Merge
+from minishark.compiler.sql.changes import Change, Insert, Merge, parse_change
 from minishark.compiler.sql.statements import ChangeRows, Comment, Write, parse_statements
+from minishark.errors import UnsupportedError
 
 sqlglot = pytest.importorskip("sqlglot")
 
@@ -207,4 +209,5 @@ def test_what_ours_does_not_read(con: duckdb.DuckDBPyConnection, text: str, mess
     (found,) = parse_statements(con, text)
     assert isinstance(found, ChangeRows)
     assert found.change is None
-    assert message in found.refused
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        parse_change(text)

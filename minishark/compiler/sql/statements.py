@@ -97,6 +97,11 @@ class Comment(FrontEndCommand, frozen=True):
         """The table that it is about; empty if it is about something else."""
         return {"TABLE": self.path, "COLUMN": self.path[:-1]}.get(self.noun, ())
 
+    @property
+    def target(self) -> Target | None:
+        """The same, as statements that write name theirs."""
+        return _target_of(self.table)
+
 
 class Definition(_Statement, frozen=True):
     """Defines something for later statements: views, macros, types."""
@@ -148,16 +153,9 @@ class Write(_Statement, frozen=True):
 
 
 class ChangeRows(Write, frozen=True):
-    """INSERT, DELETE, UPDATE, MERGE."""
+    """INSERT, DELETE, UPDATE, MERGE; `change` is None if it has a form that is not read."""
 
     change: Change | None
-    refused: str = ""  # why its change is not read
-
-    def read(self) -> Change:
-        """Its change (UnsupportedError if it has a form that is not read)."""
-        if self.change is None:
-            raise UnsupportedError(self.refused)
-        return self.change
 
 
 class CopyFrom(Write, frozen=True):
@@ -462,8 +460,8 @@ def _change(sql: str, cursor: Cursor, _: str) -> ParsedStatement:
 def _changed(sql: str, cursor: Cursor, target: Target | None) -> ParsedStatement:
     try:
         change = read_change(cursor.again())
-    except (QueryError, UnsupportedError) as error:
-        return ChangeRows(sql, target, None, str(error))
+    except (QueryError, UnsupportedError):
+        return ChangeRows(sql, target, None)
     if target is None and change is not None:  # after WITH
         target = _target_of(change.target)
     return ChangeRows(sql, target, change)

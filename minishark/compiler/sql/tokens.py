@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import duckdb
@@ -172,6 +173,22 @@ def name_at(tokens: Sequence[Token], at: int) -> Name | None:
             break
         next_ += 2
     return Name(tokens[at].first, tokens[after - 1].last, (*path,), at, after) if path else None
+
+
+def without_qualifier(sql: str, qualifier: str, names: AbstractSet[str]) -> str:
+    """A text in which names, in lower case, stand without this qualifier's first part."""
+    key = tuple(qualifier.split("."))
+    if len(mentioned(sql, key)) < len(key):
+        return sql
+    tokens = sql_tokens(sql)
+    return edited(
+        sql,
+        (
+            Edit(name.first, tokens[name.at + 2].first, "")
+            for name in names_in(tokens)
+            if name.key[:2] == key and set(name.key[2:3]) <= names
+        ),
+    )
 
 
 def mentioned(sql: str, names: Iterable[str]) -> list[str]:

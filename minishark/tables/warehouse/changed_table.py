@@ -23,12 +23,11 @@ from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.tables.cached import CachePlan
 from minishark.tables.scratch_database import Constraints, Shell
 from minishark.tables.stores import (
-    Added,
     ChangedTable,
     NumberedRows,
-    Patched,
     Result,
     StoreContext,
+    Stored,
 )
 from minishark.tables.warehouse.contract import TableChange, TableName
 from minishark.tables.warehouse.names import Resolve, change_in_scratch, references, renamed
@@ -125,12 +124,12 @@ class WarehouseTable(ChangedTable[Files]):
 
     # What becomes of them
 
-    def emptied(self) -> Patched[Files]:
+    def emptied(self) -> Stored[Files]:
         with self.numbered(is_alone=True) as numbered:
             count = self.run(f"SELECT count(*) AS n FROM {numbered.relation}", CollectRows())
-        return Patched(Files(removed=[*self._version.places()]), count.column(0)[0].as_py())
+        return Stored(Files(removed=[*self._version.places()]), count.column(0)[0].as_py())
 
-    def without(self, numbers: NDArray[Any]) -> Patched[Files]:
+    def without(self, numbers: NDArray[Any]) -> Stored[Files]:
         patch = pa.table({"number": numbers})
         patch = patch.append_column("kind", pa.array([PATCH_DELETES] * len(patch), pa.int8()))
         with self._kept(patch) as relation:
@@ -138,7 +137,7 @@ class WarehouseTable(ChangedTable[Files]):
 
     def patched(
         self, query: str, columns: tuple[int, ...], rows: NumberedRows, *, many: int, told: str
-    ) -> Patched[Files]:
+    ) -> Stored[Files]:
         names = ("number", "kind", *(f"v{i}" for i in columns), "part")
         named = f"SELECT * FROM ({self._renamed(query)}) AS p({', '.join(names)})"
         # Stored, as it is read twice, and may be another one when it is computed again.
@@ -159,7 +158,7 @@ class WarehouseTable(ChangedTable[Files]):
         finally:
             context.cached.forget(kept.name)
 
-    def _patched(self, patch: str, columns: tuple[int, ...]) -> Patched[Files]:
+    def _patched(self, patch: str, columns: tuple[int, ...]) -> Stored[Files]:
         """The files that have rows of a patch, written anew."""
         counts = self.run(
             f"SELECT number >> {PLACE_SHIFT} AS part, count(*) AS n, "
@@ -182,13 +181,13 @@ class WarehouseTable(ChangedTable[Files]):
             target = queries.Target(self.called, self.schema)
             with self._numbered(frozenset(left)) as some:
                 made.added += self._written(queries.patched(target, columns, some, patch, names))
-        return Patched(made, rows)
+        return Stored(made, rows)
 
     # Rows to be added
 
-    def added(self, query: str, rows: NumberedRows | None = None, *, told: str) -> Added[Files]:
+    def added(self, query: str, rows: NumberedRows | None = None, *, told: str) -> Stored[Files]:
         files = self._written(query, told)
-        return Added(Files(files), sum(file.record_count for file in files))
+        return Stored(Files(files), sum(file.record_count for file in files))
 
     def filled(self, query: str) -> int:
         """Add the rows of a query, whatever their types; how many there are."""
@@ -216,10 +215,10 @@ class WarehouseTable(ChangedTable[Files]):
     # Versions
 
     def publish(
-        self, patched: Patched[Files] | None, added: Added[Files] | pa.Table | None
+        self, patched: Stored[Files] | None, added: Stored[Files] | pa.Table | None
     ) -> None:
         new = [] if patched is None else [*patched.made.added]
-        if isinstance(added, Added):
+        if isinstance(added, Stored):
             new += added.made.added
         elif added is not None:
             new += self._written(added.remove_column(added.num_columns - 1))
@@ -227,6 +226,3 @@ class WarehouseTable(ChangedTable[Files]):
             self._change.replace(patched.made.removed, new)
         elif new:
             self._change.append(new)
-
-    def discard(self, *made: Patched[Files] | Added[Files] | pa.Table | None) -> None:
-        pass  # what was written is removed when the change is undone

@@ -21,7 +21,7 @@ from minishark.compiler.sql.tokens import Edit, edited
 from minishark.errors import CatalogError, MinisharkError, UnsupportedError
 from minishark.expressions import quote, quote_text
 from minishark.tables.memory_store import HIDDEN
-from minishark.tables.stores import counted
+from minishark.tables.stores import TableStore, counted
 from minishark.tables.warehouse import ddl
 from minishark.tables.warehouse.contract import MAIN, NAME, TableName, TableVersion
 from minishark.tables.warehouse.names import names_after, parts
@@ -32,7 +32,7 @@ _LISTED = ("TABLES", "SCHEMAS", "DATABASES", "ALL")  # what SHOW lists
 
 
 @dataclass(slots=True)
-class Warehouse:
+class Warehouse(TableStore):
     """Runs the statements of a session with a warehouse, or hands them on."""
 
     tables: WarehouseTables
@@ -53,14 +53,12 @@ class Warehouse:
                 return self._show(statement)
             case kinds.Definition():
                 return self._definition(statement)
-            case kinds.FrontEndCommand():
+            case kinds.FrontEndCommand() if not isinstance(statement, kinds.Comment):
                 return self._command(statement)
             case kinds.Vacuum(path=path):
                 return self._vacuum(path)
             case kinds.CacheTable(path=path, caches=caches, missing_ok=missing_ok):
                 return self._cache(path, caches=caches, missing_ok=missing_ok)
-            case kinds.Write():
-                return self._write(statement)
             case _:
                 return statement
 
@@ -95,12 +93,6 @@ class Warehouse:
                     return counted(0)
             case kinds.Use(path=path):
                 return self._use(statement, path)
-            case kinds.Comment(table=table):
-                name = self.tables.found(table) if table else None
-                if name is not None:
-                    with self.writes.changed(name) as change:
-                        ddl.comment(change, statement)
-                    return counted(0)
         return statement
 
     def _is_schema(self, path: tuple[str, ...]) -> bool:
@@ -145,33 +137,52 @@ class Warehouse:
 
     # Statements that write
 
-    def _write(self, statement: kinds.Write) -> pa.Table | kinds.ParsedStatement:
+    def owns(self, statement: kinds.Write | kinds.Comment) -> bool:
         path = statement.target.path if statement.target is not None else ()
         match statement:
-            case kinds.CreateTable(table=table, is_temporary=False):
-                wanted = self.tables.resolved(path)
-                if wanted is not None:
-                    return self.writes.create(table, wanted)
-            case kinds.CreateTable():
-                pass
+            case kinds.CreateTable(is_temporary=is_temporary):
+                return not is_temporary and self.tables.resolved(path) is not None
             case kinds.CreateIndex():
-                if len(path) > 1 and self.tables.resolved(path) is not None:
-                    raise UnsupportedError("Tables of the warehouse have no indexes.")
-            case kinds.ChangeRows(target=None, change=change) if change is not None:  # after WITH
-                name = self.tables.found(change.target)
-                if name is not None:
-                    return self.writes.write_to(statement, name)
-            case kinds.Write() if path:
-                missing_ok = isinstance(statement, kinds.DropTable) and statement.missing_ok
-                name = self._target(path, missing_ok=missing_ok)
-                if name is not None:
-                    return self.writes.write_to(statement, name)
-                if missing_ok and len(path) > 1 and self.tables.resolved(path) is not None:
-                    return counted(0)
+                return self._has_place(path)
+            case kinds.DropTable(missing_ok=True) if path:
+                return self._target(path, missing_ok=True) is not None or self._has_place(path)
+        return bool(path) and self.tables.found(path) is not None
+
+    def _has_place(self, path: Sequence[str]) -> bool:
+        """Whether a name with a schema means a table of the warehouse, which may not exist."""
+        return len(path) > 1 and self.tables.resolved(path) is not None
+
+    def write(self, statement: kinds.Write | kinds.Comment) -> pa.Table:
+        assert statement.target is not None, "it is one of these tables"
+        path = statement.target.path
+        match statement:
+            case kinds.CreateTable(table=table):
+                wanted = self.tables.resolved(path)
+                assert wanted is not None, "it has a place here"
+                return self.writes.create(table, wanted)
+            case kinds.CreateIndex():
+                raise UnsupportedError("Tables of the warehouse have no indexes.")
+        is_optional = isinstance(statement, kinds.DropTable) and statement.missing_ok
+        name = self._target(path, missing_ok=is_optional)
+        if name is None:
+            return counted(0)
+        if isinstance(statement, kinds.Comment):
+            with self.writes.changed(name) as change:
+                ddl.comment(change, statement)
+            return counted(0)
+        return self.writes.write_to(statement, name)
+
+    def handed_on(self, statement: kinds.Write | kinds.Comment) -> kinds.Write | kinds.Comment:
+        if isinstance(statement, kinds.Comment):
+            return statement
         self.writes.refuse_memory_write(statement)
-        if isinstance(statement, kinds.CreateTableAs):
-            return self._with_query(statement)
-        return self._elsewhere(statement)
+        new = (
+            self._with_query(statement)
+            if isinstance(statement, kinds.CreateTableAs)
+            else self._elsewhere(statement)
+        )
+        assert isinstance(new, kinds.Write), "only names are others"
+        return new
 
     def _target(self, path: Sequence[str], *, missing_ok: bool) -> TableName | None:
         """The table that a statement changes, if it is the warehouse's."""
