@@ -234,7 +234,7 @@ class _User:
         model, inside = self.model, running.inside
         if inside is None:
             session.sql("BEGIN")
-            self._open[session] = Transaction(running.first, model.number)
+            self._open[session] = Transaction(first=running.first, last=model.number)
             return
         del self._open[session]
         model.transactions.append(inside)
@@ -336,7 +336,14 @@ class _User:
                 return
             done = 0 if running.inside is None else len(running.inside.done)
             self.model.failures.append(
-                Failed(statement, error, first, self.model.number, running.inside, done)
+                Failed(
+                    statement=statement,
+                    error=error,
+                    first=first,
+                    last=self.model.number,
+                    inside=running.inside,
+                    done=done,
+                )
             )
         elif was_calm and not self._may_be_lost(error):
             self.outcome.broken.append(f"{statement}, when all was well: {_told(error)}")

@@ -56,7 +56,7 @@ class Stored:
     last: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Failed:
     """An error that is about what tables hold."""
 
@@ -68,7 +68,7 @@ class Failed:
     done: int = 0  # how many statements of the transaction before
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Transaction:
     """A transaction, and what it has seen and done so far.
 
@@ -112,7 +112,7 @@ class Effect:
         return any(not replaces or kind not in _CHANGES for kind in kinds)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Model:
     """All that the sessions of a process have done and seen."""
 

@@ -157,7 +157,7 @@ def test_transactions_see_one_state_and_what_they_have_done() -> None:
     """Not what others have committed since."""
     for rows, is_right in (((1, 2),), True), (((1, 2), (3, 4)), False):
         model = modeled("t")
-        inside = Transaction(1, 1)
+        inside = Transaction(first=1, last=1)
         model.transactions.append(inside)
         model.effect(model.publish(), (insert("t", (3, 4)), None))
         inside.seen.append((0, seen(model, *rows)))
@@ -179,7 +179,7 @@ def test_of_two_transactions_that_change_a_table_one_is_committed() -> None:
         (update("t"), update("u"), True),
     ):
         model = modeled("t", "u")
-        inside = Transaction(2, 2, [(mine, None)])
+        inside = Transaction(first=2, last=2, done=[(mine, None)])
         model.transactions.append(inside)
         model.effect(model.publish(), (other, None))
         inside.committed = model.publish()
@@ -200,5 +200,5 @@ def test_errors_about_what_tables_hold_are_right_in_some_state() -> None:
     ):
         model = modeled("t", KEYED)
         model.effect(model.publish(), (update("t"), None))
-        model.failures.append(Failed(statement, error, 2, 3))
+        model.failures.append(Failed(statement=statement, error=error, first=2, last=3))
         assert (model.wrong() == []) == may
