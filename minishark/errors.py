@@ -18,6 +18,7 @@
     │   ├── ProgramError          a program's driver is not deterministic, or misuses `run`
     │   ├── TasksLostError        nodes died, with running tasks or with their input
     │   │   └── PartitionsLostError   all replicas of a table's partition are lost
+    │   ├── JobError              a submitted job failed, was cancelled, or is not known
     │   ├── ConflictError         another writer changed the table meanwhile
     │   ├── ResourceError         out of memory, shared memory, disk or slots
     │   └── VerificationError     the answer differs from plain DuckDB's
@@ -191,6 +192,10 @@ class PartitionsLostError(TasksLostError):
         self.table = table
         self.partitions = partitions
         self.files = files
+
+
+class JobError(ExecutionError):
+    """A submitted job failed, was cancelled, or is not known (any more)."""
 
 
 class ConflictError(ExecutionError):

@@ -6,7 +6,8 @@ import time
 
 from minishark.cluster.attached import AttachedCluster
 from minishark.cluster.backend import Placement
-from minishark.cluster.local import RECOVERY_S
+from minishark.cluster.jobs.client import JobsClient
+from minishark.cluster.local import NO_JOBS, RECOVERY_S
 from minishark.cluster.scaling import Autoscaler, Load, ScalingOptions, load_of
 from minishark.errors import ClusterError
 from minishark_platforms.deployment import Deployment
@@ -16,6 +17,8 @@ _POLL_S = 0.05
 
 class DeployedCluster(AttachedCluster):
     """A cluster that was launched for one session; `Cluster` documents its methods."""
+
+    has_jobs = False
 
     def __init__(
         self,
@@ -50,6 +53,9 @@ class DeployedCluster(AttachedCluster):
     def warnings(self) -> tuple[str, ...]:
         problem = self.deployment.problem
         return (*self._began_with, problem) if problem else self._began_with
+
+    def jobs(self) -> JobsClient:
+        raise ClusterError(NO_JOBS)
 
     def start_node(self) -> None:
         """Ask the platform for one more machine; a node joins there."""

@@ -101,6 +101,7 @@ MACHINES = (
     "sparrow_core.observe.metrics",
     "canary_core.machines.worker",
     "canary_core.machines.controller",
+    "minishark.cluster.jobs.machine",
 )
 DRIVERS = (
     "machine_kit.local_driver",

@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from minishark.cli.cluster_command import cluster as cluster_group
+from minishark.cli.jobs_command import jobs, submit
 from minishark.cli.options import data_options, debug_option, debugging, version_option
 from minishark.cli.serve_command import serve
 from minishark.cli.sql_command import ClosedPipeError, sql
@@ -127,7 +128,7 @@ def group(context: click.Context, /, **options: Any) -> None:
         context.invoke(run_file, file=Path("-"), **options)
 
 
-for _command in (cluster_group, serve, sql, run_file, tpch, ui):
+for _command in (cluster_group, jobs, serve, sql, run_file, submit, tpch, ui):
     group.add_command(_command)
 
 

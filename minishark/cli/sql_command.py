@@ -68,7 +68,7 @@ def sql(*, statement: str, **options: Any) -> None:
         if answer is not None:
             with (
                 _passed_on(),
-                _output(options["form"], options["output"], options["rows_max"]) as out,
+                results_to(options["form"], options["output"], options["rows_max"]) as out,
             ):
                 out.write(answer)
             return
@@ -118,14 +118,14 @@ def interpreter(
     named = scale is not None or bool(data)
     has_own = cluster["server"] is not None or cluster["warehouse"] is not None  # tables
     needed = _needed(text, chosen_tables(scale, data)) if named or not has_own else {}
-    with _output(form, output, rows_max) as answers, _session(nodes, **cluster) as session:
+    with results_to(form, output, rows_max) as answers, _session(nodes, **cluster) as session:
         load_all(session, needed, nodes, verbose=verbose)
         with _passed_on():
             yield Interpreter(session=session, output=answers, errors=standard_error())
 
 
 @contextmanager
-def _output(form: str | None, file: Path | None, rows_max: int) -> Iterator[Output]:
+def results_to(form: str | None, file: Path | None, rows_max: int) -> Iterator[Output]:
     """Where answers go."""
     from minishark.cli.console import standard_output
     from minishark.cli.formats import format_of

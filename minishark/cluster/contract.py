@@ -12,6 +12,7 @@ from typing import Protocol
 
 from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.backend import Workplace
+from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.wire import Reply, Request, Usage
 from minishark.worker.paths import StorePaths
@@ -25,6 +26,8 @@ class Nodes(Protocol):
 
     elastic: bool  # whether nodes join and leave
 
+    has_jobs: bool  # whether it outlives the session, with jobs that do
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for the user; there may be more of them later."""
@@ -37,6 +40,9 @@ class Nodes(Protocol):
 
     def share_events(self, answer: Callable[[Request], Reply | None]) -> None:
         """Answer requests for the session's events, if others can ask for them."""
+
+    def jobs(self) -> JobsClient:
+        """The jobs of the cluster, which outlive the session; ClusterError if nothing does."""
 
     def keep_nodes(self, needed: Callable[[], frozenset[str]]) -> None:
         """`needed` gives nodes with files that nobody moves.

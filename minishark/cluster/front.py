@@ -17,10 +17,13 @@ from machine_kit.addresses import Address
 from machine_kit.keys import Keys
 from machine_kit.refusal import refuses
 from minishark.cluster import wire
+from minishark.cluster.attributes import IDLE, store_of
 from minishark.cluster.backend import Backend
 from minishark.cluster.connections import Connections
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.folders import make_folders
+from minishark.cluster.jobs.client import JobsClient
+from minishark.cluster.jobs.members import may_hold
 from minishark.cluster.joining import greet, open_schedulers
 from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import default_limit_bytes
@@ -35,7 +38,7 @@ from minishark.cluster.membership import (
     RemoveFile,
     Request,
 )
-from minishark.cluster.node import IDLE, service_address, store_of, this_host
+from minishark.cluster.node import service_address, this_host
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
@@ -72,6 +75,8 @@ def sent(request: Request, lease: wire.KeepSession) -> wire.Request:
 
 class Front(Members):
     """The front end of a session that is connected to a cluster."""
+
+    has_jobs = True
 
     def __init__(
         self, name: str, address: str, keys: str | Keys | None, slots: int, recovery_s: float
@@ -191,6 +196,9 @@ class Front(Members):
     def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:
         """Answer requests for the session's events, on the service's thread."""
         self._service.shared = answer
+
+    def jobs(self) -> JobsClient:
+        return JobsClient(self._connections, lambda: may_hold(self._sparrow.nodes()))
 
     def usage(self, nodes: Sequence[NodeStatus]) -> dict[str, wire.Usage]:
         return node_usages(self._connections, nodes, _USAGE_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,17 +12,18 @@ from pathlib import Path
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.keys import Keys
+from minishark.cluster.attributes import store_of
 from minishark.cluster.backend import Placement
 from minishark.cluster.connections import Connections, NoAnswerError
 from minishark.cluster.endpoints import own_endpoint
 from minishark.cluster.keys import load_keys
 from minishark.cluster.local import RECOVERY_S
-from minishark.cluster.node import store_of
 from minishark.cluster.node_service import SESSION_PREFIX
 from minishark.cluster.wire import Failure, Hello, Welcome, own_release, own_versions
 from minishark.errors import ClusterError
 from sparrow_core import NodeStatus, RemoteCluster, SparrowError
 from sparrow_core.machines.client import ClientConfig
+from sparrow_core.runtime.transport.folders import socket_folder
 
 _HELLO_S = 5.0
 _NODES_S = 20.0
@@ -133,8 +133,7 @@ def peer_session(
         connections = Connections(keys)
         stack.callback(connections.close)
         welcome = greet(connections, service)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="minishark-visit-"))
-        listen = own_endpoint(service, Path(folder), "front")
+        listen = own_endpoint(service, stack.enter_context(socket_folder()), "front")
         sparrow = open_schedulers(welcome, listen, keys, complete)
         stack.callback(sparrow.close)
         yield welcome, connections, sparrow

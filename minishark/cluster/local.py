@@ -33,9 +33,14 @@ from sparrow_core import (
 if TYPE_CHECKING:
     from canary_core.runtime.mailbox import Mailbox
     from minishark.cluster.backend import Backend, Placement
+    from minishark.cluster.jobs.client import JobsClient
     from minishark.cluster.wire import Usage
     from minishark.worker.store import Store
 
+NO_JOBS = (
+    "Jobs outlive sessions, and this session's cluster ends with it: start one with `minishark "
+    "cluster start`, and connect to it by its name."
+)
 RECOVERY_S = 30.0
 """How long a statement waits for a node and a scheduler, unless the session says otherwise."""
 
@@ -78,6 +83,7 @@ class OwnCluster:
     """A cluster on this machine, whose nodes share the session's folders; see `Cluster`."""
 
     loses_files = False
+    has_jobs = False
     address = ""
 
     def __init__(self, options: ClusterOptions) -> None:
@@ -243,6 +249,9 @@ class OwnCluster:
 
     def share_events(self, answer: Callable[[Any], Any]) -> None:
         """Nobody else knows of this cluster."""
+
+    def jobs(self) -> JobsClient:
+        raise ClusterError(NO_JOBS)
 
     def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, Usage]:
         """None is on another host."""

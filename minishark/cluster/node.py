@@ -22,6 +22,7 @@ import msgspec
 
 from machine_kit.addresses import Address, address
 from machine_kit.keys import Keys
+from minishark.cluster.attributes import IDLE, attributes_of
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import inherit_folders, make_folders
 from minishark.cluster.keys import load_keys
@@ -38,7 +39,6 @@ from sparrow_core.runtime.transport.process import calm_collector, run_node
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 
 HOST_VARIABLE = "MINISHARK_HOST"
-IDLE = "no-executors"  # the attribute of a node that runs no tasks, and stores no tables
 _SCHEDULER = "scheduler"
 _TCP = re.compile(r"tcp://(?P<host>[^/]+):(?P<port>\d+|\*)(?:/(?P<key>[0-9a-f]{64}))?")
 _HELLO_S = 1.0
@@ -125,7 +125,7 @@ def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda
         node = StoreLocation(options.name, this_host(), str(folders.memory), str(folders.disk), "")
         service = NodeService(
             options.listen, node, options.cluster, schedulers, memory=memory, bind=options.bind,
-            keys=keys,
+            keys=keys, keys_folder=options.keys,
         )  # fmt: skip
         stack.callback(service.stop)
         service.start()
@@ -208,20 +208,6 @@ def _greet(
         return {}
     finally:
         connections.close()
-
-
-def attributes_of(node: StoreLocation) -> tuple[str, ...]:
-    """A node's location as attributes, which schedulers pass on to sessions."""
-    return tuple(f"{name}={getattr(node, name)}" for name in StoreLocation.__struct_fields__[1:])
-
-
-def store_of(name: str, attributes: tuple[str, ...]) -> StoreLocation | None:
-    """The inverse of `attributes_of`; None for a node that is not minishark's."""
-    found = dict(attribute.split("=", 1) for attribute in attributes if "=" in attribute)
-    try:
-        return StoreLocation(name, *(found[field] for field in StoreLocation.__struct_fields__[1:]))
-    except KeyError:
-        return None
 
 
 def _run_until_signal(

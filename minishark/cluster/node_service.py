@@ -35,6 +35,7 @@ from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
 from minishark.cluster.folders import SHARED_MEMORY, reap, remove_if_orphaned
+from minishark.cluster.jobs.keeper import JobKeeper
 from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
 from minishark.cluster.remote_files import RemoteFiles
@@ -108,8 +109,12 @@ class NodeService(Service):
         memory: NodeMemory,
         bind: str | None = None,
         keys: Keys | None = None,
+        keys_folder: str | None = None,
     ) -> None:
-        """Bind the socket, as `Service` does; `node` is the location without its service."""
+        """Bind the socket, as `Service` does; `node` is the location without its service.
+
+        Programs of jobs find the keys in `keys_folder`.
+        """
         paths = StorePaths(Path(node.memory), Path(node.disk))
         super().__init__(endpoint, paths, node.name, bind=bind, keys=keys)
         self.node = StoreLocation(node.name, node.host, node.memory, node.disk, self.endpoint)
@@ -128,6 +133,12 @@ class NodeService(Service):
             (root / FOLDER).mkdir(parents=True, exist_ok=True)
         self._home = HomeIndex()
         self._held = HeldOutputs(roots=self._roots, limit_bytes=memory.storage_bytes)
+        self._jobs = JobKeeper(
+            location=self.node,
+            schedulers=lambda: self._welcome.schedulers,
+            keys=keys,
+            keys_folder=keys_folder,
+        )
 
     def answer(self, request: wire.Request) -> wire.Reply:
         match request:
@@ -169,7 +180,8 @@ class NodeService(Service):
                 self.drain()
                 return wire.Done()
             case _:
-                return answered(request, self._home, self._held) or super().answer(request)
+                told = self._jobs.answer(request) or answered(request, self._home, self._held)
+                return told or super().answer(request)
 
     def _refusal(self, versions: dict[str, str]) -> wire.Failure | None:
         problem = wire.versions_differ(versions, self._versions)
@@ -190,7 +202,9 @@ class NodeService(Service):
                             Path(each.path).unlink(missing_ok=True)
 
     def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
-        """Fetch replicas, and count files, on other threads."""
+        """Fetch replicas, count files, and submit jobs on other threads."""
+        if self._jobs.is_long(request):
+            return partial(self._jobs.do, request)
         if isinstance(request, wire.Replicate):
             self.path(request.file)
             return partial(self._replicate, request)
@@ -264,6 +278,7 @@ class NodeService(Service):
             return False
         self._drain_until_s = time.monotonic() + self._control.drain_s
         self._control.hold()
+        self._jobs.drain()
         return True
 
     def _learn(self, schedulers: tuple[str, ...]) -> None:
@@ -282,7 +297,7 @@ class NodeService(Service):
         """If no session needs this draining node any more, it may leave; at the limit, it must."""
         if time.monotonic() > until_s:
             control.stop()
-        elif all(
+        elif self._jobs.is_idle and all(
             session.kept is not None and self.node.name in session.kept.released
             for session in self._sessions.values()
         ):
@@ -316,5 +331,6 @@ class NodeService(Service):
         self._held.end(name)
 
     def stop(self) -> None:
+        self._jobs.stop()
         self._connections.close()
         super().stop()

@@ -15,16 +15,22 @@ from pathlib import Path
 from msgspec import structs
 
 from minishark.cluster import wire
+from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import NoAnswerError
+from minishark.cluster.jobs.client import JobsClient
+from minishark.cluster.jobs.members import may_hold
+from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import Keys, load_keys
-from minishark.cluster.node import service_address, store_of
+from minishark.cluster.node import service_address
 from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
+from minishark.errors import ClusterError
 from minishark.events import kinds
 from minishark.events.stream import EventStream
 from minishark.worker.paths import StorePaths
 
 EVENTS_MAX = 4_000  # in one reply
+_SEEN_HERE = (kinds.NodeReport, kinds.NodeDied, kinds.NodeLeft, kinds.JobReport)
 _CALL_S = 1.0
 _LOOK_S = 1.0
 _NOWHERE = StorePaths(Path("/nonexistent"), Path("/nonexistent"))  # nodes have their own
@@ -89,6 +95,7 @@ class ClusterEvents:
             self._close = undo.pop_all().close
         self._sessions: dict[str, _Heard] = {}
         self._nodes: dict[str, NodeState] = {}
+        self._jobs = JobsSeen()
         self._looked_s = 0.0
 
     def poll(self, *, is_read: bool) -> Iterator[tuple[str, kinds.AnyEvent]]:
@@ -126,6 +133,10 @@ class ClusterEvents:
         before, self._nodes = self._nodes, states
         for event in node_changes(before, states, time.time()):
             yield self.name, event
+        jobs = JobsClient(self._connections, lambda: may_hold(statuses))
+        with contextlib.suppress(ClusterError):  # no node answers: the next look tells
+            for job in self._jobs.changes(jobs, time.time()):
+                yield self.name, job
 
     def _ask(
         self, name: str, heard: _Heard, *, is_read: bool
@@ -144,8 +155,8 @@ class ClusterEvents:
             yield name, kinds.EventsDropped(at=reply.events[0].at, count=reply.dropped)
         heard.last = reply.last
         for event in reply.events:
-            # All sessions see the same nodes, which are looked at here.
-            if not isinstance(event, kinds.NodeReport | kinds.NodeDied | kinds.NodeLeft):
+            # All sessions see the same nodes and jobs, which are looked at here.
+            if not isinstance(event, _SEEN_HERE):
                 yield name, event
 
     def cancel(self, session: str, number: int) -> bool:

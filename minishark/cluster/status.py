@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 
 from machine_kit.keys import Keys
+from minishark.cluster.attributes import store_of
 from minishark.cluster.connections import Connections
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import load_keys
 from minishark.cluster.machine import memory_of
-from minishark.cluster.node import service_address, store_of, this_host
+from minishark.cluster.node import service_address, this_host
 from minishark.cluster.running import running_task
 from minishark.cluster.wire import (
     Done,

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from minishark.cluster.jobs.records import Holder, JobProgram, JobProgress, JobState, JobTerms
 from minishark.events.kinds import AnyEvent, SessionStarted
 from minishark.worker.protocol import KeptOutput, StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
@@ -188,6 +189,59 @@ class GetReport(Message, frozen=True):
     """Ask for a `Report`."""
 
 
+# Jobs that outlive who submitted them (`cluster.jobs`)
+
+
+class SubmitJob(Message, frozen=True):
+    """Own a job, which these nodes are to hold, and run its program; as `JobStates`, or Failure.
+
+    `before`: the job that had its name, which is over: not every node may know that yet.
+    """
+
+    terms: JobTerms
+    program: JobProgram
+    holders: tuple[Holder, ...]
+    before: JobState | None = None
+
+
+class HoldJob(Message, frozen=True):
+    """Hold a job that another node owns; `before` is as in SubmitJob."""
+
+    state: JobState
+    program: JobProgram
+    before: JobState | None = None
+
+
+class TellJobs(Message, frozen=True, kw_only=True):
+    """A holder's heartbeat: what it knows of jobs; the reply has what the other one does.
+
+    `tails` are the last bytes of the logs of those that it owns, with the position of their first
+    byte, by uid.
+    """
+
+    home: str
+    states: tuple[JobState, ...]
+    tails: dict[str, tuple[int, bytes]] = {}
+    is_leaving: bool = False
+
+
+class GetJobs(Message, frozen=True):
+    """Ask a node for the jobs that it holds."""
+
+
+class CancelJob(Message, frozen=True):
+    """Ask for the end of a job."""
+
+    uid: str
+
+
+class GetJobLog(Message, frozen=True):
+    """Ask for a part of a job's log, from that position on, or so many bytes before its end."""
+
+    uid: str
+    since: int = 0
+
+
 # Replies
 
 
@@ -211,11 +265,16 @@ class Done(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """The request failed; `missing` if there is no such file, `refused` if versions differ."""
+    """The request failed.
+
+    `missing` if there is no such file, `refused` if versions differ, `taken` if a job of that name
+    is not over yet.
+    """
 
     message: str
     missing: bool = False
     refused: bool = False
+    taken: bool = False
 
 
 class OutputsFound(Message, frozen=True):
@@ -323,26 +382,33 @@ class Report(Message, frozen=True, kw_only=True):
     shared_memory_free: int
 
 
+class JobStates(Message, frozen=True, kw_only=True):
+    """The reply to TellJobs, GetJobs and SubmitJob; to GetJobs with the progress, by uid."""
+
+    home: str
+    states: tuple[JobState, ...]
+    is_leaving: bool = False
+    progress: dict[str, JobProgress] = {}
+
+
+class JobLog(Message, frozen=True):
+    """The reply to GetJobLog: bytes from the position `start` on, which may be after the wanted."""
+
+    start: int
+    data: bytes
+
+
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | RemoveCopies
     | Fetch | Credit | Holds | Replicate | GetReport | DrainNode
     | Announce | GetEvents | CancelQuery | GetUsage
     | FindOutputs | KeepOutputs | LeaseOutputs | ReleaseOutputs
+    | SubmitJob | HoldJob | TellJobs | GetJobs | CancelJob | GetJobLog
 )  # fmt: skip
 Reply: TypeAlias = (
-    Welcome
-    | Kept
-    | Done
-    | Failure
-    | Chunk
-    | Sealed
-    | Elsewhere
-    | Report
-    | Events
-    | Usage
-    | OutputsFound
-    | OutputsLeased
-)
+    Welcome | Kept | Done | Failure | Chunk | Sealed | Elsewhere | Report | Events | Usage
+    | OutputsFound | OutputsLeased | JobStates | JobLog
+)  # fmt: skip
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from minishark.dataframe.pandas_frames import check_backend, pandas_frame
 from minishark.dataframe.row import Row, rows_of
 from minishark.dataframe.runtime import Cancellation
 from minishark.dataframe.show import PlanText, columns_html, table_html, table_text
-from minishark.errors import MinisharkError, OptionError, QueryCancelledError
+from minishark.errors import MinisharkError, OptionError, QueryCancelledError, UnsupportedError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,15 @@ def to_pandas(query: LazyQuery, backend: str) -> pd.DataFrame:
 def to_dataset(query: LazyQuery, library: str) -> Any:
     rows = query.sql() if query.is_distributed else run(query)
     return query.runtime.to_dataset(rows, library)
+
+
+def submit(query: LazyQuery, name: str, terms: Mapping[str, Any]) -> Any:
+    """Have a query run as a job of the cluster."""
+    if query.local_rows is not None or query.explain:
+        raise UnsupportedError(
+            "A job can't carry rows that this program has already: only queries are submitted."
+        )
+    return query.runtime.submit_query(query.sql(), name, terms)
 
 
 async def to_arrow_async(query: LazyQuery) -> pa.Table:

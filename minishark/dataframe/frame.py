@@ -694,6 +694,48 @@ class DataFrame(Frame, CamelCase):
         """
         return actions.to_dataset(self._query, "ray")
 
+    def submit(
+        self,
+        name: str,
+        *,
+        priority: int = 0,
+        time_limit_s: float | None = None,
+        keep_s: float = 86_400.0,
+        attempts: int = 5,
+    ) -> Any:
+        """Have the query run as a job of the cluster, which goes on without this program.
+
+        Its text travels with the session's settings and definitions, and what it reads must be
+        there for all: files and stores that the nodes reach. `session.job(name)` gives the job to
+        any session of the cluster, later, too. docs/submitted.md says what is promised.
+
+        Args:
+            name: the job's name, unique among those that are not over.
+            priority: of the jobs that wait for a place on a node, the highest goes first.
+            time_limit_s: seconds after which it is ended; None for no limit.
+            keep_s: for how long its result is kept in the cluster.
+            attempts: how often it is started at most, if its process or its node dies.
+
+        Returns:
+            the Job, at once.
+
+        Raises:
+            UnsupportedError: it reads tables, rows or functions of this session alone.
+            AlreadyExistsError: there is a job of that name that is not over.
+            ClusterError: the session's cluster ends with it, or does not answer.
+
+        Examples:
+            >>> job = session.sql("SELECT 42 AS answer").submit("nightly")  # doctest: +SKIP
+            >>> job.result()  # doctest: +SKIP
+        """
+        terms = {
+            "priority": priority,
+            "time_limit_s": time_limit_s,
+            "keep_s": keep_s,
+            "attempts": attempts,
+        }
+        return actions.submit(self._query, name, terms)
+
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Run the query; its rows as Arrow record batches.
 

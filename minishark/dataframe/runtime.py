@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -95,6 +95,9 @@ class Runtime(Protocol):
 
     def to_dataset(self, rows: str | pa.Table, library: str) -> Any:
         """Rows, or those of a query, as a dataset of a library (see `cluster.platforms`)."""
+
+    def submit_query(self, sql: str, name: str, terms: Mapping[str, Any]) -> Any:
+        """Have a query run as a job of the cluster, which outlives this program; the job."""
 
     def explain(self, sql: str, *, mode: str) -> str:
         """A query's plans as text; `mode` is one of `EXPLAIN_MODES`."""

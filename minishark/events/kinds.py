@@ -444,11 +444,38 @@ class ProgramReport(Event, frozen=True, kw_only=True):
     error: str = ""
 
 
+# Jobs that outlive who submitted them
+
+
+class JobReport(Event, frozen=True, kw_only=True):
+    """What is known of a job of the cluster; it has changed.
+
+    Attributes:
+        uid: tells it from others of its name.
+        status: "waiting", "running", "done", "failed", "cancelled"; "forgotten" at last.
+        what: what it runs.
+        why: what has happened to it, a sentence a line.
+        log: the end of what it has printed.
+    """
+
+    uid: str
+    name: str
+    status: str
+    user: str = ""
+    node: str = ""
+    what: str = ""
+    starts: int = 0
+    submitted_s: float = 0.0
+    ended_s: float = 0.0
+    why: str = ""
+    log: str = ""
+
+
 AnyEvent: TypeAlias = (
     SessionStarted | SessionEnded | EventsDropped | NodeReport | NodeDied | NodeLeft | TasksRunning
     | QueryStarted | QueryPlanned | StageStarted | TaskEnded | TaskFailed | StagePlaced | StageEnded
     | StageReused | QueryEnded | TableReport | TableDropped | CallsSubmitted | CallEnded
-    | ProgramReport
+    | ProgramReport | JobReport
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from minishark.events.kinds import (
     CallEnded,
     CallsSubmitted,
     EventsDropped,
+    JobReport,
     NodeDied,
     NodeLeft,
     NodeReport,
@@ -58,6 +59,7 @@ _LONGEST = 20
 _PLACED_MAX = 500
 _FUNCTIONS_MAX = 200
 _PROGRAMS_MAX = 100
+_JOBS_MAX = 200
 _DEATHS_MAX = 50
 
 
@@ -158,6 +160,7 @@ class Board:
         self.tables: dict[tuple[str, str], TableReport] = {}
         self.functions: OrderedDict[str, Function] = OrderedDict()
         self.programs: OrderedDict[tuple[str, int], ProgramReport] = OrderedDict()
+        self.jobs: OrderedDict[str, JobReport] = OrderedDict()  # by uid
         self.stream: deque[tuple[str, float, float, str, str]] = deque(maxlen=STREAM_MAX)
         self.seconds: OrderedDict[int, list[float]] = OrderedDict()
         self.waits: deque[tuple[str, float, bool | None]] = deque(maxlen=STREAM_MAX)
@@ -259,6 +262,12 @@ class Board:
                 self.programs[(session, event.program)] = event
                 while len(self.programs) > _PROGRAMS_MAX:
                     self.programs.popitem(last=False)
+            case JobReport():
+                self.jobs.pop(event.uid, None)
+                if event.status != "forgotten":
+                    self.jobs[event.uid] = event
+                while len(self.jobs) > _JOBS_MAX:
+                    self.jobs.popitem(last=False)
             case SessionStarted():
                 self._session_started(event)
             case SessionEnded():

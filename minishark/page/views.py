@@ -267,7 +267,7 @@ def placement(board: Board) -> dict[str, Any]:
 
 
 def python(board: Board) -> dict[str, Any]:
-    """Calls of Python functions, and iterative programs."""
+    """Calls of Python functions, iterative programs, and jobs that outlive their programs."""
     functions = sorted(board.functions.items(), key=lambda each: -each[1].last_s)
     return {
         "functions": [
@@ -303,6 +303,21 @@ def python(board: Board) -> dict[str, Any]:
                 "error": p.error,
             }
             for (session, _), p in reversed(board.programs.items())
+        ],
+        "jobs": [
+            {
+                "name": job.name,
+                "state": job.status,
+                "user": job.user,
+                "node": job.node,
+                "what": job.what,
+                "starts": job.starts,
+                "submitted_s": job.submitted_s,
+                "took_s": (job.ended_s or job.at) - job.submitted_s,
+                "why": job.why,
+                "log": job.log,
+            }
+            for job in sorted(board.jobs.values(), key=lambda job: -job.submitted_s)
         ],
     }
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 import numbers
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from minishark.cluster import placements
+from minishark.cluster.jobs.records import CLUSTER_VARIABLE
 from minishark.cluster.local import RECOVERY_S, ClusterOptions, OwnCluster
 from minishark.cluster.platforms import Shape, platform_of
 from minishark.cluster.scaling import ScalingOptions
@@ -53,11 +55,22 @@ def _by_options(function: Callable[_P, _T]) -> Callable[_P, _T]:
             near = nearest(name, OPTIONS) or f" Its options are {', '.join(OPTIONS)}."
             raise OptionError(f"{function.__name__}() has no option {name!r}.{near}")
         given = signature.bind(*args, **kwargs).arguments
+        bound: Callable[..., _T] = function
+        job_cluster = os.environ.get(CLUSTER_VARIABLE)  # in a job, that of its node
+        if given.get("cluster") is None and job_cluster and _fits(given, Where.RUNNING):
+            given = {"reuse": "cluster", **given, "cluster": job_cluster}
         check_options(given, _where(given.get("cluster")))
-        return function(*args, **kwargs)
+        return bound(**given)
 
     called.__doc__ = documented(function)
     return called
+
+
+def _fits(given: Mapping[str, Any], where: Where) -> bool:
+    """Whether such a cluster takes all that is given."""
+    return all(
+        where in OPTIONS[name].on or value == OPTIONS[name].default for name, value in given.items()
+    )
 
 
 def _where(cluster: Any) -> Where:
@@ -127,6 +140,7 @@ def connect(
         imported("minishark.session.session")
         from minishark.session.engine import Engine  # noqa: PLC0415 - slow to import
         from minishark.session.group import SessionGroup  # noqa: PLC0415
+        from minishark.session.jobs import reports_progress  # noqa: PLC0415
         from minishark.session.scope import Scope  # noqa: PLC0415
         from minishark.session.session import Session  # noqa: PLC0415
 
@@ -140,7 +154,10 @@ def connect(
         placing = partial(on.placement, placement, probe_ratio)
         engine = Engine(on, planner, placing, storage, limits=limits, prints=prints, reuse=reuse)
         group = SessionGroup(engine, warehouse=warehouse, event_log=event_log)
-        return Session(group, Scope(engine), progress=progress, owns=True)
+        session = Session(group, Scope(engine), progress=progress, owns=True)
+        if (noting := reports_progress()) is not None:
+            session.register_progress_handler(noting)
+        return session
 
     disk = None if query_disk_limit is None else parse_size(query_disk_limit)
     limits = Limits(

@@ -1,11 +1,14 @@
-"""Tags of running statements, and their interruption; which session is the active one."""
+"""Tags of running statements, and their interruption; jobs; which session is the active one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minishark.dataframe.runtime import latest_session
 from minishark.errors import OptionError
+from minishark.session.jobs import Job, job_in, jobs_in, restart_of, submit_program
 
 if TYPE_CHECKING:
     from typing import Self
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """The methods of sessions that name, tag and interrupt what runs."""
+    """The methods of sessions that name, tag and interrupt what runs, here and as jobs."""
 
     _runtime: Runtime
 
@@ -76,3 +79,77 @@ class Operations:
     def _interrupted(self, tag: str | None) -> list[str]:
         engine, scope = self._runtime.engine, self._runtime.scope
         return [str(number) for number in scope.tagged(tag) if engine.cancel(number)]
+
+    # Jobs that outlive the session
+
+    def jobs(self) -> list[Job]:
+        """All jobs of the cluster, whoever submitted them, in the order in which that was.
+
+        Raises:
+            ClusterError: the session's cluster ends with it, or does not answer.
+        """
+        self._runtime.check_open()
+        return jobs_in(self._runtime.cluster)
+
+    def job(self, name: str) -> Job:
+        """The job of that name; of several after each other, the last.
+
+        Raises:
+            JobError: there is none, or it was forgotten some time after its end.
+            ClusterError: the session's cluster ends with it, or does not answer.
+        """
+        self._runtime.check_open()
+        return job_in(self._runtime.cluster, name)
+
+    def submit_program(
+        self,
+        script: str | Path,
+        *arguments: str,
+        name: str | None = None,
+        folder: str | Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        restart: str = "crash",
+        priority: int = 0,
+        time_limit_s: float | None = None,
+        keep_s: float = 86_400.0,
+        attempts: int = 5,
+    ) -> Job:
+        """Run a Python program on a node of the cluster, supervised there; returns at once.
+
+        It goes on when this program ends, is started again if its process or its node dies, and
+        finds the cluster by `minishark.connect()`. docs/submitted.md says what is promised.
+
+        Args:
+            script: the program's file, which travels alone.
+            arguments: its arguments.
+            name: the job's name, unique among those that are not over; None for the file's.
+            folder: takes all files of this folder along, which contains the script.
+            environment: variables that are set in the program's environment.
+            restart: after what it is started again: "crash" (a signal), "error" (also an exit
+                status other than 0), or "never". After the death of its node it always is.
+            priority: of the jobs that wait for a place on a node, the highest goes first.
+            time_limit_s: seconds after which it is ended; None for no limit.
+            keep_s: for how long its log and result are kept in the cluster.
+            attempts: how often it is started at most.
+
+        Raises:
+            OptionError: an option is invalid, or the files can't be read or are too large.
+            AlreadyExistsError: there is a job of that name that is not over.
+            ClusterError: the session's cluster ends with it, or does not answer.
+        """
+        self._runtime.check_open()
+        return submit_program(
+            self._runtime.cluster,
+            script,
+            arguments,
+            name=name,
+            folder=folder,
+            environment=environment or {},
+            terms={
+                "restart": restart_of(restart),
+                "priority": priority,
+                "time_limit_s": time_limit_s,
+                "keep_s": keep_s,
+                "attempts": attempts,
+            },
+        )

@@ -129,7 +129,8 @@ OPTIONS: Mapping[str, Option] = {
         `minishark cluster start --on ray`, or `@FILE` for one whose nodes meet in a file. None
         starts one that ends with the session, on this machine; "ray", "ray://host:port", "dask"
         or a Client of Dask's distributed start one on machines of Ray or Dask (see
-        docs/cluster.md)."""),
+        docs/cluster.md). In a submitted program, None stands for the cluster that runs it, unless
+        there are options for a new one."""),
     "keys": Option(kind=Kind.TEXT, on=(Where.RUNNING,), sentence="""
         folder of the cluster's keys, required for tcp, as `minishark cluster keygen` makes it;
         None for MINISHARK_KEYS, or the folder that the cluster was started with."""),

@@ -13,7 +13,7 @@ DataFrames hold the runtime, not the session; it implements `minishark.dataframe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ from minishark.query.sources import HeldSource
 from minishark.session.definitions import Definitions
 from minishark.session.engine import Engine, Result
 from minishark.session.file_writer import FileWriter
+from minishark.session.jobs import Job, submit_query
 from minishark.session.progress import progress_for_people
 from minishark.session.scope import Scope
 from minishark.sources.contract import Source
@@ -251,6 +252,11 @@ class Runtime:
         sink: HandOver[Any] = datasets.sink(self.cluster)
         with self._asked():
             return self._run(rows, sink)[0]
+
+    def submit_query(self, sql: str, name: str, terms: Mapping[str, Any]) -> Job:
+        with self._asked():
+            self.planner.bind(sql)  # what is wrong with it is said here
+            return submit_query(self.engine, self.scope, sql, name, terms)
 
     def copy(self, query: str, target: str, *, kept: bool = False) -> pa.Table:
         with self.scope.transaction.statement():

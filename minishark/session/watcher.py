@@ -1,4 +1,4 @@
-"""Watches a session's nodes, tables and programs, and tells events when they change.
+"""Watches a session's nodes, tables, programs and jobs, and tells events when they change.
 
 What happens to queries and calls is told where it happens; what has a state instead is looked at
 once a second, while somebody wants to know: a page, or files of events.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from minishark.catalog import Table
+from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import NodeState, node_changes, node_states
 from minishark.cluster.wire import own_versions
@@ -57,6 +58,7 @@ class Watcher:
         self._tables: dict[str, Table] = {}
         self._programs: dict[int, kinds.ProgramReport] = {}
         self._running = RunningTasks()
+        self._jobs = JobsSeen()
         self._history: HistoryWriter | None = None
         self._spans: Spans | None = None
         self._written = 0
@@ -80,6 +82,7 @@ class Watcher:
         """Tell all states again."""
         self._nodes, self._tables, self._programs = {}, {}, {}
         self._running.forget()
+        self._jobs.forget()
 
     def write_to(self, folder: str | Path) -> None:
         """Write all events to files in a folder.
@@ -158,6 +161,8 @@ class Watcher:
         yield from self._node_changes()
         yield from self._table_changes()
         yield from self._program_changes()
+        if self._engine.cluster.has_jobs:
+            yield from self._jobs.changes(self._engine.cluster.jobs(), time.time())
 
     def _node_changes(self) -> Iterator[kinds.AnyEvent]:
         cluster, now = self._engine.cluster, time.time()

@@ -52,6 +52,9 @@ class LakeConnection(ABC):
 def _text(value: Any) -> Any:
     if value is None or isinstance(value, bytes):
         return value
+    if isinstance(value, pa.MonthDayNano):  # PostgreSQL's intervals
+        months, days, ns = value
+        return f"{months} months {days} days {ns // 1000} microseconds"
     return ("false", "true")[value] if isinstance(value, bool) else str(value)
 
 

@@ -338,7 +338,10 @@ def test_steps_are_bars_that_vanish_on_a_terminal(
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("minishark s", ["serve", "sql"]), ("minishark sql --format js", ["json", "jsonlines"])],
+    [
+        ("minishark s", ["serve", "sql", "submit"]),
+        ("minishark sql --format js", ["json", "jsonlines"]),
+    ],
 )
 def test_the_users_shell_completes_commands(
     words: str,

@@ -208,6 +208,21 @@ def test_calls_and_programs_are_counted() -> None:
     assert ("k-means", 3) == (program["name"], program["iterations"])
 
 
+def test_jobs_are_shown_as_last_told_until_they_are_forgotten() -> None:
+    """Newest first, with who submitted them, their age, their story and the end of their log."""
+    told = {"name": "nightly", "user": "ada", "node": "node-1", "submitted_s": 1000.0}
+    board = _board(
+        kinds.JobReport(at=1001.0, uid="a", status="running", **told),
+        kinds.JobReport(at=1002.0, uid="b", status="waiting", **told | {"submitted_s": 1001.0}),
+        kinds.JobReport(at=1004.0, uid="a", status="done", ended_s=1003.0, log="x", **told),
+    )
+    newer, older = views.python(board)["jobs"]
+    assert ("waiting", 1.0) == (newer["state"], newer["took_s"])
+    assert ("done", 3.0, "ada", "x") == tuple(older[k] for k in ("state", "took_s", "user", "log"))
+    board.apply(kinds.JobReport(at=1005.0, uid="b", name="", status="forgotten"), "abc")
+    assert ["done"] == [job["state"] for job in views.python(board)["jobs"]]
+
+
 def test_every_view_is_json_and_small_with_many_tasks_and_nodes() -> None:
     """10,000 tasks of a stage on 100 nodes make views of at most a few hundred kilobytes."""
     events = query_events(1, tasks=1)[:3]

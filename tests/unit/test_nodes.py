@@ -8,6 +8,7 @@ import msgspec
 import psutil
 import pytest
 
+from minishark.cluster.attributes import attributes_of, store_of
 from minishark.cluster.folders import remove_if_orphaned
 from minishark.cluster.keys import load_keys
 from minishark.cluster.launch import (
@@ -21,7 +22,7 @@ from minishark.cluster.launch import (
     running_clusters,
     state_folder,
 )
-from minishark.cluster.node import attributes_of, service_address, sparrow_endpoint, store_of
+from minishark.cluster.node import service_address, sparrow_endpoint
 from minishark.cluster.wire import versions_differ
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.protocol import StoreLocation

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from minishark.cluster.attributes import attributes_of
 from minishark.cluster.connections import Connections
-from minishark.cluster.node import attributes_of, this_host
+from minishark.cluster.node import this_host
 from minishark.cluster.running import RunningTasks
 from minishark.cluster.status import node_states, node_usages
 from minishark.cluster.wire import Failure, GetUsage, Usage

@@ -17,6 +17,7 @@ import minishark
 from minishark.errors import ConflictError, UnsupportedError
 from minishark.session.session import Session
 from minishark.sources.ducklake_database import LakeDatabase, open_database
+from tests.sources.postgres_server import running
 
 _RECORDED = Path(__file__).with_name("recorded_lakes")
 _SCRIPT = Path(__file__).with_name("record_lake.py")
@@ -31,7 +32,7 @@ def texts(session: Session, relation: str) -> list[list[Any]]:
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[Session]:
+def connected(address: str | dict[str, str]) -> Iterator[Session]:
     with minishark.connect(
         in_process=True, nodes=2, partitions=2, single_task_rows=0, warehouse=address
     ) as session:
@@ -185,6 +186,32 @@ def test_the_extension_goes_on_with_what_was_written(kind: str, tmp_path: Path) 
     assert answers[2:4] == [*ours]
     with connected(address) as session:
         assert answers[4:] == [texts(session, count) for count in counts]
+
+
+def test_a_catalog_in_postgresql(tmp_path: Path) -> None:
+    """Statements that write, those of another session, and rows that the catalog has."""
+    with running() as server:
+        uri = f"ducklake:postgres:{server.dsn.removeprefix('postgresql:')}"
+        where = {"uri": uri, "data_path": str(tmp_path)}
+        with connected(where) as one, connected({"uri": uri}) as two:
+            one.sql("CREATE TABLE warehouse.t (a INTEGER, v VARCHAR, i INTEGER)")
+            one.sql("INSERT INTO warehouse.t SELECT range, 'v' || range, 1 FROM range(10)")
+            two.sql("UPDATE warehouse.t SET v = 'two' WHERE a = 3")
+            one.sql("ALTER TABLE warehouse.t RENAME COLUMN v TO w")
+            server.sql(
+                "CREATE TABLE small (row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT, "
+                "a INTEGER, w BYTEA, i INTEGER)",
+                "INSERT INTO small VALUES (100, 0, NULL, 100, 'inlined', 2)",
+                "INSERT INTO ducklake_inlined_data_tables VALUES (1, 'small', 2)",
+            )
+        with connected({"uri": uri}) as session:
+            session.sql("DELETE FROM warehouse.t WHERE a BETWEEN 4 AND 9 OR i = 3")
+            rows = session.sql("SELECT a, w FROM warehouse.t ORDER BY a").collect()
+            session.sql("UPDATE warehouse.t SET i = 4 WHERE a = 100")
+            ((total,),) = session.sql("SELECT sum(i) FROM warehouse.t").collect()
+    expected = [(0, "v0"), (1, "v1"), (2, "v2"), (3, "two"), (100, "inlined")]
+    assert [tuple(row) for row in rows] == expected
+    assert total == 8
 
 
 def test_what_is_left_out_is_refused(tmp_path: Path) -> None:

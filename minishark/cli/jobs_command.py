@@ -1,0 +1,311 @@
+"""`minishark submit` and `minishark jobs`: programs that run on a cluster and outlive this one."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from minishark.cli.options import debug_option, keys_option, output_options
+from minishark.cli.sql_command import results_to
+from minishark.errors import OptionError
+
+if TYPE_CHECKING:
+    from minishark.cluster.jobs.client import JobsClient
+    from minishark.cluster.jobs.records import JobState
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_STATUS_FAILURE = 1
+_FOLLOW_S = 0.3
+_SUBMIT_EXAMPLES = """\b
+Examples:
+  minishark submit report.py --cluster default
+  minishark submit report.py --day 2026-11-26 --name nightly --wait
+  minishark submit etl/main.py --with etl --time-limit 3600
+  minishark submit report.py -- --name is-for-the-program
+"""
+_JOBS_EXAMPLES = """\b
+Examples:
+  minishark jobs                           list them
+  minishark jobs show nightly
+  minishark jobs log nightly --follow
+  minishark jobs result nightly --output nightly.parquet
+  minishark jobs cancel nightly
+"""
+
+
+def _cluster_option(command: _Command) -> _Command:
+    option = click.option(
+        "--cluster", "which", metavar="NAME|ADDRESS", default="default", show_default=True
+    )
+    return option(keys_option(debug_option(command)))
+
+
+def _jobs(which: str, keys: str | None) -> AbstractContextManager[JobsClient]:
+    from minishark.cluster.jobs.visit import jobs_of
+    from minishark.cluster.launch import resolve
+
+    return jobs_of(*resolve(which, keys))
+
+
+def _variables(
+    _context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            raise OptionError(f"--env takes NAME=VALUE, not {name!r}.")
+    return {name: value for name, _, value in pairs}
+
+
+@click.command(epilog=_SUBMIT_EXAMPLES, context_settings={"ignore_unknown_options": True})
+@click.argument("program", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--name", help="Name of the job, unique while it runs.  [default: the program's]")
+@click.option(
+    "--with",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Take all files of this folder along, which contains the program. Without it, the program "
+    "travels alone.",
+)
+@click.option(
+    "--env", "environment", multiple=True, metavar="NAME=VALUE", callback=_variables,
+    help="Set a variable of the program's environment. Repeatable.",
+)  # fmt: skip
+@click.option(
+    "--restart",
+    type=click.Choice(["never", "crash", "error"]),
+    default="crash",
+    show_default=True,
+    help="When to start it again: if it dies by a signal, or also if it fails. If its node dies, "
+    "another one always starts it.",
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="Start it at most so often.",
+)
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End it after this time, counted from its first start.  [default: none]",
+)
+@click.option(
+    "--keep",
+    "keep_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=86_400.0,
+    show_default=True,
+    help="Keep its log and result so long after its end.",
+)
+@click.option(
+    "--priority",
+    type=int,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Of the jobs that wait for a place on a node, those of the highest start first.",
+)
+@click.option("--wait", "waits", is_flag=True, help="Print its log, and end as it ends.")
+@_cluster_option
+def submit(
+    *,
+    program: Path,
+    arguments: tuple[str, ...],
+    name: str | None,
+    folder: Path | None,
+    environment: dict[str, str],
+    waits: bool,
+    which: str,
+    keys: str | None,
+    **terms: Any,
+) -> int:
+    """Run a Python program on a node of a running cluster, supervised there.
+
+    It goes on when this command, the terminal or this machine end. minishark.connect() in it opens
+    a session on its cluster. It may be started several times: see --restart.
+
+    Options that are not listed here, and all after --, are the program's.
+    """
+    from msgspec import structs
+
+    from minishark.cluster.jobs.client import new_terms, program_files
+    from minishark.cluster.jobs.records import JobProgram, Restart
+
+    script, files = program_files(program, folder)
+    agreed = new_terms(name or _name_of(program), " ".join((program.name, *arguments)))
+    terms["restart"] = Restart(terms["restart"])
+    agreed = structs.replace(agreed, **terms)
+    payload = JobProgram(script=script, arguments=arguments, environment=environment, files=files)
+    with _jobs(which, keys) as jobs:
+        state = jobs.submit(agreed, payload)
+        click.echo(f"{agreed.name} runs on {state.node}.", err=waits)
+        return _follow(jobs, state) if waits else 0
+
+
+def _name_of(program: Path) -> str:
+    return re.sub("[^A-Za-z0-9_.-]+", "-", program.stem).strip("-.") or "job"
+
+
+@click.group(epilog=_JOBS_EXAMPLES, invoke_without_command=True)
+@click.pass_context
+def jobs(context: click.Context) -> None:
+    """List, follow and cancel the jobs of a running cluster."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_jobs)
+
+
+@jobs.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with more details.")
+@_cluster_option
+def list_jobs(*, as_json: bool, which: str, keys: str | None) -> None:
+    """List the jobs of a cluster, those submitted last at the end."""
+    with _jobs(which, keys) as found:
+        states = list(found.states().values())
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(states)))
+        return
+    from rich.table import Table
+
+    from minishark.cli.console import standard_output
+
+    heads = ("job", "status", "user", "node", "starts", "age", "what")
+    table = Table(*heads, box=None, pad_edge=False)
+    for state in states:
+        terms = state.terms
+        counts = (str(state.starts), _age(time.time() - terms.submitted_s))
+        table.add_row(terms.name, state.status, terms.user, state.node, *counts, terms.what)
+    standard_output().print(table if states else "no jobs")
+
+
+@jobs.command()
+@click.argument("name")
+@_cluster_option
+def show(*, name: str, which: str, keys: str | None) -> None:
+    """Show what a job is, and what has happened to it."""
+    with _jobs(which, keys) as found:
+        state = found.find(name)
+    terms = state.terms
+    limit = "none" if terms.time_limit_s is None else f"{terms.time_limit_s:g} s"
+    for what, value in (
+        ("job", terms.name),
+        ("runs", terms.what),
+        ("status", state.status),
+        ("user", terms.user),
+        ("node", state.node),
+        ("held by", ", ".join(holder.name for holder in state.holders)),
+        ("starts", f"{state.starts} of at most {terms.attempts}"),
+        ("time limit", limit),
+        ("submitted", time.strftime("%F %T", time.localtime(terms.submitted_s))),
+    ):
+        click.echo(f"{what + ':':<12}{value}")
+    for sentence in state.history:
+        click.echo(f"  {sentence}")
+
+
+@jobs.command()
+@click.argument("name")
+@click.option("--follow", "-f", "follows", is_flag=True, help="Go on until the job is over.")
+@_cluster_option
+def log(*, name: str, follows: bool, which: str, keys: str | None) -> None:
+    """Print what a job has printed: stdout and stderr, the last 4 MiB of them at most."""
+    with _jobs(which, keys) as found:
+        state = found.find(name)
+        if follows:
+            _follow(found, state)
+        else:
+            _print_log(found, state, 0)
+
+
+@jobs.command()
+@click.argument("name")
+@_cluster_option
+def cancel(*, name: str, which: str, keys: str | None) -> None:
+    """End a job with all its processes, and wait until it is over."""
+    with _jobs(which, keys) as found:
+        state = found.find(name)
+        found.cancel(state)
+        click.echo(f"{name} is {found.wait(name, state.terms.uid, 30.0).status}.")
+
+
+@jobs.command()
+@click.argument("name")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait at most so long."
+)
+@output_options
+@_cluster_option
+def result(
+    *,
+    name: str,
+    timeout: float | None,
+    form: str | None,
+    output: Path | None,
+    rows_max: int,
+    which: str,
+    keys: str | None,
+    **_: Any,
+) -> int:
+    """Print or write the rows that a job has left, when it is over."""
+    import minishark
+
+    with (
+        results_to(form, output, rows_max) as answers,
+        minishark.connect(which, keys=keys) as session,
+    ):
+        table = session.job(name).result(timeout)
+        if table is None:
+            click.echo(f"{name} is done, and has left no rows.", err=True)
+            return 1
+        answers.write_all(table)
+        return 0
+
+
+def _print_log(found: JobsClient, state: JobState, since: int) -> int:
+    """Print a log from a byte on; the position after its end."""
+    start, data = found.log(state, since)
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+    return start + len(data)
+
+
+def _follow(found: JobsClient, state: JobState) -> int:
+    """Print a log until the job is over; the exit status that says whether it succeeded."""
+    from minishark.errors import ClusterError
+
+    position = 0
+    while True:
+        state = found.patiently(state.terms.name, state.terms.uid)
+        try:
+            position = _print_log(found, state, position)
+        except ClusterError:  # its node has died just now
+            if state.is_over:
+                raise
+        if state.is_over:
+            break
+        time.sleep(_FOLLOW_S)
+    click.echo(f"{state.terms.name} is {state.status}: {state.history[-1]}", err=True)
+    return 0 if state.status == "done" else _STATUS_FAILURE
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
