@@ -190,7 +190,6 @@ class Engine:
         self._environment = Environment(storage=storage)  # for executors, whosever query they run
         self._explain_until_s = 0.0
         self._query_numbers = itertools.count(1)
-        self._folders = itertools.count()
         self._warnings: list[str] = list(cluster.warnings)
         self._promised: dict[str, Scope] = {}  # whose queries cached tables are, by their names
         self._lock = threading.Lock()
@@ -576,7 +575,7 @@ class Engine:
 
     def query_folder(self) -> AbstractContextManager[str]:
         """A folder for the files of one query, removed afterwards."""
-        return query_folder(self.cluster, next(self._folders))
+        return query_folder(self.cluster, next(self._query_numbers))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,6 +30,8 @@ class SimulatedAttached(Members):
     scratch = Path("/nonexistent")  # nothing is simulated that needs a disk here
     warnings = ()
 
+    address = "simulated"
+
     def __init__(self, hosts: Hosts, endpoint: str, clock: SimulatedClock) -> None:
         super().__init__(f"session-{endpoint}", RECOVERY_S, now_s=clock.now_s, sleep=clock.sleep)
         self.endpoint, self.clock = endpoint, clock
