@@ -151,7 +151,7 @@ class Engine:
             "temp_directory": str(cluster.scratch / "front"),
         }
         self.cluster = cluster
-        clock = parts.clock
+        self.clock = clock = parts.clock
         self.planning = PlanningDatabase(config)  # a connection of no session
         self.tables = parts.tables(
             cluster=cluster,
@@ -566,7 +566,7 @@ class Engine:
         reuse, kept = self.reuse, tuple[str, ...]()
         if reuse is not None and reuse.shared is None and self.cluster.address:
             kept = (reuse.folder,)
-        return site_of(self.cluster, self._placed, folder, *kept, clock=self.tables.clock)
+        return site_of(self.cluster, self._placed, folder, *kept, clock=self.clock)
 
     def label(self, query: int) -> str:
         """What others call a query."""

@@ -25,7 +25,6 @@ _KEEP_EVERY_S = 1.0
 class SimulatedAttached(Members):
     """What a session asks of a cluster; `cluster.contract` documents the methods."""
 
-    address = "simulated"  # a running cluster
     memory_limit_bytes = 1 << 30  # of the engine's databases
     scratch = Path("/nonexistent")  # nothing is simulated that needs a disk here
     warnings = ()
