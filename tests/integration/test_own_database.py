@@ -326,7 +326,7 @@ def test_tables_are_published_while_no_changes_are_loaded(
     publish, seen = engine.tables.publish, []
 
     def watched(table: Table, *, replace: bool) -> None:
-        seen.append((table.name, engine.loading.locked()))
+        seen.append((table.name, engine.loading._is_owned()))
         publish(table, replace=replace)
 
     monkeypatch.setattr(type(engine.tables), "publish", staticmethod(watched))
