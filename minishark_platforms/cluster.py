@@ -39,7 +39,7 @@ class DeployedCluster(AttachedCluster):
         except BaseException:
             deployment.close()
             raise
-        self._began_with = (*self._folder_warnings, *deployment.warnings)
+        self._began_with = (*super().warnings, *deployment.warnings)
         if self._scaler is not None:
             self._scaler.start()
 
@@ -65,7 +65,7 @@ class DeployedCluster(AttachedCluster):
         """The load of the nodes, for the policy that has them come and go."""
         statuses = self.status()
         up = sum(status.alive and bool(status.executors) for status in statuses)
-        return load_of(statuses, max(0, self.deployment.wanted - up), self._needed())
+        return load_of(statuses, max(0, self.deployment.wanted - up), self.membership.needed())
 
     def placement(self, policy: str, probe_ratio: float) -> Placement:
         """As of any cluster; a head that is started again is waited for."""

@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError
 from ray.experimental import get_object_locations
 
-from minishark.cluster.backend import Cluster, FilesLostError
+from minishark.cluster.backend import FilesLostError, Workplace
 from minishark.errors import DataError, ExecutionError, OptionError
 from minishark.query.sinks import HandOver
 from minishark.query.stored_rows import StoredRows
@@ -44,7 +44,7 @@ _BEHIND = 4  # pieces that each actor may be asked to store at a time
 class DatasetPieces:
     """A Ray dataset, for `Tables`; see `tables.pieces.Pieces`."""
 
-    def __init__(self, dataset: Any, cluster: Cluster) -> None:
+    def __init__(self, dataset: Any, cluster: Workplace) -> None:
         """Compute the dataset's blocks, if that has not been done.
 
         Raises:
@@ -112,7 +112,7 @@ class DatasetPieces:
         return found
 
 
-def _actors(cluster: Cluster) -> dict[str, tuple[str, Any]]:
+def _actors(cluster: Workplace) -> dict[str, tuple[str, Any]]:
     """The nodes of a cluster that Ray hosts, each with its machine and its actor."""
     if not isinstance(cluster, DeployedCluster):
         return {}
@@ -127,7 +127,7 @@ def _actors(cluster: Cluster) -> dict[str, tuple[str, Any]]:
     return {name: (machine, actor) for name, (machine, actor) in found.items() if actor is not None}
 
 
-def dataset_of(cluster: Cluster) -> HandOver[Any]:
+def dataset_of(cluster: Workplace) -> HandOver[Any]:
     """A sink that makes a Ray dataset of a query's rows.
 
     Raises:
@@ -141,7 +141,9 @@ def dataset_of(cluster: Cluster) -> HandOver[Any]:
     return HandOver(partial(_dataset, cluster), partial(_stored_dataset, cluster))
 
 
-def _dataset(cluster: Cluster, pieces: Sequence[FileSlice | pa.Table], names: Sequence[str]) -> Any:
+def _dataset(
+    cluster: Workplace, pieces: Sequence[FileSlice | pa.Table], names: Sequence[str]
+) -> Any:
     actors, store = _actors(cluster), cluster.store()
     blocks: list[Any] = []
     lost: list[FileSlice] = []
@@ -165,7 +167,7 @@ def _dataset(cluster: Cluster, pieces: Sequence[FileSlice | pa.Table], names: Se
     return _made(blocks)
 
 
-def _stored_dataset(cluster: Cluster, rows: StoredRows) -> Any:
+def _stored_dataset(cluster: Workplace, rows: StoredRows) -> Any:
     """A dataset of stored files, of which the actor beside each makes a block; None if one can't.
 
     No task copies the rows before; if a file is lost, the query restores it.

@@ -12,7 +12,8 @@ from minishark.errors import ClusterError, OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from minishark.cluster.backend import Cluster
+    from minishark.cluster.backend import Workplace
+    from minishark.cluster.contract import Cluster
     from minishark.cluster.keys import Keys
     from minishark.cluster.scaling import ScalingOptions
     from minishark.query.sinks import HandOver
@@ -78,13 +79,13 @@ class OnDask:
 class RayDatasets:
     """Datasets of Ray; `minishark.cluster.platforms.Datasets` documents the methods."""
 
-    def pieces(self, data: Any, cluster: Cluster) -> Pieces:
+    def pieces(self, data: Any, cluster: Workplace) -> Pieces:
         """A dataset in pieces that nodes store."""
         from minishark_platforms.ray_data import DatasetPieces  # noqa: PLC0415 - an extra
 
         return DatasetPieces(data, cluster)
 
-    def sink(self, cluster: Cluster) -> HandOver[Any]:
+    def sink(self, cluster: Workplace) -> HandOver[Any]:
         """A sink that makes a dataset of a query's rows."""
         _require("ray.data", "ray[data]")
         from minishark_platforms.ray_data import dataset_of  # noqa: PLC0415 - an extra

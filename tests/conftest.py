@@ -20,7 +20,7 @@ import hypothesis
 import psutil
 import pytest
 
-from minishark.cluster.backend import Cluster
+from minishark.cluster.contract import Cluster
 from minishark.cluster.folders import SHARED_MEMORY, abandoned_folders
 from minishark.compiler.physical.costs import REFERENCE
 from minishark.compiler.physical.options import PlannerOptions

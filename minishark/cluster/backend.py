@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 import msgspec
 from msgspec.structs import replace
 
-from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.job_events import Job, JobEvent, JobFailed, JobId, Task, TaskFailed, TaskLost
-from minishark.cluster.jobs.client import JobsClient
-from minishark.cluster.outputs import SharedOutputs
-from minishark.cluster.wire import Reply, Request, Usage
 from minishark.errors import (
     ClusterError,
     ConstraintError,
@@ -29,7 +24,6 @@ from minishark.errors import (
     TaskFailedError,
     TasksLostError,
 )
-from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import (
     FileSlice,
     ProblemDetail,
@@ -38,7 +32,7 @@ from minishark.worker.protocol import (
     decode_problem,
 )
 from minishark.worker.store import Store
-from sparrow_core import JobOptions, NodeStatus, SparrowError, TaskId
+from sparrow_core import JobOptions, SparrowError, TaskId
 
 OnPrint: TypeAlias = Callable[[str, str], None]
 """Takes the name of an executor, and what user code has printed there."""
@@ -154,52 +148,21 @@ class Placement:
         return replace(job, placement=self.policy, probe_ratio=self.probe_ratio)
 
 
-class Cluster(Protocol):
-    """Nodes and their storage, as a session uses them: its own cluster, or a shared one."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Sentences for the user; there may be more of them later."""
-
-    address: str  # of a running cluster; empty for a session's own
-
-    paths: StorePaths
-    """The folders of the session's files, and of nodes without folders of their own."""
-
-    scratch: Path  # a folder on disk that is removed with the session
-
-    memory_limit_bytes: int
-    """Memory limit of the nodes on this machine together; the default for a shared cluster."""
+class PlacementSource(Protocol):
+    """Where tasks run."""
 
     task_bytes: int  # memory that each task can use at least
 
-    loses_files: bool  # whether files are lost with the nodes that store them
+    @property
+    def backend(self) -> Backend:
+        """Runs tasks."""
 
-    elastic: bool  # whether nodes join and leave
-    has_jobs: bool  # whether it outlives the session, with jobs that do
-
-    recovery_s: float  # how long statements wait for nodes that do not answer
+    def placement(self, policy: str, probe_ratio: float) -> Placement:
+        """How tasks are placed on the live nodes."""
 
     @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of the live nodes that store tables and run tasks, in order."""
-
-    @property
-    def draining(self) -> tuple[str, ...]:
-        """Names of the live nodes that are about to leave: they only serve what they have."""
-
-    @property
-    def open_folders(self) -> frozenset[str]:
-        """The folders that were made and not removed: of tables, and of what is being run."""
-
-    def release(self, nodes: Collection[str]) -> None:
-        """Tell these draining nodes, and no others, that the session needs them no more."""
-
-    def keep_nodes(self, needed: Callable[[], frozenset[str]]) -> None:
-        """`needed` gives nodes with files that nobody moves.
-
-        While it names a node, that is not released, nor does an autoscaler drain it.
-        """
+    def schedulers(self) -> tuple[str, ...]:
+        """The schedulers' addresses, for tasks that submit tasks."""
 
     @property
     def total_slots(self) -> int:
@@ -213,32 +176,32 @@ class Cluster(Protocol):
     def cores(self) -> int:
         """How many tasks run concurrently on a core of their own, as far as is known."""
 
-    @property
-    def backend(self) -> Backend:
-        """Runs tasks."""
 
-    @property
-    def schedulers(self) -> tuple[str, ...]:
-        """The schedulers' addresses, for tasks that submit tasks."""
+class Files(Protocol):
+    """The files of a session, on nodes that may be lost with them."""
+
+    loses_files: bool  # whether files are lost with the nodes that store them
+
+    recovery_s: float  # how long statements wait for nodes that do not answer
 
     @property
     def store_name(self) -> str:
         """The location of files that the session itself writes."""
 
-    def placement(self, policy: str, probe_ratio: float) -> Placement:
-        """How tasks are placed on the live nodes."""
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the live nodes that store tables and run tasks, in order."""
 
-    def status(self) -> tuple[NodeStatus, ...]:
-        """Each node with its executors."""
+    @property
+    def draining(self) -> tuple[str, ...]:
+        """Names of the live nodes that are about to leave: they only serve what they have."""
 
-    def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, Usage]:
-        """The memory and storage that nodes on other hosts use, by name; of those that answer."""
+    @property
+    def open_folders(self) -> frozenset[str]:
+        """The folders that were made and not removed: of tables, and of what is being run."""
 
-    def share_events(self, answer: Callable[[Request], Reply | None]) -> None:
-        """Answer requests for the session's events, if others can ask for them."""
-
-    def jobs(self) -> JobsClient:
-        """The jobs of the cluster, which outlive the session; ClusterError if nothing does."""
+    def homes(self) -> dict[str, str]:
+        """Live nodes by name, with a folder that identifies this incarnation of the node."""
 
     def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
         """The subset of `nodes` whose files are lost, as far as is known."""
@@ -246,20 +209,8 @@ class Cluster(Protocol):
     def may_return(self, node: str) -> bool:
         """Whether a node that does not answer may have its files: it is cut off, or suspended."""
 
-    def homes(self) -> dict[str, str]:
-        """Live nodes by name, with a folder that identifies this incarnation of the node."""
-
-    def copy_file(self, file: str, source: str, target: str) -> bool:
-        """Replicate a file from one node to another; whether it succeeded."""
-
-    def remove_copy(self, file: str, node: str) -> None:
-        """Delete a node's replica of a file; no effect if the node does not answer."""
-
     def store(self) -> Store:
         """The session's own view of all stores."""
-
-    def shared_outputs(self) -> SharedOutputs | None:
-        """Outputs that outlive the session; None if nothing does."""
 
     def folder(self, name: str) -> str:
         """The path of a folder of the session, in each node's storage."""
@@ -270,27 +221,18 @@ class Cluster(Protocol):
     def remove_folder(self, *folders: str) -> None:
         """Delete folders on every node; tasks that still write to them fail."""
 
-    def start_node(self) -> None:
-        """Begin to start one more node; returns at once, the node joins when it is up.
+    def copy_file(self, file: str, source: str, target: str) -> bool:
+        """Replicate a file from one node to another; whether it succeeded."""
 
-        Raises:
-            OptionError: it has as many nodes as it may.
-            ClusterError: the session can't start nodes of this cluster.
-        """
+    def remove_copy(self, file: str, node: str) -> None:
+        """Delete a node's replica of a file; no effect if the node does not answer."""
 
-    def drain(self, node: str) -> None:
-        """Begin to drain a node, which leaves when its tasks and their readers have ended.
+    def release(self, nodes: Collection[str]) -> None:
+        """Tell these draining nodes, and no others, that the session needs them no more."""
 
-        Raises:
-            OptionError: there is no such node.
-            ClusterError: the node does not answer, or must stay.
-        """
 
-    def mailbox(self, name: str) -> Mailbox:
-        """A mailbox of the session, which executors can reach; the caller closes it."""
-
-    def close(self) -> None:
-        """Stop the session's own cluster, or disconnect; remove all files. Idempotent."""
+class Workplace(PlacementSource, Files, Protocol):
+    """Where tasks run, and their files are."""
 
 
 _FAILURES: Mapping[TaskProblem, type[TaskFailedError]] = {

@@ -1,55 +1,105 @@
-"""What a session knows of the nodes of a cluster that outlives it, and how long it waits for them.
+"""What a session knows of a cluster that outlives it: one state machine, free of IO.
 
-Free of IO, so that the simulation has the same (`minishark_lab/simulation/attached.py`). A node's
-home is what tells it from the one of its name before it: a restarted node has another.
+    the nodes that schedulers tell of now ─┐
+    folders are made and removed           ├─► Membership ─► Ask(nodes, request) ─► a driver asks
+    it is time for a heartbeat             ┘        ▲                                 │
+                                                    └──── which nodes have answered ◄─┘
+
+`Members` is what all drivers have in common: `AttachedCluster`, which asks nodes over sockets, and
+the simulated one (`minishark_lab/simulation/attached.py`). A node's home is what tells it from the
+one of its name before it: a restarted node has another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
+import operator
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeAlias
 
 from minishark.cluster.backend import Placement
 from minishark.cluster.node_service import CUT_OFF_MAX_S
-from minishark.errors import ClusterError
+from minishark.errors import ClusterError, OptionError, ResourceError
 from minishark.worker.protocol import StoreLocation
 
 _NODES_STEP_S = 0.05
 _LOCALITY_WAIT_S = 1.0
 _REMOVED_MAX = 256  # folders that a node is told later to remove
 
-Nodes = TypeVar("Nodes", bound=Collection[object])
-Place = TypeVar("Place")
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A live node that has executors, and so stores tables, as schedulers tell of it."""
+
+    at: StoreLocation  # where it stores files, and is asked
+    is_draining: bool = False
+    is_busy: bool = False  # whether tasks run there
+
+    @property
+    def name(self) -> str:
+        """Its name, which it keeps when it starts again."""
+        return self.at.name
+
+    @property
+    def home(self) -> str:
+        """Its folder in shared memory, which is new at each start."""
+        return self.at.memory
 
 
-def awaited(
-    look: Callable[[], Nodes],
-    patience_s: float,
-    *,
-    now_s: Callable[[], float],
-    sleep: Callable[[float], None],
-    check: Callable[[], object],
-) -> Nodes:
-    """The live nodes, as soon as there are any.
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Make folders of the session."""
 
-    Args:
-        look: gives those that there are.
-        patience_s: how long to wait for one.
-        now_s: the time.
-        sleep: waits for so many seconds.
-        check: called while there is none; what it raises ends the wait.
+    folders: tuple[str, ...]
 
-    Raises:
-        ClusterError: there was none for so long.
-    """
-    deadline = now_s() + patience_s
-    while not (nodes := look()):
-        check()
-        if now_s() > deadline:
-            raise ClusterError(silent(patience_s))
-        sleep(_NODES_STEP_S)
-    return nodes
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove folders of the session."""
+
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Renew the session's lease; it needs nothing more of the nodes that it has released."""
+
+    released: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The session has ended: remove its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFile:
+    """Remove a file."""
+
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Leave when nothing of the node is needed any more."""
+
+
+Request: TypeAlias = Make | Remove | RemoveFile | Keep | Drain | End
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to some nodes at once."""
+
+    nodes: tuple[Node, ...]
+    request: Request
+
+
+Steps: TypeAlias = Generator[Ask, Collection[Node], None]
+"""Requests one after the other; it is sent those nodes of each that have answered."""
 
 
 def silent(patience_s: float) -> str:
@@ -57,31 +107,6 @@ def silent(patience_s: float) -> str:
     return (
         f"No node of the cluster has answered for {patience_s:g} s. Check the "
         "nodes and the network to them: statements work again when one answers."
-    )
-
-
-def placed_on(
-    nodes: tuple[str, ...],
-    *,
-    policy: str,
-    probe_ratio: float,
-    user: str,
-    stores: tuple[StoreLocation, ...] = (),
-) -> Placement:
-    """How a user's tasks are placed on nodes that are not being drained.
-
-    Raises:
-        ClusterError: there is none.
-    """
-    if not nodes:
-        raise ClusterError("All nodes of the cluster are being drained: no task can run.")
-    return Placement(
-        policy=policy,
-        probe_ratio=probe_ratio,
-        nodes=nodes,
-        user=user,
-        wait_s=_LOCALITY_WAIT_S,
-        stores=stores,
     )
 
 
@@ -144,31 +169,27 @@ class NodeFolders:
             for home in [home for home in list(known) if home not in homes]:
                 known.pop(home, None)
 
-    def complete(
-        self, home: str, make: Callable[[str], bool], remove: Callable[[Sequence[str]], bool]
-    ) -> None:
-        """Make and remove folders at a node that was not there when all did, or did not answer.
+    def missing(self, home: str) -> Generator[Make | Remove, bool, None]:
+        """What a node is to do that was not there when all others did, or did not answer.
 
-        Args:
-            home: the node's.
-            make: makes a folder there; whether the node has answered.
-            remove: removes some there, likewise.
+        After each request it is sent whether the node has answered; the first that it did not
+        answer is the last one, as silent nodes keep others waiting.
         """
         at = self.by_home.setdefault(home, {})
-        if left := [each for each in list(self._left_at(home)) if each not in self.made]:
-            if not remove(left):
+        if left := [folder for folder in list(self._left_at(home)) if folder not in self.made]:
+            if not (yield Remove(tuple(left))):
                 return
             self.removed_at((home,), left)
             for folder in left:
                 if folder in self.made:  # again, before that or after
                     at.pop(folder, None)
-        for folder in [each for each in list(self.made) if each not in at]:
-            if not make(folder):
-                return  # do not wait for each folder of a silent node
+        for folder in [folder for folder in list(self.made) if folder not in at]:
+            if not (yield Make((folder,))):
+                return
             at[folder] = None
             if folder not in self.made:  # removed meanwhile
                 at.pop(folder, None)
-                if not remove([folder]):
+                if not (yield Remove((folder,))):
                     _note(self._left_at(home), (folder,))
 
 
@@ -179,23 +200,260 @@ def _note(known: dict[str, None], folders: Iterable[str]) -> None:
         known.pop(folder, None)
 
 
-@dataclass(slots=True)
-class LastSeen(Generic[Place]):
-    """Where nodes were last seen alive; one that is away for long has removed all files."""
+@dataclass(slots=True, kw_only=True)
+class Membership:
+    """The state of what a session knows of its nodes; safe to use from several threads."""
 
-    _seen: dict[str, tuple[Place, float]] = field(default_factory=dict)
+    folders: NodeFolders = field(default_factory=NodeFolders)
+    _silent: frozenset[str] = frozenset()  # services that did not answer the last time
+    _last: tuple[Node, ...] = ()  # those that there were when schedulers answered at last
+    # Where nodes were seen alive, and when; one that is away for long has removed all files.
+    _seen: dict[str, tuple[Node, float]] = field(default_factory=dict)
+    _released: tuple[str, ...] = ()  # draining nodes that it needs no more
+    needed: Callable[[], frozenset[str]] = frozenset  # nodes with files that nobody moves
 
-    def note(self, live: Mapping[str, Place], now_s: float) -> None:
+    def heard(self, asked: Ask, answered: Collection[Node]) -> None:
+        """These have answered a request, and the others have not."""
+        services = {node.at.service for node in asked.nodes}
+        self._silent = (self._silent - services) | (services - {n.at.service for n in answered})
+
+    def _asked(self, nodes: Iterable[Node], request: Request) -> Ask:
+        # A node that does not answer is not asked again until it answers a heartbeat: each silent
+        # node would delay every request by the timeout.
+        return Ask(tuple(node for node in nodes if node.at.service not in self._silent), request)
+
+    def note(self, nodes: Iterable[Node], now_s: float) -> None:
         """These live now."""
         kept = {name: seen for name, seen in self._seen.items() if now_s < seen[1] + CUT_OFF_MAX_S}
-        self._seen = kept | {name: (place, now_s) for name, place in live.items()}
+        self._seen = kept | {node.name: (node, now_s) for node in nodes}
+
+    def away(self, name: str, nodes: Iterable[Node]) -> Node | None:
+        """A node as it was seen last, unless another one, or it again, is in its place now."""
+        if name not in self._seen:
+            return None
+        last, _ = self._seen[name]
+        others = (node for node in nodes if node.at.service == last.at.service)
+        return last if all(node.home == last.home for node in others) else None
+
+    def release(self, names: Collection[str], nodes: Collection[Node]) -> None:
+        """These draining nodes, and no others, are needed no more."""
+        if not all(node.is_draining for node in nodes):
+            # A task that ends may leave a result there, of which the session does not know yet.
+            busy = {node.name for node in nodes if node.is_busy} | self.needed()
+            names = [name for name in names if name not in busy]
+        self._released = tuple(names)
+
+    def beat(self, nodes: tuple[Node, ...], now_s: float) -> Ask:
+        """A heartbeat: also to nodes that were silent, and if no scheduler answers."""
+        self.note(nodes, now_s)
+        self.folders.forget_others([node.home for node, _ in self._seen.values()])
+        self._last = nodes or self._last  # a scheduler may have come back elsewhere
+        return Ask(self._last, Keep(self._released))
+
+    def make(self, folders: tuple[str, ...], nodes: Collection[Node]) -> Steps:
+        """Folders are wanted on every node."""
+        self.folders.make(folders)
+        if self.folders.are_at((node.home for node in nodes), folders):
+            return
+        for node in (yield self._asked(nodes, Make(folders))):
+            self.folders.made_at(node.home, folders)
+
+    def remove(self, folders: tuple[str, ...], nodes: Collection[Node]) -> Steps:
+        """Folders are wanted no more; a node that does not answer is told when it does."""
+        self.folders.remove(folders, [node.home for node in nodes])
+        answered = yield self._asked(nodes, Remove(folders))
+        self.folders.removed_at([node.home for node in answered], folders)
+
+    def missing(self, nodes: Iterable[Node]) -> Iterator[Steps]:
+        """For each node, what it was not there to do."""
+        return (self._missing(node) for node in nodes if node.at.service not in self._silent)
+
+    def _missing(self, node: Node) -> Steps:
+        requests = self.folders.missing(node.home)
+        request = next(requests, None)
+        while request is not None:
+            answered = yield Ask((node,), request)
+            try:
+                request = requests.send(node in answered)
+            except StopIteration:
+                return
+
+    def end(self, nodes: Iterable[Node]) -> Ask:
+        """The session ends."""
+        return self._asked(nodes, End())
+
+
+def spread_over_hosts(nodes: Sequence[StoreLocation]) -> tuple[str, ...]:
+    """The names of nodes: the first of each host, then the next of each, and so on."""
+    counts: Counter[str] = Counter()
+    turns = []
+    for node in nodes:
+        turns.append((counts[node.host], node.name))
+        counts[node.host] += 1
+    return tuple(name for _, name in sorted(turns, key=operator.itemgetter(0)))
+
+
+class Members(ABC):
+    """The members of a cluster that outlives a session; `cluster.contract` documents its methods.
+
+    Drivers add what is IO.
+    """
+
+    loses_files = True
+    elastic = True
+
+    def __init__(
+        self,
+        session: str,
+        recovery_s: float,
+        *,
+        now_s: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        """For a session of this name, in which its folders are on each node."""
+        self.store_name = session
+        self.recovery_s = recovery_s
+        self.membership = Membership()
+        self.now_s, self._sleep = now_s, sleep
+
+    @abstractmethod
+    def told(self) -> tuple[Node, ...]:
+        """The nodes that schedulers tell of now."""
+
+    @abstractmethod
+    def ask(self, asked: Ask) -> Collection[Node]:
+        """Ask nodes, and tell `membership` who has answered: these.
+
+        Raises:
+            ResourceError: one can't do what it is asked for.
+        """
+
+    @abstractmethod
+    def refuses(self, node: Node) -> bool:
+        """Whether a node's host says that its process has ended."""
+
+    @abstractmethod
+    def change_own(self, request: Make | Remove | RemoveFile) -> None:
+        """Do to the session's own files what nodes are asked for."""
+
+    @abstractmethod
+    def transfer(self, file: str, source: Node, target: Node) -> bool:
+        """Have a node fetch a file from another one, into a folder that it has."""
+
+    @abstractmethod
+    def own_stores(self) -> tuple[StoreLocation, ...]:
+        """Where the session itself has files that tasks may read."""
+
+    @abstractmethod
+    def check_awaited(self, since_s: float) -> None:
+        """Raise ClusterError if it is no use to wait for nodes, as was done since then."""
+
+    def _run(self, steps: Steps) -> None:
+        asked = next(steps, None)
+        while asked is not None:
+            try:
+                asked = steps.send(self.ask(asked))
+            except StopIteration:
+                return
 
     @property
-    def places(self) -> list[Place]:
-        """Where they may be still."""
-        return [place for place, _ in self._seen.values()]
+    def nodes(self) -> tuple[str, ...]:
+        # Replicas go to nodes that follow each other: to different hosts, as far as there are some.
+        return spread_over_hosts([node.at for node in self.told() if not node.is_draining])
 
-    def last(self, name: str) -> Place | None:
-        """Where a node was."""
-        seen = self._seen.get(name)
-        return None if seen is None else seen[0]
+    @property
+    def draining(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.told() if node.is_draining)
+
+    @property
+    def open_folders(self) -> frozenset[str]:
+        return frozenset(self.membership.folders.made)
+
+    def homes(self) -> dict[str, str]:
+        return {node.name: node.home for node in self.told()}
+
+    def release(self, nodes: Collection[str]) -> None:
+        self.membership.release(nodes, self.told())
+
+    def keep_nodes(self, needed: Callable[[], frozenset[str]]) -> None:
+        self.membership.needed = needed
+
+    def lost_nodes(self, nodes: Collection[str]) -> tuple[str, ...]:
+        live = {self.store_name, *self.homes()}
+        # If no scheduler answers, nothing is known.
+        return tuple(node for node in nodes if node not in live) if len(live) > 1 else ()
+
+    def may_return(self, node: str) -> bool:
+        nodes = self.told()
+        self.membership.note(nodes, self.now_s())
+        last = self.membership.away(node, nodes)
+        return last is not None and not self.refuses(last)
+
+    def folder(self, name: str) -> str:
+        return f"{self.store_name}/{name}"
+
+    def make_folder(self, *folders: str) -> None:
+        self.change_own(Make(folders))
+        self._run(self.membership.make(folders, self.told()))
+
+    def remove_folder(self, *folders: str) -> None:
+        self.change_own(Remove(folders))
+        with contextlib.suppress(ResourceError, ClusterError):
+            self._run(self.membership.remove(folders, self.told()))
+
+    def make_missing_folders(self) -> None:
+        """Have nodes do what they were not there to do."""
+        for steps in self.membership.missing(self.told()):
+            with contextlib.suppress(ResourceError):  # one can't: others may
+                self._run(steps)
+
+    def placement(self, policy: str, probe_ratio: float) -> Placement:
+        """How tasks are placed on the live nodes, as soon as there are any.
+
+        Raises:
+            ClusterError: none came in time, or all are being drained.
+        """
+        began_s = self.now_s()
+        while not (nodes := self.told()):
+            self.check_awaited(began_s)
+            if self.now_s() > began_s + self.recovery_s:
+                raise ClusterError(silent(self.recovery_s))
+            self._sleep(_NODES_STEP_S)
+        staying = spread_over_hosts([node.at for node in nodes if not node.is_draining])
+        if not staying:
+            raise ClusterError("All nodes of the cluster are being drained: no task can run.")
+        own = self.own_stores()
+        return Placement(
+            policy=policy,
+            probe_ratio=probe_ratio,
+            nodes=staying,
+            user=self.store_name,
+            wait_s=_LOCALITY_WAIT_S,
+            stores=(*(node.at for node in nodes), *own) if own else (),
+        )
+
+    def copy_file(self, file: str, source: str, target: str) -> bool:
+        nodes = {node.name: node for node in self.told()}
+        if source not in nodes or target not in nodes:
+            return False
+        folder, taker = file.rpartition("/")[0], nodes[target]
+        with contextlib.suppress(ResourceError):
+            if self.ask(Ask((taker,), Make((folder,)))):
+                return self.transfer(file, nodes[source], taker)
+        return False
+
+    def remove_copy(self, file: str, node: str) -> None:
+        if node == self.store_name:
+            self.change_own(RemoveFile(file))
+        for live in self.told():
+            if live.name == node:
+                with contextlib.suppress(ResourceError):  # it is in the way, but does no harm
+                    self.ask(Ask((live,), RemoveFile(file)))
+
+    def drain(self, node: str) -> None:
+        nodes = [live for live in self.told() if live.name == node]
+        if not nodes:
+            names = ", ".join(self.nodes)
+            raise OptionError(f"There is no node {node!r} to drain; the nodes are {names}.")
+        if not self.ask(Ask((nodes[0],), Drain())):
+            raise ClusterError(f"Node {node} does not answer.")

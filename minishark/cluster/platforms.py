@@ -16,7 +16,8 @@ import msgspec
 from minishark.errors import ClusterError, OptionError
 
 if TYPE_CHECKING:
-    from minishark.cluster.backend import Cluster
+    from minishark.cluster.backend import Workplace
+    from minishark.cluster.contract import Cluster
     from minishark.cluster.keys import Keys
     from minishark.cluster.scaling import ScalingOptions
 
@@ -102,14 +103,14 @@ class Platform(Protocol):
 class Datasets(Protocol):
     """Datasets of a library, as tables and as answers."""
 
-    def pieces(self, data: Any, cluster: Cluster) -> Any:
+    def pieces(self, data: Any, cluster: Workplace) -> Any:
         """A dataset as `tables.pieces.Pieces`, which nodes near them store.
 
         Raises:
             DataError: it can't be computed.
         """
 
-    def sink(self, cluster: Cluster) -> Any:
+    def sink(self, cluster: Workplace) -> Any:
         """A `query.sinks.HandOver` that makes a dataset of a query's rows.
 
         Raises:

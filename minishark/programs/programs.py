@@ -19,7 +19,8 @@ from canary_core.policy.balance import BALANCERS
 from canary_core.protocol.messages import Outcome
 from canary_core.results import result_of
 from canary_core.runtime.control import ControlThread
-from minishark.cluster.backend import Cluster, Placement
+from minishark.cluster.backend import Placement
+from minishark.cluster.contract import Cluster
 from minishark.errors import OptionError, ProgramError
 from minishark.model.catalog import Table
 from minishark.programs.program import Program, Shown, unseen

@@ -27,6 +27,13 @@ class Events(Protocol):
         """The first item, after at most `timeout` seconds; `queue.Empty` if there is none."""
 
 
+class Thread(Protocol):
+    """A thread that runs."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, for so many seconds at most."""
+
+
 class Clock(Protocol):
     """Time, and all that takes some of it."""
 
@@ -40,7 +47,10 @@ class Clock(Protocol):
         """A new queue."""
 
     def lock(self) -> AbstractContextManager[Any]:
-        """A new lock, which may be held while time passes."""
+        """A new lock, which may be held while time passes, and which its holder may take again."""
+
+    def thread(self, function: Callable[[], object], name: str) -> Thread:
+        """Run a function beside the program, which does not wait for it when it ends."""
 
     def each(self, function: Callable[[T], object], items: Sequence[T], at_once: int) -> None:
         """Call a function with each item, some `at_once`; raises the first error when all ended."""
@@ -63,7 +73,13 @@ class SystemClock:
 
     def lock(self) -> AbstractContextManager[Any]:
         """A lock between threads."""
-        return threading.Lock()
+        return threading.RLock()
+
+    def thread(self, function: Callable[[], object], name: str) -> Thread:
+        """A thread of this process."""
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def each(self, function: Callable[[T], object], items: Sequence[T], at_once: int) -> None:
         """In threads of a pool."""

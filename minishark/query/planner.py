@@ -113,6 +113,10 @@ class SharedPlanner:
     plans: OrderedDict[_PlanKey, QueryPlan] = field(default_factory=OrderedDict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def over(self, planning: PlanningDatabase, catalog: Catalog) -> QueryPlanner:
+        """Plans the queries of a session, as it sees names."""
+        return QueryPlanner(self, planning, catalog)
+
     def set_functions(self, functions: Mapping[str, ScalarFunction]) -> None:
         """The Python functions that statements may call from now on."""
         self.functions = functions

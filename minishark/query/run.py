@@ -19,10 +19,11 @@ from msgspec import structs
 
 from minishark.cluster.backend import (
     Backend,
-    Cluster,
+    Files,
     FilesLostError,
     OnPrint,
     Placement,
+    Workplace,
     printed_by,
     task_error,
 )
@@ -81,7 +82,7 @@ class Site:
 
 
 def site_of(
-    cluster: Cluster,
+    cluster: Workplace,
     placement: Callable[[], Placement],
     *folders: str,
     clock: Clock = SYSTEM_CLOCK,
@@ -97,7 +98,7 @@ def site_of(
 
 
 @contextlib.contextmanager
-def query_folder(cluster: Cluster, number: int) -> Iterator[str]:
+def query_folder(cluster: Files, number: int) -> Iterator[str]:
     """A folder for the files of one query, removed afterwards."""
     folder = cluster.folder(f"queries/{number}")
     try:

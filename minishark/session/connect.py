@@ -32,7 +32,7 @@ from minishark.worker.cores import usable_cores
 from minishark.worker.memory import parse_size
 
 if TYPE_CHECKING:
-    from minishark.cluster.backend import Cluster
+    from minishark.cluster.contract import Cluster
     from minishark.session.session import Session
 
 

@@ -21,7 +21,8 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from minishark.cluster.backend import Cluster, FragmentRejectedError, Placement
+from minishark.cluster.backend import FragmentRejectedError, Placement
+from minishark.cluster.contract import Cluster
 from minishark.compiler.logical.plan import plan_text
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -41,6 +42,7 @@ from minishark.events.stream import EventStream
 from minishark.model.catalog import Catalog, Table
 from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
+from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.job_builder import Environment
 from minishark.query.ladder import climb
 from minishark.query.limits import DiskUse, Limits
@@ -57,6 +59,7 @@ from minishark.session.prints import TaskPrints
 from minishark.session.scope import Scope
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan, Fingerprint
+from minishark.tables.deltas import SIZES, Sizes
 from minishark.tables.interruption import stopped_by
 from minishark.tables.memory_store import built
 from minishark.tables.merging import Merger
@@ -106,6 +109,16 @@ class RefusedError(TaskFailedError):
     """No executor accepts a statement, and the query's sink needs tasks."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an engine is made of; simulations have others."""
+
+    clock: Clock = SYSTEM_CLOCK
+    tables: type[Tables] = Tables
+    sizes: Sizes = SIZES  # of the files that changes make
+    planner: type[SharedPlanner] = SharedPlanner
+
+
 class Engine:
     """Runs queries over a cluster's tables; safe to use from several threads."""
 
@@ -119,6 +132,7 @@ class Engine:
         limits: Limits | None = None,
         prints: bool = True,
         reuse: str = "off",
+        parts: Parts = Parts(),
     ) -> None:
         """Over a cluster.
 
@@ -130,14 +144,16 @@ class Engine:
             limits: of each query.
             prints: whether what tasks print is shown.
             reuse: who takes outputs of its queries: "off", "session" or "cluster".
+            parts: what it is made of.
         """
         config = {
             "memory_limit": f"{front_end_bytes(cluster.memory_limit_bytes)}B",
             "temp_directory": str(cluster.scratch / "front"),
         }
         self.cluster = cluster
+        self.clock = clock = parts.clock
         self.planning = PlanningDatabase(config)  # a connection of no session
-        self.tables = Tables(
+        self.tables = parts.tables(
             cluster=cluster,
             planning=self.planning,
             placement=self._place_loads,
@@ -145,6 +161,8 @@ class Engine:
             warn=self.warn,
             observed=partial(self.observed, kind="load"),
             storage=storage,
+            clock=clock,
+            sizes=parts.sizes,
         )
         self.cached = CachedTables(self.tables)
         self.sources = SourceTables(
@@ -152,10 +170,10 @@ class Engine:
             storage=storage,
             host_files=HostFiles(cluster.scratch / OBJECTS),
         )
-        self.planner = SharedPlanner(
+        self.planner = parts.planner(
             options=options, sources=self.sources, cores=lambda: cluster.cores
         )
-        self.scratch = SharedScratch(config, lambda: self.sources.names)
+        self.scratch = SharedScratch(config, lambda: self.sources.names, clock.lock())
         self._placing = placing
         self.programs = Programs(cluster, self.tables, placing)
         self.limits = limits or Limits()
@@ -164,15 +182,14 @@ class Engine:
         self.running: dict[int, QueryObserver] = {}
         self.events = EventStream()
         self.prints = TaskPrints(are_shown=prints)
-        self.loading = threading.Lock()
-        self.writing = threading.RLock()  # held while a statement changes tables, before `loading`
+        self.loading = clock.lock()
+        self.writing = clock.lock()  # held while a statement changes tables, before `loading`
         self.merger = Merger(
             tables=self.tables, writing=self.writing, is_open=lambda: not self.is_stopped
         )
         self._environment = Environment(storage=storage)  # for executors, whosever query they run
         self._explain_until_s = 0.0
         self._query_numbers = itertools.count(1)
-        self._folders = itertools.count()
         self._warnings: list[str] = list(cluster.warnings)
         self._promised: dict[str, Scope] = {}  # whose queries cached tables are, by their names
         self._lock = threading.Lock()
@@ -549,7 +566,7 @@ class Engine:
         reuse, kept = self.reuse, tuple[str, ...]()
         if reuse is not None and reuse.shared is None and self.cluster.address:
             kept = (reuse.folder,)
-        return site_of(self.cluster, self._placed, folder, *kept)
+        return site_of(self.cluster, self._placed, folder, *kept, clock=self.clock)
 
     def label(self, query: int) -> str:
         """What others call a query."""
@@ -558,7 +575,7 @@ class Engine:
 
     def query_folder(self) -> AbstractContextManager[str]:
         """A folder for the files of one query, removed afterwards."""
-        return query_folder(self.cluster, next(self._folders))
+        return query_folder(self.cluster, next(self._query_numbers))
 
 
 @dataclass(slots=True, kw_only=True)

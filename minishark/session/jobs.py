@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.cluster.backend import Cluster
+from minishark.cluster.contract import Cluster
 from minishark.cluster.jobs.client import new_terms, program_files
 from minishark.cluster.jobs.records import (
     PROGRESS_VARIABLE,

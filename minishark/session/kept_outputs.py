@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import MutableMapping, Sequence
 
-from minishark.cluster.backend import Cluster
+from minishark.cluster.contract import Cluster
 from minishark.cluster.outputs import FOLDER as SHARED_FOLDER
 from minishark.errors import MinisharkError
 from minishark.query.reuse import Reuse

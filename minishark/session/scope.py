@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.model.catalog import Catalog
+from minishark.query.inputs import lost_partitions
 from minishark.query.planner import QueryPlanner
 from minishark.query.progress import ProgressHandler
 from minishark.tables.interruption import stopped_by
 from minishark.tables.scratch_database import ReadTable, ScratchDatabase
 from minishark.tables.transaction import SessionTransaction
+from minishark.worker.store import InputMissingError
 
 if TYPE_CHECKING:
     from minishark.session.engine import Engine
@@ -129,7 +131,7 @@ class Scope:
     @property
     def planner(self) -> QueryPlanner:
         """Plans its queries."""
-        return QueryPlanner(self._engine.planner, self.planning, self.catalog)
+        return self._engine.planner.over(self.planning, self.catalog)
 
     @contextlib.contextmanager
     def _reading(self, sql: str) -> Iterator[ReadTable]:
@@ -140,7 +142,13 @@ class Scope:
     def _rows(self, name: str) -> pa.Table:
         """All rows of a table in the cluster, as the session sees it."""
         tables, view = self._engine.tables, self._view
-        return tables.read(name) if view is None else tables.stored_rows(view.get(name))
+        if view is None:
+            return tables.read(name)
+        table = view.get(name)
+        try:
+            return tables.stored_rows(table)
+        except InputMissingError as error:
+            raise lost_partitions(table, error.files) or error from error
 
     # What runs
 

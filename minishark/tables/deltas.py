@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from minishark.cluster.backend import Cluster
+from minishark.cluster.backend import Files
 from minishark.errors import ConflictError, ResourceError
 from minishark.model.catalog import FILE_SHIFT, ROW_NUMBER, Delta, Partition, Table, row_place
 from minishark.query.inputs import lost_partitions, partition_slices
@@ -168,7 +168,7 @@ def _joined(deleted: bytes, rows: NDArray[np.int64]) -> bytes:
 class DeltaWriter:
     """Adds rows to tables as deltas, which it stores from the front end."""
 
-    cluster: Cluster
+    cluster: Files
     sizes: Sizes = SIZES
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     # How the text of a table's columns is encoded, by its folder: the longest dictionary of each.

@@ -17,6 +17,7 @@ from typing import Any
 
 from minishark.errors import MinisharkError
 from minishark.model.catalog import Partition, Table
+from minishark.query.clock import Thread
 from minishark.tables.deltas import rebased, settled, should_merge
 from minishark.tables.replication import holds
 from minishark.tables.tables import Tables
@@ -31,7 +32,7 @@ class Merger:
     is_open: Callable[[], bool]  # whether the session is
     _wanted: dict[str, None] = field(default_factory=dict)  # names of tables
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _thread: threading.Thread | None = None
+    _thread: Thread | None = None
 
     def look(self, name: str) -> None:
         """A table has changed: merge its partitions if it is time."""
@@ -41,10 +42,7 @@ class Merger:
         with self._lock:
             self._wanted[name] = None
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="minishark-merge", daemon=True
-                )
-                self._thread.start()
+                self._thread = self.tables.clock.thread(self._run, "minishark-merge")
 
     def _run(self) -> None:
         while True:

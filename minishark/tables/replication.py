@@ -15,17 +15,16 @@ restarted since.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
+import queue
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from minishark.cluster.backend import CALLS_FOLDER, Cluster
+from minishark.cluster.backend import CALLS_FOLDER, Files
 from minishark.errors import MinisharkError
 from minishark.model.catalog import Table
-from minishark.query.clock import SYSTEM_CLOCK, Clock
+from minishark.query.clock import SYSTEM_CLOCK, Clock, Events, Thread
 from minishark.query.inputs import partition_slices
 from minishark.query.locality import replica_locations
 from minishark.tables.rebalancing import Copy, DrainTracker, moves
@@ -91,7 +90,7 @@ def copies_needed(
 class Replicator:
     """A thread that keeps the number of replicas of tables at its target."""
 
-    cluster: Cluster  # copies files
+    cluster: Files  # copies files
     tables: Callable[[], Iterable[Table]]  # gives all tables, with the last known locations
     homes: Callable[[Table], dict[str, str]]  # nodes' folders when it was loaded; updated here
     # Called when locations of a partition change: table, index, new nodes, former nodes. Returns
@@ -99,31 +98,38 @@ class Replicator:
     moved: Callable[[Table, int, Sequence[str], Sequence[str]], bool]
     clock: Clock = SYSTEM_CLOCK
     _drains: DrainTracker = field(default_factory=DrainTracker)
-    _stopped: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _stopped: bool = False
+    _stops: Events = field(init=False)  # wakes the thread
+    _thread: Thread | None = None
+
+    def __post_init__(self) -> None:
+        self._stops = self.clock.events()
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="minishark-replicas", daemon=True)
-        self._thread.start()
+        self._thread = self.clock.thread(self._run, "minishark-replicas")
 
     def stop(self) -> None:
         """Start no more copies; a copy in progress fails when the cluster is closed."""
-        self._stopped.set()
+        self._stopped = True
+        self._stops.put(None)
 
     def join(self) -> None:
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        healed_s = time.monotonic()
+        healed_s = self.clock.now_s()
         nodes: tuple[str, ...] = ()
-        while not self._stopped.wait(_LOOK_S):
+        while not self._stopped:
+            with contextlib.suppress(queue.Empty):
+                self._stops.get(timeout=_LOOK_S)
+                return
             # The cluster is closing, a node died meanwhile, or a disk is full: try again later.
             with contextlib.suppress(MinisharkError, OSError, RuntimeError):
                 before, nodes = nodes, self.cluster.nodes
-                if nodes == before and time.monotonic() < healed_s + _INTERVAL_S:
+                if nodes == before and self.clock.now_s() < healed_s + _INTERVAL_S:
                     continue
-                healed_s = time.monotonic()
+                healed_s = self.clock.now_s()
                 self.heal()
 
     def heal(self) -> None:
@@ -165,7 +171,7 @@ class Replicator:
             before.update(doubted)
 
     def _copy(self, copy: Copy) -> None:
-        if self._stopped.is_set():
+        if self._stopped:
             return
         partition = copy.table.partitions[copy.index]
         there = readable(self.cluster)
@@ -188,7 +194,7 @@ class Replicator:
             self.cluster.remove_folder(copy.table.folder)
 
 
-def readable(cluster: Cluster) -> frozenset[str]:
+def readable(cluster: Files) -> frozenset[str]:
     """Where files are read: live nodes, also those that drain, and the session's own store."""
     return frozenset((*cluster.nodes, *cluster.draining, cluster.store_name))
 
@@ -206,7 +212,7 @@ def holds(store: Store, files: Sequence[str], node: str) -> bool | None:
 
 
 def come_back(
-    cluster: Cluster,
+    cluster: Files,
     table: Callable[[], Table | None],
     files: Collection[str],
     clock: Clock,
@@ -246,7 +252,7 @@ def come_back(
     return False
 
 
-def _found(cluster: Cluster, item: FileSlice) -> bool | None:
+def _found(cluster: Files, item: FileSlice) -> bool | None:
     """Whether the session can read a file; None if who may have it does not answer."""
     known, store = {cluster.store_name, *cluster.homes()}, cluster.store()
     is_doubtful = False

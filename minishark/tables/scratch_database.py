@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -139,8 +138,16 @@ class MadeRows:
 class SharedScratch:
     """The database, and what its connections share: changed tables, definitions, functions."""
 
-    def __init__(self, config: Mapping[str, str], sources: Callable[[], list[str]]) -> None:
-        """An empty database; `sources` gives the names of sources."""
+    def __init__(
+        self,
+        config: Mapping[str, str],
+        sources: Callable[[], list[str]],
+        lock: contextlib.AbstractContextManager[object],
+    ) -> None:
+        """An empty database; `sources` gives the names of sources.
+
+        The lock, which its holder may take again, is held while statements run, which read tables.
+        """
         self._con = duckdb.connect(config=dict(config))
         self._con.execute("SET autoinstall_known_extensions = false")
         self._use = ConnectionUse(self._con)
@@ -156,7 +163,7 @@ class SharedScratch:
         self.has_definitions = False  # whether there may be views or macros
         # Held where tables are changed, listed as tables, or defined over: DuckDB would refuse one
         # of two such transactions.
-        self.lock = threading.RLock()
+        self.lock = lock
 
     def change(self, how: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
         """Change what all connections have, such as the functions that statements may call."""

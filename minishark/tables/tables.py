@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec import structs
 from numpy.typing import NDArray
 
-from minishark.cluster.backend import CALLS_FOLDER, TRANSACTIONS_FOLDER, Cluster, Placement
+from minishark.cluster.backend import CALLS_FOLDER, TRANSACTIONS_FOLDER, Placement, Workplace
 from minishark.cluster.platforms import datasets_of
 from minishark.compiler.physical.options import PARTITIONS_MAX, check_partitions, is_whole_number
 from minishark.compiler.sql.planning import PlanningDatabase
@@ -95,7 +95,7 @@ class _Loaded:
 class Tables:
     """Loads tables into a cluster, and publishes them to the catalog and the planning database."""
 
-    cluster: Cluster  # where they are stored
+    cluster: Workplace  # where they are stored
     planning: PlanningDatabase
     placement: Callable[[], Placement]  # gives the placement for loading tasks
     partitions: int  # the default number of partitions

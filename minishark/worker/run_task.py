@@ -256,8 +256,8 @@ class TaskRunner:
         scope = partial(with_codes, variables, stage.hints.dictionary_codes, new)
         if not stage.hints.reduces_inputs:
             self._duckdb.set_output_types(output_settings(stage, stage.types))
-            return self._executed(_typed(stage), stage.rows, scope, repeats)
-        sql, reduced = self._reduced(_typed(stage), stage, scope(), repeats)
+            return self._executed(typed(stage), stage.rows, scope, repeats)
+        sql, reduced = self._reduced(typed(stage), stage, scope(), repeats)
         self._duckdb.set_output_types(output_settings(stage, stage.types))
         return self._executed(sql, stage.rows, lambda: reduced, repeats)
 
@@ -502,7 +502,7 @@ class TaskRunner:
         path = f"{target.folder}/{entry}"
         names = [f"c{i} AS {quote(name)}" for i, (name, _) in enumerate(stage.columns)]
         coded = with_codes(variables, stage.hints.dictionary_codes)
-        sql = _typed(stage) if stage.types else stage.sql
+        sql = typed(stage) if stage.types else stage.sql
         if stage.hints.reduces_inputs:
             sql, coded = self._reduced(sql, stage, coded, None)
         rows = f"SELECT {', '.join(names)} FROM ({sql})"
@@ -562,13 +562,13 @@ def _whole(stage: StageTask) -> str:
     return _cast(f"SELECT {', '.join(columns)} FROM in0", stage.types)
 
 
-def _typed(stage: StageTask) -> str:
+def typed(stage: StageTask) -> str:
     """The fragment with each column in the type that was planned."""
     others = ["bucket"] if stage.output is OutputKind.BUCKETS else []
-    typed = _cast(stage.sql, stage.types, others)
+    fragment = _cast(stage.sql, stage.types, others)
     if stage.function is not None and stage.function.keys:
-        return _grouped(typed, stage.function.keys)
-    return typed
+        return _grouped(fragment, stage.function.keys)
+    return fragment
 
 
 def _cast(sql: str, types: Sequence[str], others: Sequence[str] = ()) -> str:

@@ -12,6 +12,7 @@ from minishark_lab.simulation.attached import SimulatedAttached
 from minishark_lab.simulation.faults import Faults
 from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.script import FAULTS
+from minishark_lab.simulation.work import Row, rows_of
 
 LASTS_S = 10.0  # so long after a fault's end, statements that begin then may fail because of it
 _FULL = frozenset({"full_disk"})
@@ -88,6 +89,19 @@ def claims(tables: Iterable[Table], hosts: Hosts, faults: Faults) -> Iterator[st
                 found = (each.files.get(item.file) for each in disks.values())
                 if any(file is not None and disk.since_s < file.made_s for file in found):
                     yield f"{place} counts as holder of {item.file}, of {table.name}"
+
+
+def stored(table: Table, hosts: Hosts) -> list[Row] | None:
+    """The rows of a table as they are on disks; None if a file is nowhere."""
+    found = list[Row]()
+    for item in (item for part in table.partitions for item in partition_slices(part)):
+        disks = (hosts.disks.by_name.get(place) for place in item.locations)
+        files = (disk.files.get(item.file) for disk in disks if disk is not None)
+        file = next((file for file in files if file is not None), None)
+        if file is None:
+            return None
+        found += rows_of(file.read(item))
+    return found
 
 
 def left_behind(hosts: Hosts) -> Iterator[str]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from machine_kit.network import host_of
 from machine_kit.world import World
+from minishark.cluster.membership import Make, Remove, RemoveFile
 from minishark.worker.protocol import FileSlice, StoreLocation
 from minishark.worker.store import FolderMissingError, InputMissingError, Store
 from minishark.worker.visible_rows import with_numbers, without_deleted
@@ -53,9 +54,18 @@ class Disk:
     files: dict[str, File] = field(default_factory=dict)
     is_full: bool = False
 
-    def remove_folder(self, folder: str) -> None:
-        """Delete a folder with all that is in it."""
-        within = f"{folder}/"
+    def change(self, request: Make | Remove | RemoveFile) -> None:
+        """Make or remove folders, or remove a file."""
+        match request:
+            case Make(folders):
+                self.folders.update(dict.fromkeys(folders))
+            case Remove(folders):
+                for folder in folders:
+                    self._remove(f"{folder}/")
+            case RemoveFile(file):
+                self.files.pop(file, None)
+
+    def _remove(self, within: str) -> None:
         for kept in (self.folders, self.files, self.late):
             for name in [name for name in kept if f"{name}/".startswith(within)]:
                 del kept[name]
@@ -106,6 +116,10 @@ class SimulatedStore(Store):
 
     def meet(self, stores: Sequence[StoreLocation]) -> None:
         """It knows all."""
+
+    def in_memory(self, file: str, node: str = "") -> Path:
+        """Nowhere: tasks print nothing."""
+        return Path("/nonexistent", node, file)
 
     def read_all(self, inputs: Sequence[tuple[FileSlice, ...]]) -> list[pa.Table]:
         wanted = [item for slices in inputs for item in slices if not item.inline]

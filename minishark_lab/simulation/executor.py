@@ -18,6 +18,8 @@ from machine_kit.addresses import Address, endpoint_of
 from machine_kit.machine import Envelope, Machine, Message
 from minishark.events.figures import TaskFigures
 from minishark.sources.contract import FileSplit
+from minishark.worker.outputs import Outputs
+from minishark.worker.patches import patched
 from minishark.worker.protocol import (
     BucketSlice,
     OutputKind,
@@ -35,7 +37,15 @@ from minishark.worker.task_errors import TaskError, task_errors
 from minishark.worker.writing import StoredFile
 from minishark_lab.simulation.disks import Disks, SimulatedStore
 from minishark_lab.simulation.files import Scan
-from minishark_lab.simulation.work import Row, batch_of, divided, evaluated, rows_of
+from minishark_lab.simulation.work import (
+    Row,
+    batch_of,
+    divided,
+    evaluated,
+    is_simulated,
+    ran,
+    rows_of,
+)
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import (
     ForgetJob,
@@ -50,6 +60,7 @@ from sparrow_core.protocol.types import SlotOutcome, TaskKey
 
 _INLINE_ROWS_MAX = 6  # larger results are files, as those above a megabyte are
 _MEASURED = pa.table({"rows": [0]})
+_BUFFER_BYTES = 1 << 20
 _STEP_S = 0.002  # mean time of a task's steps
 
 
@@ -81,6 +92,7 @@ class _Task:
     scan: Scan | None = None
     rows: Sequence[Row] = ()
     columns: int = 2
+    batches: Sequence[pa.RecordBatch] | None = None  # the rows of a fragment of SQL, or of a patch
     stored: StoredFile | None = None
     outcome: TaskOutcome | None = None
 
@@ -179,8 +191,23 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
         return task.scan.read() and self._run(task, task.scan.rows)
 
     def _run(self, task: _Task, read: Mapping[str, Sequence[Row]]) -> bool:
-        named = {**task.stage.shared_inputs, **task.payload.inputs}
+        stage = task.stage
+        named = {**stage.shared_inputs, **task.payload.inputs}
         tables = dict(zip(named, self._store.read_all([*named.values()]), strict=True))
+        if stage.patched is not None:
+            schema, batches = patched(tables["in0"], tables["patch"], stage.patched)
+            task.batches = pa.Table.from_batches(batches, schema).to_batches() or [
+                pa.RecordBatch.from_pylist([], schema)
+            ]
+        elif not is_simulated(stage.sql):
+            given = {name: pa.Table.from_batches([batch_of(rows)]) for name, rows in read.items()}
+            rows = ran(stage, {**tables, **given})
+            task.batches = rows.combine_chunks().to_batches() or [
+                pa.RecordBatch.from_pylist([], rows.schema)
+            ]
+        if task.batches is not None:
+            task.next = self._write
+            return False
         inputs = {**read, **{name: rows_of(table) for name, table in tables.items()}}
         columns = max((table.num_columns for table in tables.values()), default=2)
         task.rows = evaluated(task.stage.sql, [inputs[name] for name in sorted(inputs)])
@@ -190,6 +217,8 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
 
     def _write(self, task: _Task) -> bool:
         stage, rows = task.stage, task.rows
+        if task.batches is not None:
+            return self._put_out(task, pa.Table.from_batches(task.batches))
         file = f"{stage.folder}/{stage.prefix}{task.payload.index}-{next(self.files)}.arrow"
         if stage.output is OutputKind.BUCKETS:
             parts = divided(stage.sql, rows, stage.buckets, self.rng)
@@ -217,6 +246,26 @@ class SimulatedSlot(Machine[SlotIn | _Step]):
             return True
         task.stored, task.next = stored, self._replicate
         return False
+
+    def _put_out(self, task: _Task, rows: pa.Table) -> bool:
+        """Put out the rows of DuckDB as production does."""
+        stage, outputs = task.stage, Outputs(self._store, _BUFFER_BYTES)
+        if stage.output is OutputKind.PARTITION:
+            file, task.stored = outputs.partition(
+                stage, task.payload, rows.schema, rows.to_batches()
+            )
+            figures = TaskFigures(rows=rows.num_rows, bytes=rows.nbytes)
+            task.outcome = TaskOutcome(figures=figures, file=file)
+            task.next = self._replicate
+            return False
+        put = {
+            OutputKind.BUCKETS: outputs.buckets,
+            OutputKind.PIECE: outputs.piece,
+            OutputKind.RESULT: outputs.result,
+        }[stage.output]
+        with rows.to_reader() as reader:
+            task.outcome = put(stage, task.payload, reader)
+        return True
 
     def _replicate(self, task: _Task) -> bool:
         assert task.outcome is not None

@@ -152,6 +152,9 @@ class SimulatedClock:
     def lock(self) -> AbstractContextManager[Any]:
         return SimulatedLock(self._fibers)
 
+    def thread(self, function: Callable[[], object], name: str) -> SimulatedThread:
+        return SimulatedThread(self._fibers, self._fibers.start(self._endpoint, function))
+
     def each(self, function: Callable[[T], object], items: Sequence[T], at_once: int) -> None:
         left = deque(items)
         errors: list[BaseException] = []
@@ -168,6 +171,17 @@ class SimulatedClock:
         self._fibers.join([self._fibers.start(self._endpoint, take) for _ in range(count)])
         if errors:
             raise errors[0]
+
+
+class SimulatedThread:
+    """What a clock has started."""
+
+    def __init__(self, fibers: Fibers, fiber: Fiber) -> None:
+        self._fibers, self._fiber = fibers, fiber
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, however long that takes."""
+        self._fibers.join([self._fiber])
 
 
 class SimulatedEvents:

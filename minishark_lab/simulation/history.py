@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -18,16 +18,20 @@ from machine_kit.network import Network
 from machine_kit.world import Trace, World
 from minishark.errors import (
     CatalogError,
+    ConflictError,
+    ConstraintError,
     DataError,
     MinisharkError,
     PartitionsLostError,
     QueryCancelledError,
 )
+from minishark.model.catalog import Table
 from minishark_lab.simulation.checks import (
     LASTS_S,
     claims,
     left_behind,
     misplaced,
+    stored,
     strays,
     unexcused,
     unheld,
@@ -36,11 +40,19 @@ from minishark_lab.simulation.disks import Disks
 from minishark_lab.simulation.faults import Faults
 from minishark_lab.simulation.fibers import Fiber, Fibers
 from minishark_lab.simulation.hosts import Hosts
-from minishark_lab.simulation.model import Model, updated
+from minishark_lab.simulation.model import Failed, Model, Seen, Stored, Transaction
 from minishark_lab.simulation.queries import Query
-from minishark_lab.simulation.script import FILE, KEPT, TABLES, Script, Statement, write
-from minishark_lab.simulation.session import SimulatedSession
+from minishark_lab.simulation.script import FILE, KEPT, KEYED, TABLES, Script, Statement, write
+from minishark_lab.simulation.session import (
+    Given,
+    SimulatedFront,
+    SimulatedSession,
+    WatchedCatalog,
+)
+from minishark_lab.simulation.work import Rows
 
+_STORES = ("store", "create_as", "keep", "refresh")
+_VERBS = ("begin", "commit", "rollback")
 _STARTED_S = 0.3
 _HANG_S = 400.0  # from the last fault, and then in which no statement ends, until that is a hang
 _MERGED_S = 5.0  # until what was being merged at the end of the statements has been
@@ -79,149 +91,260 @@ class Outcome:
         return [f"{kind}: {text}" for kind, texts in named.items() for text in texts]
 
 
-class _User:
-    """Who runs the statements of a session."""
+@dataclass(slots=True)
+class _Running:
+    """A statement that runs.
 
-    def __init__(
-        self, session: SimulatedSession, faults: Faults, outcome: Outcome, seed: str
-    ) -> None:
-        self.session = session
+    Attributes:
+        statement: which.
+        first: the number of the last publication before it.
+        number: that of the last one that it has made itself.
+        rows: those that it has stored then, if it stores a query.
+        inside: the transaction that it is part of.
+    """
+
+    statement: Statement
+    first: int
+    inside: Transaction | None
+    number: int | None = None
+    rows: Rows | None = None
+
+    @property
+    def done(self) -> tuple[Statement, Rows | None]:
+        """What it has done, as the model has it."""
+        return self.statement, self.rows
+
+
+class _User:
+    """Who runs the statements of a process, in several sessions."""
+
+    def __init__(self, front: SimulatedFront, faults: Faults, outcome: Outcome, seed: str) -> None:
+        self.front = front
         self.faults = faults
         self.outcome = outcome
-        self.model = Model()
+        self.model = Model(excused=lambda: bool(faults.destroyed))
         self.doing: dict[str, str] = {}  # the statement of each thread
+        self.is_calm: Callable[[], bool] = lambda: False
         self._kept = Query("rows", TABLES[:1])  # whose rows were kept last
         self._rng = Random(seed)
-        self.is_calm: Callable[[], bool] = lambda: False
+        self._running: dict[Fiber | None, _Running] = {}
+        self._open: dict[SimulatedSession, Transaction] = {}
+        catalog = front.tables.catalog
+        assert isinstance(catalog, WatchedCatalog)
+        catalog.published = self._published
+
+    def _published(self, tables: Sequence[Table]) -> None:
+        number, running = self.model.publish(), self._running.get(self.front.fibers.current)
+        if running is not None:
+            running.number = number
+            self._note_stored(running, tables)
+
+    def _note_stored(self, running: _Running, tables: Sequence[Table]) -> None:
+        statement = running.statement
+        for table in tables:
+            if statement.kind in _STORES and table.name == statement.table:
+                running.rows = stored(table, self.front.hosts)
 
     def begin(self) -> None:
         """Create the tables."""
         for name in TABLES:
             self.run(write(self._rng, "create", name), "writer")
+        self.run(write(self._rng, "keyed", KEYED), "writer")
         self.run(write(self._rng, "rewrite", FILE), "writer")
         self.run(write(self._rng, "keep", KEPT), "writer")
 
-    def work(self, statements: tuple[Statement, ...], thread: str) -> None:
+    def work(
+        self,
+        statements: Sequence[Statement],
+        thread: str,
+        session: SimulatedSession,
+        mean_s: float,
+    ) -> None:
         """Run statements one after the other, with pauses."""
         for each in statements:
-            pause_s = self._rng.expovariate(1 / self.outcome.script.pause_s)
+            pause_s = self._rng.expovariate(1 / mean_s)
             if each.begins_s is not None:
-                pause_s = max(0.0, each.begins_s - self.session.hosts.world.now)
-            self.session.clock.sleep(pause_s)
-            self.run(each, thread)
+                pause_s = max(0.0, each.begins_s - self.front.hosts.world.now)
+            self.front.clock.sleep(pause_s)
+            self.run(each, thread, session)
+        if session in self._open:
+            self.run(replace(statements[-1], kind="rollback"), thread, session)
         self.doing.pop(thread, None)
 
-    def run(self, statement: Statement, thread: str) -> None:
+    def run(
+        self, statement: Statement, thread: str, session: SimulatedSession | None = None
+    ) -> None:
         """Run one statement, and note what it returns or changes."""
+        session = session or self.front.main
+        inside = self._open.get(session)
+        if (statement.kind == "begin") == (inside is not None) and statement.kind in _VERBS:
+            return
+        if inside is not None and inside.is_aborted and statement.kind not in _VERBS:
+            return
         self.doing[thread] = str(statement)
-        was_calm, first = self.is_calm(), self.model.number
-        world = self.session.hosts.world
+        was_calm, world, me = self.is_calm(), self.front.hosts.world, self.front.fibers.running()
+        running = self._running[me] = _Running(statement, self.model.number, inside)
         began_s = world.now
-        is_over = self._cancelled_soon(statement)
+        is_over = self._cancelled_soon(statement, session)
         try:
             if statement.kind == "query":
-                self._query(statement)
+                self._query(running, session)
+            elif statement.kind in _VERBS:
+                self._transact(running, session)
             else:
-                self._write(statement)
+                self._write(running, session)
         except MinisharkError as error:
-            self._failed(statement, error, first, began_s=began_s, was_calm=was_calm)
+            if inside is not None:
+                inside.is_aborted = True
+            self._failed(running, error, began_s=began_s, was_calm=was_calm)
         except Exception:  # noqa: BLE001 - to be told
             self.outcome.broken.append(f"{statement}: {traceback.format_exc(limit=-4)}")
+        del self._running[me]
         is_over.append(True)
         if thread == "writer" and len(self.outcome.misplaced) < _TOLD_MAX:
-            tables = tuple(self.session.tables.catalog)
-            found = claims(tables, self.session.hosts, self.faults)
+            tables = tuple(self.front.tables.catalog)
+            found = claims(tables, self.front.hosts, self.faults)
             self.outcome.misplaced += [f"{text}, after {statement}" for text in found]
         self.outcome.took_s.append(world.now - began_s)
 
-    def _cancelled_soon(self, statement: Statement) -> list[bool]:
+    def _cancelled_soon(self, statement: Statement, session: SimulatedSession) -> list[bool]:
         """Cancel a statement when it is time, unless the list that is returned has an item then."""
-        session, is_over = self.session, list[bool]()
-        me, after_s = session.fibers.running(), statement.cancelled_s
+        is_over, after_s = list[bool](), statement.cancelled_s
 
         def cancel() -> None:
-            session.clock.sleep(after_s or 0.0)
+            self.front.clock.sleep(after_s or 0.0)
             if not is_over:
-                session.cancel(me)
+                session.cancel()
 
         if after_s is not None:
-            session.fibers.start(session.endpoint, cancel)
+            self.front.fibers.start(self.front.endpoint, cancel)
         return is_over
 
-    def _query(self, statement: Statement) -> None:
-        first = self.model.number
+    def _query(self, running: _Running, session: SimulatedSession) -> None:
         self.outcome.queries += 1
-        self.model.seen(statement, first, self.session.query(statement.query))
+        query, inside = running.statement.query, running.inside
+        rows = session.query(query)
+        seen = Seen(query, running.first, self.model.number, rows)
+        if inside is None:
+            self.model.answers.append(seen)
+        else:
+            inside.seen.append((len(inside.done), seen))
 
-    def _write(self, statement: Statement) -> None:
+    def _transact(self, running: _Running, session: SimulatedSession) -> None:
+        model, inside = self.model, running.inside
+        if inside is None:
+            session.sql("BEGIN")
+            self._open[session] = Transaction(first=running.first, last=model.number)
+            return
+        del self._open[session]
+        model.transactions.append(inside)
+        session.sql(running.statement.sql)
+        self._ended(running, inside)
+
+    def _ended(self, running: _Running, inside: Transaction) -> None:
+        """A transaction has ended, and perhaps published something."""
+        if running.number is not None:
+            if inside.is_aborted or running.statement.kind == "rollback":
+                self.outcome.broken.append(f"{inside.tables} were published by a ROLLBACK")
+            inside.committed = running.number
+            self.model.effect(running.number, *inside.done, by=inside)
+
+    def _write(self, running: _Running, session: SimulatedSession) -> None:
+        statement = running.statement
         if statement.kind == "refresh":
-            statement = replace(statement, query=self._kept)
-        if not all(name in self.model.now for name in _needs(statement)):
+            statement = running.statement = replace(statement, query=self._kept)
+        is_main = session is self.front.main
+        if is_main and not all(name in self.model.now for name in statement.names):
             return
         self.outcome.writes += 1
-        done = None
-        self.model.writing = statement
         try:
-            self._change(statement)
-            done = statement
-        finally:
-            self.model.end(done)
-            if done is None and statement.kind == "refresh":
+            self._change(running, session)
+        except MinisharkError:
+            if statement.kind == "refresh":
                 # Whoever needs the rows computes them, of what their tables have then.
-                self.model.end(replace(statement, kind="forget"))
-                self.session.release(statement.table)
-                self.model.end(replace(statement, kind="release"))
+                self._now(replace(statement, kind="forget"))
+                self.front.release(statement.table)
+                self._now(replace(statement, kind="release"))
+            raise
+        if running.inside is not None:
+            table = session.scope.catalog.find(statement.table)
+            self._note_stored(running, () if table is None else (table,))
+            running.inside.done.append(running.done)
+        elif running.number is not None:
+            self._took_effect(running)
 
-    def _change(self, statement: Statement) -> None:
-        session, name = self.session, statement.table
+    def _took_effect(self, running: _Running) -> None:
+        assert running.number is not None
+        self.model.effect(running.number, running.done)
+        if running.statement.kind in _STORES:
+            self.model.stored.append(
+                Stored(running.statement, running.rows, running.first, running.number)
+            )
+
+    def _now(self, statement: Statement, rows: Rows | None = None) -> None:
+        """A statement takes effect that publishes nothing itself."""
+        self.model.effect(self.model.publish(), (statement, rows))
+
+    def _change(self, running: _Running, session: SimulatedSession) -> None:
+        statement, front = running.statement, self.front
+        name, layout = statement.table, statement.layout
         match statement.kind:
             case "create":
-                session.create(name, statement.rows, statement.layout)
+                session.create(name, Given(statement.rows), layout)
             case "store":
-                session.store(name, statement.query, statement.layout)
+                session.store(name, statement.query, layout)
             case "load":
-                session.load(name, FILE, statement.layout)
+                session.load(name, FILE, layout)
             case "rewrite":
-                session.write_file(name, statement.rows)
+                front.write_file(name, statement.rows)
+                running.number = self.model.publish()
             case "keep":
-                session.keep(name, statement.query, statement.layout)
+                front.keep(name, statement.query, layout)
                 self._kept = statement.query
+                self._kept_now(running)
             case "refresh":
-                session.refresh(name)
+                front.refresh(name)
+                self._kept_now(running)
             case "release":
-                session.release(name)
-            case "insert":
-                session.change(name, None, lambda _: statement.rows)
-            case "delete":
-                session.change(name, statement.goes, lambda _: ())
-            case "update":
-                session.change(name, statement.goes, lambda rows: updated(rows, statement))
-            case "empty":
-                session.empty(name)
-            case "drop":
-                session.drop(name)
+                front.release(name)
+                running.number = self.model.publish()
+            case "keyed":
+                session.sql_at_once(statement.sql)
+            case _:
+                session.sql(statement.sql)
+
+    def _kept_now(self, running: _Running) -> None:
+        """Rows are kept from now on."""
+        table = self.front.tables.catalog.get(self.front.kept[running.statement.table])
+        running.number = self.model.publish()
+        running.rows = stored(table, self.front.hosts)
 
     def _failed(
-        self,
-        statement: Statement,
-        error: MinisharkError,
-        first: int,
-        *,
-        began_s: float,
-        was_calm: bool,
+        self, running: _Running, error: MinisharkError, *, began_s: float, was_calm: bool
     ) -> None:
+        statement, first = running.statement, running.first
         names = statement.query.tables
         if KEPT in names and (self.faults.destroyed or self.model.is_open(KEPT, first)):
             names = (*names, *TABLES)  # from which its rows are computed again
-        if isinstance(error, CatalogError) and self.model.may_lack(names, first):
-            return
         self.outcome.failures[type(error).__name__] += 1
         if isinstance(error, QueryCancelledError) and statement.cancelled_s is not None:
             return
         if isinstance(error, DataError) and self._may_have_changed(names, first):
             return
-        if isinstance(error, CatalogError):
-            self.outcome.wrong.append(f"{statement}: {error}")
+        if isinstance(error, CatalogError | ConflictError | ConstraintError):
+            if isinstance(error, CatalogError) and names != statement.query.tables:
+                return
+            done = 0 if running.inside is None else len(running.inside.done)
+            self.model.failures.append(
+                Failed(
+                    statement=statement,
+                    error=error,
+                    first=first,
+                    last=self.model.number,
+                    inside=running.inside,
+                    done=done,
+                )
+            )
         elif was_calm and not self._may_be_lost(error):
             self.outcome.broken.append(f"{statement}, when all was well: {_told(error)}")
         elif why := unexcused(error, self.faults, began_s):
@@ -239,30 +362,37 @@ class _User:
         """Whether rows are lost that can't be had again: no source has them."""
         if not isinstance(error, PartitionsLostError):
             return False
-        table = self.session.tables.catalog.find(error.table)
+        table = self.front.tables.catalog.find(error.table)
         if table is None or table.version:
             return True
-        loaded = self.session.tables._origins.get(table.folder)  # noqa: SLF001
+        loaded = self.front.tables._origins.get(table.folder)  # noqa: SLF001
         if loaded is None:
             return True
         return loaded.origin.source.resolve().version != loaded.origin.version
 
     def killed(self) -> None:
-        """The session's process dies."""
-        self.session.kill()
+        """The process dies; what it has just published, others may have seen."""
+        self.front.kill()
+        for running in self._running.values():
+            if running.number is None:
+                continue
+            if running.statement.kind == "commit" and running.inside is not None:
+                self._ended(running, running.inside)
+            elif running.inside is None and running.statement.kind not in ("keep", "refresh"):
+                self._took_effect(running)
         self.outcome.wrong += self.model.wrong()
 
     def end(self) -> None:
         """Read all tables, drop them, and leave."""
-        for name in (*TABLES, KEPT, FILE):
+        for name in (*TABLES, KEYED, KEPT, FILE):
             if name in self.model.now:
                 self.run(Statement(kind="query", query=Query("rows", (name,))), "writer")
                 self.run(Statement(kind="query", query=Query("deep", (name,))), "writer")
-        for name in TABLES:
+        for name in (*TABLES, KEYED):
             if name in self.model.now:
                 self.run(Statement(kind="drop", query=Query("rows", (name,)), table=name), "writer")
         self.doing["writer"] = "close"
-        self.session.close()
+        self.front.close()
         self.doing.clear()
 
 
@@ -287,8 +417,8 @@ def run_history(script: Script, trace: Trace | None = None) -> Outcome:
     )
     world.run(_STARTED_S)
     for front in fronts:
-        session = SimulatedSession(hosts=hosts, fibers=fibers, endpoint=front)
-        users[front] = _User(session, faults, outcome, f"{front} {script.seed}")
+        process = SimulatedFront(hosts=hosts, fibers=fibers, endpoint=front)
+        users[front] = _User(process, faults, outcome, f"{front} {script.seed}")
     with contextlib.closing(fibers):
         run = _Run(
             world=world, hosts=hosts, fibers=fibers, faults=faults, users=users, outcome=outcome
@@ -321,22 +451,19 @@ class _Run:
         calm_s = mended_s + LASTS_S if script.faults else 0.0
         workers = []
         users = self.users.values()
-        for user, statements, reads in zip(users, script.writers, script.readers, strict=True):
-            user.session.start()
+        parts = zip(users, script.writers, script.readers, script.clerks, strict=True)
+        for user, statements, reads, changes in parts:
             user.is_calm = lambda: world.now > calm_s
-            workers += [self._worker(user, statements, reads)]
+            workers += [self._worker(user, statements, reads, changes)]
         if not self._ended(workers, calm_s + _HANG_S):
             return
         world.run(max(world.now, calm_s) + _MERGED_S)
         for user in users:
-            self.outcome.wrong += user.model.wrong()
-            user.model.answers.clear()
-            session = user.session
-            tables = tuple(session.tables.catalog)
+            front, tables = user.front, tuple(user.front.tables.catalog)
             self.outcome.misplaced += misplaced(tables, self.hosts, self.faults)
-            self.outcome.leaks += unheld(session.cached, session.kept.values())
-            self.outcome.leaks += strays(session.cluster, tables, self.hosts)
-        ends = [self.fibers.start(user.session.endpoint, user.end) for user in users]
+            self.outcome.leaks += unheld(front.cached, front.kept.values())
+            self.outcome.leaks += strays(front.cluster, tables, self.hosts)
+        ends = [self.fibers.start(user.front.endpoint, user.end) for user in users]
         if not self._ended(ends, world.now + _HANG_S):
             return
         for user in users:
@@ -348,21 +475,34 @@ class _Run:
         self.outcome.leaks += left
 
     def _worker(
-        self, user: _User, statements: tuple[Statement, ...], reads: tuple[Statement, ...]
+        self,
+        user: _User,
+        statements: Sequence[Statement],
+        reads: Sequence[Statement],
+        changes: Sequence[Statement],
     ) -> Fiber:
+        front, pause_s = user.front, self.outcome.script.pause_s
+
         def work() -> None:
             user.begin()
-            endpoint = user.session.endpoint
-            readers = [
-                self.fibers.start(endpoint, partial(user.work, reads[i::2], f"reader {i}"))
+            others = [self._thread(user, f"reader {i}", reads[i::2], pause_s) for i in range(2)] + [
+                self._thread(user, f"clerk {i}", [s for s in changes if s.clerk == i], 2 * pause_s)
                 for i in range(2)
             ]
-            user.work(statements, "writer")
-            self.fibers.join(readers)
-            with user.session.up_to_date():
+            user.work(statements, "writer", front.main, pause_s)
+            self.fibers.join(others)
+            with contextlib.suppress(MinisharkError), front.engine.up_to_date(front.main.scope):
                 pass  # what was released last is dropped, too
 
-        return self.fibers.start(user.session.endpoint, work)
+        return self.fibers.start(front.endpoint, work)
+
+    def _thread(
+        self, user: _User, name: str, statements: Sequence[Statement], pause_s: float
+    ) -> Fiber:
+        """Another session of a process."""
+        session = user.front.session()
+        work = partial(user.work, statements, name, session, pause_s)
+        return self.fibers.start(user.front.endpoint, work)
 
     def _run_to_end(self, worker: Fiber, until_s: float) -> None:
         self.world.run(until_s, done=lambda: worker.over)
@@ -375,8 +515,7 @@ class _Run:
             for worker in workers:
                 self._run_to_end(worker, until_s)
             until_s = self.world.now + _HANG_S
-        background = [each for user in self.users.values() for each in user.session.threads]
-        for worker in (*workers, *background):
+        for worker in (*workers, *(user.front.keeper for user in self.users.values())):
             if worker.error is not None:
                 text = "".join(traceback.format_exception(worker.error, limit=-4))
                 self.outcome.broken.append(text)
@@ -384,24 +523,10 @@ class _Run:
             return True
         for user in self.users.values():
             self.outcome.hangs += [
-                f"{statement} of {user.session.endpoint} does not end"
+                f"{statement} of {user.front.endpoint} does not end"
                 for statement in user.doing.values()
             ]
         return False
-
-
-def _needs(statement: Statement) -> tuple[str, ...]:
-    """The tables without which a statement that writes makes no sense."""
-    match statement.kind:
-        case "create" | "rewrite":
-            return ()
-        case "load":
-            return (FILE,)
-        case "store" | "keep":
-            return statement.query.tables
-        case "refresh":
-            return (*statement.query.tables, statement.table)
-    return (statement.table,)
 
 
 def _told(error: BaseException) -> str:

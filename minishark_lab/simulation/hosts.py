@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 
 from machine_kit.addresses import Address, endpoint_of
 from machine_kit.world import World
+from minishark.cluster.membership import Keep, Make, Remove, RemoveFile, Request
 from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S
+from minishark.worker.protocol import StoreLocation
 from minishark_lab.simulation.disks import Disk, Disks
 from minishark_lab.simulation.executor import SimulatedSlot
 from sparrow_core.machines.node_monitor import NodeMonitor
@@ -48,19 +50,22 @@ class Service:
         """Whether it is to leave."""
         return self.drain_until_s is not None
 
-    def make(self, session: str, folders: Collection[str], now: float) -> None:
-        """Create folders of a session."""
-        self.sessions.setdefault(session, _Session(now))
-        self.disk.folders.update(dict.fromkeys(folders))
-
-    def keep(self, session: str, released: Collection[str], now: float) -> None:
-        """Renew a session's lease; it needs nothing more of nodes that it released."""
-        self.sessions[session] = _Session(now, frozenset(released))
+    def take(self, session: str, request: Request, now: float) -> None:
+        """Do what a session asks for."""
+        match request:
+            case Make() | Remove() | RemoveFile():
+                if isinstance(request, Make):
+                    self.sessions.setdefault(session, _Session(now))
+                self.disk.change(request)
+            case Keep(released):  # it needs nothing more of the nodes that it released
+                self.sessions[session] = _Session(now, frozenset(released))
+            case _:
+                self.end(session)
 
     def end(self, session: str) -> None:
         """Remove the files of a session."""
         self.sessions.pop(session, None)
-        self.disk.remove_folder(session)
+        self.disk.change(Remove((session,)))
 
 
 class Hosts(SimulatedCluster):
@@ -162,6 +167,7 @@ class Hosts(SimulatedCluster):
         return endpoint is not None and silent_s < CUT_OFF_MAX_S
 
 
-def home_of(attributes: Collection[str]) -> str:
-    """Which incarnation of a node has these attributes."""
-    return next(each.removeprefix(_HOME) for each in attributes if each.startswith(_HOME))
+def store_of(name: str, attributes: Collection[str]) -> StoreLocation:
+    """Where the incarnation of a node with these attributes has its files."""
+    home = next(each.removeprefix(_HOME) for each in attributes if each.startswith(_HOME))
+    return StoreLocation(name, name, home, home, name)

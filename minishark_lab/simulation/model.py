@@ -1,124 +1,326 @@
-"""The model: what the tables of a session hold after each write, and which answers are right.
+"""The oracle: what the tables of a process hold after each write, and which answers are right.
 
-A query may see any version of the tables that was current while it ran, all tables at one moment. A
-write that failed has changed nothing.
+Each publication of tables in the catalog has a number. A statement that succeeds takes effect at
+its last one; so the order of writes is known, whoever makes them, and what tables held after each
+of them is computed when all have ended. Then answers are judged:
+
+- a query may see any state that was current while it ran, all tables at one moment;
+- a transaction sees one state from while it began (snapshot isolation), and what it has done
+  since; if it is committed, nobody has changed what it has changed since that state, unless all
+  that it did to a table was to add rows;
+- what failed has changed nothing, and an error about what tables hold was right in some such state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from minishark.errors import CatalogError, ConflictError, ConstraintError, MinisharkError
 from minishark_lab.simulation.queries import Query
-from minishark_lab.simulation.script import FILE, KEPT, Statement
+from minishark_lab.simulation.script import FILE, KEPT, KEYED, Statement
 from minishark_lab.simulation.work import Row, Rows, joined, summed
 
-_Tables = Mapping[str, Rows | None]
-"""Rows by table. Those of kept rows are None that are to be computed when somebody needs them."""
+State = Mapping[str, Rows | None]
+"""Rows by table; None if they are not known: all nodes that had just stored them were away, or they
+are kept rows that are to be computed when somebody needs them."""
+
+Done: TypeAlias = tuple[Statement, Rows | None]
+"""A statement, and the rows that it has stored if it stores those of a query."""
+
+_ADDS, _CHANGES = ("insert",), ("insert", "upsert", "delete", "update", "empty")
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a query returned, and the versions that were current: None for the table's absence."""
+    """What a query returned, and the publications before it began and ended."""
 
-    statement: Statement
+    query: Query
     first: int
     last: int
     rows: Rows
 
+    def __str__(self) -> str:
+        query = self.query
+        return f"query {query.kind} of {', '.join(query.tables)}: {sorted(self.rows)}"
+
 
 @dataclass(slots=True)
+class Stored:
+    """The rows that a statement has stored, of a query that it ran since a publication."""
+
+    statement: Statement
+    rows: Rows | None
+    first: int
+    last: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Failed:
+    """An error that is about what tables hold."""
+
+    statement: Statement
+    error: MinisharkError
+    first: int
+    last: int
+    inside: Transaction | None = None
+    done: int = 0  # how many statements of the transaction before
+
+
+@dataclass(slots=True, kw_only=True)
+class Transaction:
+    """A transaction, and what it has seen and done so far.
+
+    Attributes:
+        first: the number of the last publication before it began.
+        last: the same, when it had begun.
+        done: its statements that have changed something, with the rows of those that store a query.
+        seen: what its queries returned, and how many statements were done then.
+        committed: at which publication; None if it was not, or has changed nothing.
+    """
+
+    first: int
+    last: int
+    done: list[Done] = field(default_factory=list)
+    seen: list[tuple[int, Seen]] = field(default_factory=list)
+    committed: int | None = None
+    is_aborted: bool = False
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """What it has changed."""
+        return tuple(dict.fromkeys(statement.table for statement, _ in self.done))
+
+    def only_adds(self, table: str) -> bool:
+        """Whether all that it did to a table is to add rows."""
+        kinds = {each.kind for each, _ in self.done if each.table == table}
+        return kinds <= {*_ADDS} and table != KEYED
+
+
+@dataclass(slots=True)
+class Effect:
+    """What a statement, or a transaction, has changed at a publication."""
+
+    number: int
+    done: Sequence[Done]
+    by: Transaction | None = None
+
+    def touches(self, table: str, *, replaces: bool = False) -> bool:
+        """Whether it changes a table; with `replaces`, by another one in its place."""
+        kinds = [each.kind for each, _ in self.done if each.table == table]
+        return any(not replaces or kind not in _CHANGES for kind in kinds)
+
+
+@dataclass(slots=True, kw_only=True)
 class Model:
-    """The versions of a session's tables, one for each write, and the answers to judge."""
+    """All that the sessions of a process have done and seen."""
 
-    versions: list[_Tables] = field(default_factory=lambda: [{}])
+    number: int = 0  # of the last publication
+    effects: list[Effect] = field(default_factory=list)
     answers: list[Seen] = field(default_factory=list)
-    writing: Statement | None = None  # one that runs: its version may be seen already
-    rewritten: list[int] = field(default_factory=list)  # the versions in which the file is new
+    failures: list[Failed] = field(default_factory=list)
+    stored: list[Stored] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    excused: Callable[[], bool] = lambda: False  # whether tables may have been loaded again
+    rewritten: list[int] = field(default_factory=list)  # at which the file became new
+    _states: list[tuple[int, State]] = field(default_factory=lambda: [(0, {})])
+
+    def publish(self) -> int:
+        """Something was published: its number."""
+        self.number += 1
+        return self.number
+
+    def effect(self, number: int, *done: Done, by: Transaction | None = None) -> None:
+        """Statements have taken effect at a publication."""
+        place = len(self.effects)
+        while place and self.effects[place - 1].number > number:
+            place -= 1
+        self.effects.insert(place, Effect(number, done, by))
+        del self._states[place + 1 :]
+        if any(statement.kind == "rewrite" for statement, _ in done):
+            self.rewritten.append(number)
 
     @property
-    def now(self) -> _Tables:
-        """The last version."""
-        return self.versions[-1]
+    def states(self) -> list[tuple[int, State]]:
+        """What tables held from each publication on that has changed something."""
+        for each in self.effects[len(self._states) - 1 :]:
+            self._states.append((each.number, after(self._states[-1][1], each.done)))
+        return self._states
 
     @property
-    def number(self) -> int:
-        """Of the last version."""
-        return len(self.versions) - 1
+    def now(self) -> State:
+        """What tables hold, as far as is known."""
+        return self.states[-1][1]
 
-    def may_lack(self, names: Collection[str], first: int) -> bool:
-        """Whether one of these tables may not have been there since version `first`."""
-        writing = self.writing
-        if writing is not None and writing.kind in ("drop", "release") and writing.table in names:
-            return True
-        return any(name not in tables for tables in self.versions[first:] for name in names)
+    def between(self, first: int, last: int) -> list[State]:
+        """The states that were current at some moment from one publication to another."""
+        return [state for _, state in self._numbered(first, last)]
+
+    def _numbered(self, first: int, last: int) -> list[tuple[int, State]]:
+        later = [each for each in self.states if first < each[0] <= last]
+        return [next(each for each in reversed(self.states) if each[0] <= first), *later]
 
     def rewrites(self, first: int) -> int:
-        """How often the file was replaced, at most, since version `first`."""
-        is_now = self.writing is not None and self.writing.kind == "rewrite"
-        return is_now + sum(number > first for number in self.rewritten)
+        """How often the file was replaced since a publication."""
+        return sum(number > first for number in self.rewritten)
 
     def is_open(self, name: str, first: int) -> bool:
-        """Whether rows that are kept may not have been computed since version `first`."""
-        return any(tables.get(name, ()) is None for tables in self.versions[first:])
-
-    def end(self, statement: Statement | None) -> None:
-        """A write has ended; None if it has changed nothing."""
-        self.writing = None
-        if statement is not None and statement.kind == "rewrite":
-            self.rewritten.append(self.number + 1)
-        self.versions.append(self.now if statement is None else changed(self.now, statement))
-
-    def seen(self, statement: Statement, first: int, rows: Rows) -> None:
-        """A query that began at version `first` returned rows."""
-        self.answers.append(Seen(statement, first, self.number + (self.writing is not None), rows))
+        """Whether rows that are kept may not have been computed since a publication."""
+        return any(state.get(name, ()) is None for state in self.between(first, self.number))
 
     def wrong(self) -> list[str]:
-        """Answers that no version gives; to be asked when all writes have ended."""
-        return [self._complaint(seen) for seen in self.answers if not self._is_right(seen)]
+        """What no state explains; to be asked when all statements have ended."""
+        told = [
+            f"{each.statement} stores {sorted(each.rows or ())}, versions {each.first}-{each.last}"
+            for each in self.stored
+            if not any(
+                _stores(each.statement.query, state, each.rows)
+                for state in self.between(each.first, each.last)
+            )
+        ]
+        told += [
+            f"{KEYED} has a key twice since version {number}: {sorted(state[KEYED] or ())}"
+            for number, state in self.states
+            if _is_twice(state.get(KEYED) or ())
+        ]
+        told += [self._complaint(seen) for seen in self.answers if not self._is_right(seen)]
+        told += [
+            f"{failed.statement}: {failed.error}, versions {failed.first}-{failed.last}"
+            for failed in self.failures
+            if not self._may_fail(failed)
+        ]
+        for transaction in self.transactions:
+            told += self._wrong_in(transaction)
+        return told
+
+    # Queries
 
     def _is_right(self, seen: Seen) -> bool:
-        query: Query = seen.statement.query
-        candidates = self._candidates(seen) if KEPT in query.tables else self._current(seen)
-        for tables in candidates:
-            if any(name not in tables for name in query.tables):
-                continue
-            rows = {name: tables[name] for name in query.tables}
-            if None in rows.values() or query.is_answer(seen.rows, rows):  # type: ignore[arg-type]
-                return True
-        return False
-
-    def _current(self, seen: Seen) -> Sequence[_Tables]:
-        return self.versions[seen.first : seen.last + 1]
-
-    def _candidates(self, seen: Seen) -> Iterator[_Tables]:
-        """The versions, also with the kept rows of earlier ones: a query holds them to its end."""
-        versions = self._current(seen)
-        for last, tables in enumerate(versions):
-            for before in versions[: last + 1]:
-                if KEPT in before:
-                    yield {**tables, KEPT: before[KEPT]}
+        states = self.between(seen.first, seen.last)
+        candidates = _with_kept(states) if KEPT in seen.query.tables else states
+        return any(_answers(seen, state) for state in candidates)
 
     def _complaint(self, seen: Seen) -> str:
-        tables = self.versions[seen.last] if seen.last < len(self.versions) else self.now
-        held = {name: sorted(tables.get(name) or ()) for name in seen.statement.query.tables}
-        return f"{seen.statement}: {sorted(seen.rows)} of {held}, versions {seen.first}-{seen.last}"
+        state = self.between(seen.first, seen.last)[-1]
+        held = {name: sorted(state.get(name) or ()) for name in seen.query.tables}
+        return f"{seen} of {held}, versions {seen.first}-{seen.last}"
+
+    # Errors
+
+    def _may_fail(self, failed: Failed) -> bool:
+        statement, inside = failed.statement, failed.inside
+        names = statement.names
+        if isinstance(failed.error, ConflictError):
+            changed = names if inside is None else inside.tables
+            first = failed.first if inside is None else inside.first
+            others = (each for each in self.effects if first < each.number <= failed.last)
+            return self.excused() or any(each.touches(t) for each in others for t in changed)
+        if inside is None:
+            states = self.between(failed.first, failed.last)
+        else:
+            began = self.between(inside.first, inside.last)
+            states = [after(state, inside.done[: failed.done]) for state in began]
+        if isinstance(failed.error, ConstraintError):
+            return any(_breaks_key(statement, state) for state in states)
+        assert isinstance(failed.error, CatalogError)
+        return any(name not in state for state in states for name in names)
+
+    # Transactions
+
+    def _wrong_in(self, transaction: Transaction) -> Iterator[str]:
+        explained = [
+            (number, state)
+            for number, state in self._numbered(transaction.first, transaction.last)
+            if all(
+                _answers(seen, after(state, transaction.done[:count]))
+                for count, seen in transaction.seen
+            )
+            and all(
+                each.kind != "create_as"
+                or _stores(each.query, after(state, transaction.done[:count]), rows)
+                for count, (each, rows) in enumerate(transaction.done)
+            )
+        ]
+        if not explained:
+            told = "; ".join(f"{seen} after {count}" for count, seen in transaction.seen)
+            versions = f"{transaction.first}-{transaction.last}"
+            yield f"transaction since versions {versions}: no one state gives {told}"
+        elif transaction.committed is not None and not any(
+            self._may_commit(transaction, transaction.committed, number) for number, _ in explained
+        ):
+            tables = ", ".join(transaction.tables)
+            yield f"transaction of {tables} is committed, though others have changed these"
+
+    def _may_commit(self, transaction: Transaction, committed: int, began: int) -> bool:
+        others = [
+            each
+            for each in self.effects
+            if began < each.number < committed and each.by is not transaction
+        ]
+        return not any(
+            each.touches(table, replaces=transaction.only_adds(table))
+            for each in others
+            for table in transaction.tables
+        )
 
 
-def changed(tables: _Tables, statement: Statement) -> _Tables:
-    """The tables after a statement that succeeded."""
-    name, old = statement.table, list(tables.get(statement.table) or ())
+def _with_kept(states: Sequence[State]) -> Iterator[State]:
+    """States, also with the kept rows of earlier ones: a query holds them to its end."""
+    for last, state in enumerate(states):
+        for before in states[: last + 1]:
+            if KEPT in before:
+                yield {**state, KEPT: before[KEPT]}
+
+
+def _answers(seen: Seen, state: State) -> bool:
+    """Whether a state gives what a query returned."""
+    query = seen.query
+    if any(name not in state for name in query.tables):
+        return False
+    rows = {name: state[name] for name in query.tables}
+    return None in rows.values() or query.is_answer(seen.rows, rows)  # type: ignore[arg-type]
+
+
+def _is_twice(rows: Rows) -> bool:
+    """Whether two rows have one key."""
+    return len({row[0] for row in rows}) < len(rows)
+
+
+def _breaks_key(statement: Statement, state: State) -> bool:
+    keys = {row[0] for row in state.get(statement.table) or ()}
+    return any(row[0] in keys for row in statement.rows)
+
+
+def after(state: State, done: Sequence[Done]) -> State:
+    """The tables after statements."""
+    for statement, rows in done:
+        state = changed(state, statement, rows)
+    return state
+
+
+def changed(state: State, statement: Statement, stored: Rows | None = ()) -> State:
+    """The tables after a statement; those that store a query have stored these rows."""
+    name, old = statement.table, list(state.get(statement.table) or ())
+    if statement.kind in _CHANGES[:-1] and state.get(name, ()) is None:
+        return state
+    new: list[Row] | None
     match statement.kind:
         case "create" | "rewrite":
             new = list(statement.rows)
+        case "keyed":
+            new = []
         case "load":
-            new = list(tables[FILE] or ())
-        case "store" | "keep" | "refresh":
-            new = list(_stored(statement.query, tables))
+            new = list(state[FILE] or ())
+        case "store" | "create_as" | "keep" | "refresh":
+            new = None if stored is None else list(stored)
         case "forget":
-            return {**tables, name: None}
+            return {**state, name: None}
         case "insert":
             new = [*old, *statement.rows]
+        case "upsert":
+            keys = {row[0] for row in statement.rows}
+            new = [*(row for row in old if row[0] not in keys), *statement.rows]
         case "delete":
             new = [row for row in old if not statement.goes(row)]
         case "update":
@@ -126,8 +328,8 @@ def changed(tables: _Tables, statement: Statement) -> _Tables:
         case "empty":
             new = []
         case _:
-            return {key: rows for key, rows in tables.items() if key != name}
-    return {**tables, name: new}
+            return {key: rows for key, rows in state.items() if key != name}
+    return {**state, name: new}
 
 
 def updated(rows: Rows, statement: Statement) -> list[Row]:
@@ -135,11 +337,18 @@ def updated(rows: Rows, statement: Statement) -> list[Row]:
     return [(row[0], row[1] + 1) for row in rows if statement.goes(row)]
 
 
-def _stored(query: Query, tables: _Tables) -> Rows:
-    rows = [tables[name] or () for name in query.tables]
+def _stores(query: Query, state: State, rows: Rows | None) -> bool:
+    """Whether a query of a state gives rows."""
+    if rows is None or any(state.get(name, ()) is None for name in query.tables):
+        return True
+    if any(name not in state for name in query.tables):
+        return False
+    read = [state[name] or () for name in query.tables]
     match query.kind:
         case "rows":
-            return rows[0]
+            given: Rows = read[0]
         case "grouped":
-            return summed(rows[0])
-    return summed(joined(rows[0], rows[1]))
+            given = summed(read[0])
+        case _:
+            given = summed(joined(read[0], read[1]))
+    return sorted(given) == sorted(rows)

@@ -5,6 +5,7 @@ The compiler is not simulated: its plans are DuckDB's. What runs them is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,15 +14,13 @@ from minishark.compiler.physical.plan import PhysicalPlan, Spread
 from minishark.compiler.stages.stage import Input, ReadMode, Stage, StageInput, TableInput
 from minishark.model.catalog import Table
 from minishark.model.expressions import Schema
-from minishark.query.job_builder import Environment
 from minishark.worker.protocol import ScalarFunction
 from minishark_lab.simulation.work import CHANCE, COLUMNS, Rows, coarse, joined, summed, total
 
 _OWN, _ALL, _BUCKET = ReadMode.OWN, ReadMode.ALL, ReadMode.BUCKET
 # A function that gives other results each time, so that what calls it varies.
-ENVIRONMENT = Environment(
-    functions=(ScalarFunction(name=CHANCE, pickled=b"", returns="BIGINT", volatile=True),)
-)
+FUNCTIONS = {CHANCE: ScalarFunction(name=CHANCE, pickled=b"", returns="BIGINT", volatile=True)}
+_TEXT = re.compile(r"/\* simulated: (.*) \*/")
 
 
 def _stage(
@@ -129,13 +128,17 @@ class Query:
 
     @property
     def text(self) -> str:
-        """What `read` reads."""
-        return " ".join((self.kind, str(self.number), *self.tables))
+        """What binds to the columns of an answer, and what `read` reads."""
+        told = " ".join((self.kind, str(self.number), *self.tables))
+        return f"SELECT k, v FROM {self.tables[0]} /* simulated: {told} */"
 
     @classmethod
-    def read(cls, text: str) -> Query:
-        """A query by its text."""
-        kind, number, *tables = text.split()
+    def read(cls, text: str) -> Query | None:
+        """A query by its text; None if it is not simulated."""
+        told = _TEXT.search(text)
+        if told is None:
+            return None
+        kind, number, *tables = told[1].split()
         return cls(kind, tuple(tables), int(number))
 
     def stages(self, tables: Sequence[Table]) -> list[Stage]:

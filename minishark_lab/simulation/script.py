@@ -17,10 +17,16 @@ from minishark_lab.simulation.work import Row
 TABLES = ("t", "u", "w")
 KEPT = "c"  # the rows of a query that a session keeps, as `CACHE TABLE` does
 FILE = "f"  # that queries name
+KEYED = "p"  # a table whose first column is its primary key
 _CANCELLED = 0.08  # the share of statements that are cancelled
 _CANCELLED_S = 0.05  # mean time after their begin
 _TWO = ("joined", "broadcast")
 _CHANGES = ("insert", "insert", "delete", "update")
+_ENDS = ("commit", "rollback")
+_CHANGED = (*TABLES, KEYED, KEYED)  # by clerks
+_OF_KEYED = {"create_as": "upsert", "drop": "upsert"}
+_ALONE = (*_CHANGES, "create_as", "begin", "begin", "begin")
+_INSIDE = (*_CHANGES, "query", "query", "create_as", "drop", "commit", "commit", "rollback")
 _WRITES = (
     *_CHANGES,
     "create",
@@ -72,10 +78,52 @@ class Statement:
     modulo: int = 2  # rows whose value is a multiple of it are deleted or updated
     begins_s: float | None = None  # not before; None: after a pause
     cancelled_s: float | None = None  # how long after its begin it is cancelled
+    clerk: int = 0  # which of the sessions with transactions runs it
 
     def goes(self, row: Row) -> bool:
         """Whether a DELETE or UPDATE means a row."""
         return row[1] % self.modulo == 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables without which it fails."""
+        match self.kind:
+            case "query" | "store" | "keep" | "create_as":
+                return self.query.tables
+            case "create" | "keyed" | "rewrite":
+                return ()
+            case "load":
+                return (FILE,)
+            case "refresh":
+                return (*self.query.tables, self.table)
+        return (self.table,)
+
+    @property
+    def sql(self) -> str:
+        """Its text; empty if it is none of SQL."""
+        rows = ", ".join(f"({key}, {value})" for key, value in self.rows)
+        goes = f"WHERE v % {self.modulo} = 0"
+        match self.kind:
+            case "insert":
+                return f"INSERT INTO {self.table} VALUES {rows}"
+            case "upsert":
+                update = "ON CONFLICT DO UPDATE SET v = excluded.v"
+                return f"INSERT INTO {self.table} VALUES {rows} {update}"
+            case "delete":
+                return f"DELETE FROM {self.table} {goes}"
+            case "update":
+                return f"UPDATE {self.table} SET v = v + 1 {goes}"
+            case "empty":
+                return f"DELETE FROM {self.table}"
+            case "drop":
+                return f"DROP TABLE {self.table}"
+            case "keyed":
+                return f"CREATE OR REPLACE TABLE {self.table} (k BIGINT PRIMARY KEY, v BIGINT)"
+            case "create_as":
+                return f"CREATE OR REPLACE TABLE {self.table} AS {self.query.text}"
+            case "begin" | "commit" | "rollback":
+                return self.kind.upper()
+        return ""
 
     def __str__(self) -> str:
         if self.kind == "query":
@@ -109,8 +157,9 @@ class Script:
     duplication: float
     pause_s: float  # mean time between statements
     copy_s: float  # mean time of copying a file to another node
-    writers: tuple[tuple[Statement, ...], ...]  # of each session
-    readers: tuple[tuple[Statement, ...], ...]  # of each session: queries of two other threads
+    writers: tuple[tuple[Statement, ...], ...]  # of each process: of its main session
+    readers: tuple[tuple[Statement, ...], ...]  # of each process: queries of two other sessions
+    clerks: tuple[tuple[Statement, ...], ...]  # of each process: transactions of two further ones
     faults: tuple[Fault, ...]
 
     def kept(self, faults: Sequence[int] | None, statements: Sequence[int] | None) -> Script:
@@ -120,17 +169,22 @@ class Script:
             script = replace(script, faults=tuple(self.faults[i] for i in faults))
         if statements is not None:
             wanted, first, lists = {*statements}, 0, []
-            for each in (*self.writers, *self.readers):
+            for each in (*self.writers, *self.readers, *self.clerks):
                 lists.append(tuple(s for i, s in enumerate(each, first) if i in wanted))
                 first += len(each)
             count = len(self.writers)
-            script = replace(script, writers=tuple(lists[:count]), readers=tuple(lists[count:]))
+            script = replace(
+                script,
+                writers=tuple(lists[:count]),
+                readers=tuple(lists[count : 2 * count]),
+                clerks=tuple(lists[2 * count :]),
+            )
         return script
 
     @property
     def statements(self) -> int:
         """How many there are."""
-        return sum(map(len, (*self.writers, *self.readers)))
+        return sum(map(len, (*self.writers, *self.readers, *self.clerks)))
 
 
 def script_of(seed: int, statements: int, faults_max: int) -> Script:
@@ -165,6 +219,7 @@ def script_of(seed: int, statements: int, faults_max: int) -> Script:
         readers=tuple(
             tuple(_statement(rng, 0.0) for _ in range(statements // 2)) for _ in range(sessions)
         ),
+        clerks=tuple(_clerk(rng, statements // 4) for _ in range(sessions)),
     )
 
 
@@ -205,6 +260,27 @@ def _burst(rng: Random, size: int, at_s: float) -> list[Statement]:
     kinds, table, lasts_s = rng.choice(_BURSTS), rng.choice(TABLES), rng.choice((0.05, 0.5, 2.0))
     begins_s = sorted(at_s + rng.uniform(0.0, lasts_s) for _ in range(size))
     return [replace(write(rng, rng.choice(kinds), table), begins_s=each) for each in begins_s]
+
+
+def _clerk(rng: Random, count: int) -> tuple[Statement, ...]:
+    """Changes, alone and in transactions, by two sessions."""
+    found, is_inside = list[Statement](), [False, False]
+    for place in range(count):
+        clerk = place % 2
+        kind, table = rng.choice(_INSIDE if is_inside[clerk] else _ALONE), rng.choice(_CHANGED)
+        kind = _OF_KEYED.get(kind, kind) if table == KEYED else kind
+        if kind in ("begin", *_ENDS):
+            is_inside[clerk] = kind == "begin"
+        statement = write(rng, kind, table)
+        if kind in ("query", "create_as"):
+            source = table if kind == "query" else rng.choice(TABLES)
+            query = Query(rng.choice(("rows", "grouped")), (source,))
+            statement = replace(statement, query=query)
+        if table == KEYED:
+            rows = {key: (key, value) for key, value in statement.rows}
+            statement = replace(statement, rows=tuple(rows.values())[:2])
+        found.append(replace(statement, clerk=clerk))
+    return tuple(found)
 
 
 def _statement(rng: Random, writes: float) -> Statement:

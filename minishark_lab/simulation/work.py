@@ -2,19 +2,27 @@
 
 A fragment is a text such as "divide 3". Tables have the columns k and v. Everything around it is as
 in production: the messages, what is read and written, and how failures are told.
+
+Fragments of statements that write are SQL, which DuckDB runs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from random import Random
 from typing import TypeAlias
 
+import duckdb
 import pyarrow as pa
 
+from minishark.compiler.stages.fragment import bucket_column
 from minishark.model.catalog import ROW_NUMBER
-from minishark.model.expressions import Column
+from minishark.model.expressions import Column, ColumnRef
+from minishark.worker.duckdb_slot import EXCHANGE_SETTINGS
+from minishark.worker.protocol import StageTask
+from minishark.worker.run_task import typed
 
 Row: TypeAlias = tuple[int, ...]
 Rows: TypeAlias = Sequence[Row]
@@ -24,9 +32,43 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 CHANCE = "chance"
 
 
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(config={"threads": "1"})
+    for name, value in EXCHANGE_SETTINGS.items():
+        connection.execute(f"SET {name} = {value}")
+    return connection
+
+
+@cache
+def _bucket(key: int, buckets: int) -> int:
+    keys = [ColumnRef(0, "BIGINT")]
+    number = bucket_column(keys, [f"{key}::BIGINT"], buckets)
+    ((bucket,),) = _duckdb().execute(f"SELECT {number}").fetchall()
+    return int(bucket)
+
+
 def bucket_of(row: Row, buckets: int) -> int:
     """Where a row lies that is hashed by its first column."""
-    return (row[0] * 2654435761 >> 7) % buckets
+    return _bucket(row[0], buckets)
+
+
+def is_simulated(fragment: str) -> bool:
+    """Whether a fragment is one of these operations, or stores its input as it is."""
+    return fragment.partition(" ")[0] in ("", "divide", *OPERATIONS)
+
+
+def ran(stage: StageTask, inputs: Mapping[str, pa.Table]) -> pa.Table:
+    """The rows of a fragment of SQL."""
+    assert not stage.hints.reduces_inputs, "its statement has no join"
+    connection = _duckdb()
+    for name, table in inputs.items():
+        connection.register(name, table)
+    try:
+        return connection.sql(typed(stage)).to_arrow_table()
+    finally:
+        for name in inputs:
+            connection.unregister(name)
 
 
 def summed(rows: Rows) -> list[Row]:
@@ -74,7 +116,7 @@ OPERATIONS: dict[str, Callable[[Sequence[Rows], int], Rows]] = {
 
 
 def evaluated(fragment: str, inputs: Sequence[Rows]) -> Rows:
-    """The rows of a fragment; one that is no operation of these stores its input as it is."""
+    """The rows of a fragment; "divide" puts out its input as it is."""
     name, _, number = fragment.partition(" ")
     operation = OPERATIONS.get(name, OPERATIONS["rows"])
     return operation(inputs, int(number) if name in OPERATIONS and number else 0)

@@ -212,7 +212,7 @@ class SimulatedCluster:
         self.starts: dict[TaskKey, int] = {}
         self.started_on: dict[TaskKey, NodeName] = {}
         self.schedulers = [address(f"s{number}", "scheduler") for number in range(schedulers)]
-        self._slots = slots
+        self.slots = slots
         self._heartbeat_s = heartbeat_s
         self._attributes = attributes
         self._frameworks = frameworks
@@ -302,7 +302,7 @@ class SimulatedCluster:
         endpoint = f"{name}-e{next(self._incarnations)}"
         at = address(endpoint, endpoint)
         self._executors[name][at] = framework
-        slots = [address(endpoint, f"slot-{slot}") for slot in range(self._slots)]
+        slots = [address(endpoint, f"slot-{slot}") for slot in range(self.slots)]
         executor = Executor(
             at, name, self.monitor_of(name), slots,
             framework=framework, heartbeat_s=self._heartbeat_s,

@@ -227,7 +227,7 @@ def test_unreadable_files_fail_at_once(session: Session, tmp_path: Path) -> None
 
 def test_ctrl_c_in_a_statement_that_writes() -> None:
     """It comes out as KeyboardInterrupt; the statement changed nothing, and the next one runs."""
-    shared = SharedScratch({}, sources=list)
+    shared = SharedScratch({}, list, threading.RLock())
     database = ScratchDatabase(shared, reading=lambda _: nullcontext(pa.table), tables=Catalog)
     database.define("SET threads = 1", alone=True)  # DuckDB looks for signals in the main thread
 

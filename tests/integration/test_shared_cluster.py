@@ -125,7 +125,7 @@ def test_nodes_that_are_started_anew_get_the_sessions_folders(
     homes = [Path(node.folders[0], node.name, folder) for node in running.nodes]
     assert [True, True] == [home.is_dir() for home in homes]
     homes[0].rmdir()
-    cluster._node_folders.by_home.pop(running.nodes[0].folders[0])  # type: ignore[attr-defined]
+    cluster.membership.folders.by_home.pop(running.nodes[0].folders[0])  # type: ignore[attr-defined]
     until(homes[0].is_dir, "the folder")
     cluster.remove_folder(folder)
     assert [False, False] == [home.exists() for home in homes]

@@ -1,23 +1,29 @@
-"""Bugs of recovery and replication that somebody could write, for the simulator to find.
+"""Bugs that somebody could write, in recovery, replication and transactions, to be found.
 
 Each function plants one into production code, until its test ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from minishark.model.catalog import Partition, Table
+from minishark.model.catalog import Catalog, Partition, Table
 from minishark.query.stage_graph import StageGraph
+from minishark.tables import memory_changes, memory_store, memory_transaction
 from minishark.tables import tables as tables_module
 from minishark.tables.cached import CachedTables
 from minishark.tables.deltas import DeltaWriter
+from minishark.tables.memory_changes import MemoryTable
+from minishark.tables.memory_transaction import MemoryTransaction
 from minishark.tables.replication import Replicator
+from minishark.tables.stores import StoreContext
 from minishark.tables.tables import Tables
+from minishark.tables.transaction import SessionTransaction
 from minishark.worker.scans import Scans
 from minishark_lab.simulation.attached import SimulatedAttached
 from sparrow_core.machines.node_monitor import NodeMonitor
@@ -107,11 +113,10 @@ def added_rows_are_not_restored(patch: pytest.MonkeyPatch) -> None:
 def tasks_die_with_their_executor(patch: pytest.MonkeyPatch) -> None:
     """A node doesn't tell of the tasks that a dead executor had."""
 
-    def lose(self: NodeMonitor, address: Any, reason: str, now: float) -> Any:
-        self._pool.remove(address)
+    def lose(self: NodeMonitor, address: Any, executor: Any, reason: str, now: float) -> Any:
         return self._register(now)
 
-    patch.setattr(NodeMonitor, "_lose_executor", lose)
+    patch.setattr(NodeMonitor, "_lose", lose)
 
 
 def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +126,7 @@ def dropped_tables_keep_their_files(patch: pytest.MonkeyPatch) -> None:
         self._origins.pop(folder, None)
         self._homes.pop(folder, None)
 
-    patch.setattr(Tables, "_forget", forget)
+    patch.setattr(Tables, "forget", forget)
 
 
 def files_are_read_without_a_look(patch: pytest.MonkeyPatch) -> None:
@@ -132,6 +137,75 @@ def files_are_read_without_a_look(patch: pytest.MonkeyPatch) -> None:
 def released_rows_stay(patch: pytest.MonkeyPatch) -> None:
     """Kept rows are not dropped when nobody holds them any more."""
     patch.setattr(CachedTables, "sweep", lambda self: None)
+
+
+def transactions_undo_what_others_did(patch: pytest.MonkeyPatch) -> None:
+    """COMMIT publishes its versions whatever others have changed since it began."""
+
+    def before(self: MemoryTransaction, name: str, changed: Any) -> Table | None:
+        return self.context.tables.catalog.find(name)
+
+    patch.setattr(MemoryTransaction, "_before", before)
+    patch.setattr(MemoryTransaction, "_after", lambda self, before, changed: changed.now)
+
+
+def transactions_that_add_rows_drop_those_of_others(patch: pytest.MonkeyPatch) -> None:
+    """Rows are added to the version that the transaction began with, not to the last one."""
+    patch.setattr(MemoryTransaction, "_after", lambda self, before, changed: changed.now)
+
+
+def transactions_read_what_others_commit(patch: pytest.MonkeyPatch) -> None:
+    """Their queries see each table as it is now, unless they have changed it."""
+
+    def at_once(self: Catalog) -> Catalog:
+        return Catalog()
+
+    def begin(context: StoreContext) -> MemoryTransaction:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(type(context.tables.catalog), "at_once", at_once)
+            return memory_transaction.begin(context)
+
+    patch.setattr(memory_store, "begin", begin)
+
+
+def rollback_commits(patch: pytest.MonkeyPatch) -> None:
+    """What a transaction has done is published at its end, however it ends."""
+    patch.setattr(MemoryTransaction, "roll_back", MemoryTransaction.commit)
+
+
+def errors_abort_nothing(patch: pytest.MonkeyPatch) -> None:
+    """COMMIT after an error commits what was done before the error."""
+
+    def aborted_by_errors(self: SessionTransaction) -> Any:
+        return contextlib.nullcontext()
+
+    patch.setattr(SessionTransaction, "aborted_by_errors", aborted_by_errors)
+
+
+def tables_of_a_rollback_keep_their_files(patch: pytest.MonkeyPatch) -> None:
+    """The folder of a table that a transaction has created stays if it is rolled back."""
+    original = MemoryTransaction.roll_back
+
+    def roll_back(self: MemoryTransaction) -> None:
+        self._loads.clear()
+        original(self)
+
+    patch.setattr(MemoryTransaction, "roll_back", roll_back)
+
+
+def stored_keys_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """An INSERT adds a row whose key another one has."""
+    patch.setattr(MemoryTable, "holders", lambda self, keys: keys.values.slice(0, 0))
+
+
+def replaced_rows_stay(patch: pytest.MonkeyPatch) -> None:
+    """The row that an upsert has replaced is there, too."""
+    original = memory_changes.without_rows
+
+    def without_rows(table: Table, numbers: Any) -> Table:
+        return table if table.keys else original(table, numbers)
+
+    patch.setattr(memory_changes, "without_rows", without_rows)
 
 
 MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
@@ -148,4 +222,12 @@ MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     dropped_tables_keep_their_files,
     files_are_read_without_a_look,
     released_rows_stay,
+    transactions_undo_what_others_did,
+    transactions_that_add_rows_drop_those_of_others,
+    transactions_read_what_others_commit,
+    rollback_commits,
+    errors_abort_nothing,
+    tables_of_a_rollback_keep_their_files,
+    stored_keys_are_not_looked_for,
+    replaced_rows_stay,
 )

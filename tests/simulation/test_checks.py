@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
 from machine_kit.world import World
-from minishark.errors import ClusterError, DataError, ResourceError
+from minishark.errors import (
+    CatalogError,
+    ClusterError,
+    ConflictError,
+    ConstraintError,
+    DataError,
+    ResourceError,
+)
 from minishark.query.sinks import Layout
 from minishark_lab.simulation.checks import LASTS_S, claims, unexcused
 from minishark_lab.simulation.faults import Faults
 from minishark_lab.simulation.fibers import Fibers
-from minishark_lab.simulation.model import Model
+from minishark_lab.simulation.model import Failed, Model, Seen, Transaction
 from minishark_lab.simulation.queries import Query
-from minishark_lab.simulation.script import FILE, KEPT, Statement
+from minishark_lab.simulation.script import FILE, KEPT, KEYED, Statement
 from tests.simulation.test_found import ROWS, Bed
 
 
@@ -96,21 +104,21 @@ def test_model_of_kept_rows_and_files() -> None:
     model, kept = Model(), Query("rows", ("t",))
 
     def wrote(kind: str, table: str, value: int = 0) -> None:
-        model.end(Statement(kind=kind, query=kept, table=table, rows=((1, value),)))
+        statement = Statement(kind=kind, query=kept, table=table, rows=((1, value),))
+        model.effect(model.publish(), (statement, ((1, value),)))
 
     def is_right(query: Query, first: int, value: int) -> bool:
-        model.answers.clear()
-        model.seen(Statement(kind="query", query=query), first, [(1, value)])
+        model.answers[:] = [Seen(query, first, model.number, [(1, value)])]
         return model.wrong() == []
 
     wrote("create", "t", 2)
-    wrote("keep", KEPT)
+    wrote("keep", KEPT, 2)
     wrote("rewrite", FILE, 3)  # version 3
     both = Query("joined", (KEPT, FILE))
     assert is_right(both, 3, 6)
     wrote("rewrite", FILE, 5)
     wrote("create", "t", 7)
-    wrote("refresh", KEPT)  # version 6
+    wrote("refresh", KEPT, 7)  # version 6
     assert [is_right(both, 3, value) for value in (6, 10, 35, 21)] == [True, True, True, False]
     assert not is_right(both, 6, 10)
     assert model.rewrites(3) == 1
@@ -118,5 +126,79 @@ def test_model_of_kept_rows_and_files() -> None:
     assert model.is_open(KEPT, 6)
     assert is_right(Query("rows", (KEPT,)), 6, 99)
     wrote("release", KEPT)
-    assert model.may_lack((KEPT,), 8)
     assert not is_right(Query("rows", (KEPT,)), 8, 99)
+
+
+def insert(table: str, *rows: tuple[int, int]) -> Statement:
+    """An INSERT."""
+    return Statement(kind="insert", query=Query("rows", (table,)), table=table, rows=rows)
+
+
+def update(table: str) -> Statement:
+    """An UPDATE of all rows with even values."""
+    return Statement(kind="update", query=Query("rows", (table,)), table=table, modulo=2)
+
+
+def modeled(*tables: str) -> Model:
+    """A model of tables with a row each."""
+    model = Model()
+    for name in tables:
+        created = replace(insert(name, (1, 2)), kind="create")
+        model.effect(model.publish(), (created, None))
+    return model
+
+
+def seen(model: Model, *rows: tuple[int, int]) -> Seen:
+    """What a query of t has returned now."""
+    return Seen(Query("rows", ("t",)), model.number, model.number, rows)
+
+
+def test_transactions_see_one_state_and_what_they_have_done() -> None:
+    """Not what others have committed since."""
+    for rows, is_right in (((1, 2),), True), (((1, 2), (3, 4)), False):
+        model = modeled("t")
+        inside = Transaction(first=1, last=1)
+        model.transactions.append(inside)
+        model.effect(model.publish(), (insert("t", (3, 4)), None))
+        inside.seen.append((0, seen(model, *rows)))
+        assert (model.wrong() == []) == is_right
+        inside.done.append((update("t"), None))
+        inside.seen.append((1, seen(model, (1, 3))))
+        assert (model.wrong() == []) == is_right
+    inside.seen = [(0, seen(model, (1, 2))), (1, seen(model, (1, 2)))]
+    assert model.wrong() != []  # it does not see its own changes
+
+
+def test_of_two_transactions_that_change_a_table_one_is_committed() -> None:
+    """Both, if one of them has only added rows, and the other one has changed none."""
+    for mine, other, may in (
+        (update("t"), update("t"), False),
+        (update("t"), insert("t", (5, 6)), False),
+        (insert("t", (5, 6)), insert("t", (7, 8)), True),
+        (insert("t", (5, 6)), replace(insert("t"), kind="create"), False),
+        (update("t"), update("u"), True),
+    ):
+        model = modeled("t", "u")
+        inside = Transaction(first=2, last=2, done=[(mine, None)])
+        model.transactions.append(inside)
+        model.effect(model.publish(), (other, None))
+        inside.committed = model.publish()
+        model.effect(inside.committed, *inside.done, by=inside)
+        assert (model.wrong() == []) == may
+
+
+def test_errors_about_what_tables_hold_are_right_in_some_state() -> None:
+    """A key that is there, a table that is not, another writer of the same table."""
+    keyed = insert(KEYED, (1, 5))
+    for error, statement, may in (
+        (ConstraintError("twice"), keyed, True),
+        (ConstraintError("twice"), insert(KEYED, (3, 5)), False),
+        (CatalogError("unknown"), insert("w", (1, 1)), True),
+        (CatalogError("unknown"), keyed, False),
+        (ConflictError("changed"), insert("t", (1, 1)), True),
+        (ConflictError("changed"), keyed, False),
+    ):
+        model = modeled("t", KEYED)
+        model.effect(model.publish(), (update("t"), None))
+        model.failures.append(Failed(statement=statement, error=error, first=2, last=3))
+        assert (model.wrong() == []) == may

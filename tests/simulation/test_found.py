@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -21,11 +21,47 @@ from minishark_lab.simulation.faults import Faults
 from minishark_lab.simulation.fibers import Fibers
 from minishark_lab.simulation.hosts import Hosts
 from minishark_lab.simulation.queries import Query
-from minishark_lab.simulation.session import SimulatedSession
-from minishark_lab.simulation.work import batch_of
+from minishark_lab.simulation.session import Given, SimulatedFront
+from minishark_lab.simulation.work import Row, batch_of
 from sparrow_core.protocol.ids import NodeName
 
 ROWS = tuple((i % 5, i) for i in range(12))
+
+
+class Session:
+    """A process with one session, in which nothing runs in the background."""
+
+    def __init__(self, front: SimulatedFront) -> None:
+        self.front, self.clock, self.cluster = front, front.clock, front.cluster
+        self.tables, self.kept = front.tables, front.kept
+        self.merger, self.writing = front.engine.merger, front.engine.writing
+        self.write_file, self.keep = front.write_file, front.keep
+        self.query, self.store, self.load = front.main.query, front.main.store, front.main.load
+        self.merger.is_open = lambda: False  # but for those that a test begins
+        front.keeper.over = True
+        replicator = front.engine._replicator
+        assert replicator is not None
+        replicator.stop()
+
+    def create(self, name: str, rows: Sequence[Row], layout: Layout) -> None:
+        """Load a table, which may replace another."""
+        self.front.main.create(name, Given(rows), layout)
+
+    def add(self, name: str, rows: Sequence[Row]) -> None:
+        """INSERT."""
+        self.front.main.sql(f"INSERT INTO {name} VALUES {str([*rows])[1:-1]}")
+
+    def empty(self, name: str) -> None:
+        """DELETE without a condition."""
+        self.front.main.sql(f"DELETE FROM {name}")
+
+    def drop(self, name: str) -> None:
+        """Drop a table."""
+        self.front.main.sql(f"DROP TABLE {name}")
+
+    def restore(self, lost: PartitionsLostError) -> None:
+        """Restore a table, as a query that has found it lost does."""
+        self.front.engine.restore(lost, self.front.main.scope)
 
 
 class Bed:
@@ -35,7 +71,7 @@ class Bed:
         self.fibers = fibers
         self.hosts = Hosts(fibers.world, Disks(fibers.world), nodes=3, schedulers=1, slots=2)
         fibers.world.run(0.3)
-        self.session = SimulatedSession(hosts=self.hosts, fibers=fibers, endpoint="front0")
+        self.session = Session(SimulatedFront(hosts=self.hosts, fibers=fibers, endpoint="front0"))
 
     def run(self, steps: Callable[[], None], *, knows_nodes: bool = True) -> None:
         """Run steps as a thread of the session, to their end."""
@@ -72,7 +108,7 @@ def test_table_that_is_replaced_while_it_is_merged(bed: Bed) -> None:
     def steps() -> None:
         for milliseconds in range(0, 16, 2):  # at any moment of the load that replaces it
             session.create("t", ROWS, Layout(partitions=3))
-            session.change("t", None, lambda _: ROWS)
+            session.add("t", ROWS)
             replacing = bed.fibers.start("front0", replace)
             session.clock.sleep(milliseconds / 1000)
             with contextlib.suppress(MinisharkError):  # what it read is gone
@@ -116,7 +152,7 @@ def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
             query = Query("rows", ("t",))
             reading = bed.fibers.start("front0", lambda query=query: session.query(query))  # type: ignore[misc]
             session.clock.sleep(milliseconds / 1000)
-            session.change("t", None, lambda _: added)  # again if it was loaded again meanwhile
+            session.add("t", added)  # again if it was loaded again meanwhile
             bed.fibers.join([reading])
             assert sorted(session.query(query)) == sorted((*ROWS, *added))
 
@@ -167,8 +203,8 @@ def test_merging_on_nodes_that_came_back_empty(bed: Bed) -> None:
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=2, replicas=2))
         session.empty("t")  # the session's own store has its files from here on
-        session.change("t", None, lambda _: ROWS)
-        session.change("t", None, lambda _: ROWS[:1])
+        session.add("t", ROWS)
+        session.add("t", ROWS[:1])
         bed.restart_nodes()
         session.merger.merge("t")
         session.tables.replicator()._forget_restarted()
@@ -185,7 +221,7 @@ def test_nodes_that_come_back_empty_before_a_merge_counts(bed: Bed) -> None:
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=1))
         for _ in range(3):
-            session.change("t", None, lambda _: ROWS)
+            session.add("t", ROWS)
         with session.writing:
             merging = bed.fibers.start("front0", lambda: session.merger.merge("t"))
             session.clock.sleep(1.0)  # it has stored the partition again
@@ -211,7 +247,7 @@ def test_nodes_that_come_back_empty_before_a_change_counts(bed: Bed) -> None:
         session.create("t", ROWS, Layout(partitions=1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tables, "merged", restarting)
-            session.change("t", None, lambda _: ROWS)
+            session.add("t", ROWS)
         replicator._forget_restarted()
         assert tables.catalog.get("t").partitions[0].locations == ()
 
@@ -234,7 +270,7 @@ def test_nodes_that_come_back_empty_while_rows_are_added(bed: Bed) -> None:
         session.create("t", ROWS, Layout(partitions=1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tables, "merged", restarting)
-            session.change("t", None, lambda _: ROWS)
+            session.add("t", ROWS)
         assert restarts
         assert sorted(session.query(Query("rows", ("t",)))) == sorted((*ROWS, *ROWS))
 
@@ -248,7 +284,7 @@ def test_changed_table_that_is_dropped_while_it_is_loaded_again(bed: Bed) -> Non
     def steps() -> None:
         for hundredths in range(20):
             session.create("t", ROWS, Layout(partitions=2, replicas=1))
-            session.change("t", None, lambda _: ROWS[:1])
+            session.add("t", ROWS[:1])
             table = tables.catalog.get("t")
             for service in bed.hosts.services.values():
                 service.disk.files.pop(table.partitions[0].file, None)
@@ -272,7 +308,7 @@ def test_table_that_can_not_be_restored_is_not_copied_each_time(bed: Bed) -> Non
         session.create("t", ROWS, Layout(partitions=2, replicas=1))
         first = {part.file for part in tables.catalog.get("t").partitions}
         for _ in range(3):
-            session.change("t", None, lambda _: ROWS)
+            session.add("t", ROWS)
         session.merger.merge("t")
         (part, *_) = [p for p in tables.catalog.get("t").partitions if p.file not in first]
         for service in bed.hosts.services.values():
@@ -289,7 +325,7 @@ def test_table_that_can_not_be_restored_is_not_copied_each_time(bed: Bed) -> Non
 def test_own_store_keeps_what_it_has(bed: Bed) -> None:
     """It has an emptied table's files, whatever is copied between nodes, and when these restart."""
     session, hosts = bed.session, bed.hosts
-    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+    bed.fibers.start("front0", session.cluster.keep_alive)
 
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=2, replicas=2))
@@ -298,7 +334,7 @@ def test_own_store_keeps_what_it_has(bed: Bed) -> None:
         session.clock.sleep(4.0)  # the session hears of it
         session.tables.replicator().heal()
         bed.restart_nodes()
-        session.change("t", None, lambda _: ROWS)
+        session.add("t", ROWS)
         session.tables.replicator()._forget_restarted()
         assert sorted(session.query(Query("rows", ("t",)))) == sorted(ROWS)
 
@@ -308,7 +344,7 @@ def test_own_store_keeps_what_it_has(bed: Bed) -> None:
 def test_rows_that_are_added_while_the_only_node_is_cut_off(bed: Bed) -> None:
     """The statement waits for it: a version without it would have lost the partition."""
     session, world = bed.session, bed.fibers.world
-    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+    bed.fibers.start("front0", session.cluster.keep_alive)
 
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=2, replicas=1))
@@ -321,7 +357,7 @@ def test_rows_that_are_added_while_the_only_node_is_cut_off(bed: Bed) -> None:
         world.call(world.now, world._cuts.clear)  # and knows it not yet again
         session.clock.sleep(0.001)
         assert node not in session.cluster.nodes
-        session.change("u", None, lambda _: ROWS[:1])
+        session.add("u", ROWS[:1])
         assert sorted(session.query(Query("rows", ("u",)))) == sorted((*ROWS, *ROWS[:1]))
 
     bed.run(steps)
@@ -340,7 +376,7 @@ def test_rows_that_are_added_beside_a_node_that_drains(bed: Bed) -> None:
             hosts.kill_node(node)
             hosts.start_node(node)
         session.clock.sleep(2.0)  # the session hears of them
-        session.change("u", None, lambda _: ROWS[:1])
+        session.add("u", ROWS[:1])
         session.tables.replicator()._forget_restarted()
         assert sorted(session.query(Query("rows", ("u",)))) == sorted((*ROWS, *ROWS[:1]))
 
@@ -356,7 +392,7 @@ def test_rows_of_which_the_only_node_does_not_answer(
 ) -> None:
     """Statements wait for it as long as it may have them, if there is no source to load again."""
     session, world = bed.session, bed.fibers.world
-    session.threads.append(bed.fibers.start("front0", session.cluster.keep_alive))
+    bed.fibers.start("front0", session.cluster.keep_alive)
 
     def steps() -> None:
         session.create("t", ROWS, Layout(partitions=2, replicas=1))
@@ -446,7 +482,7 @@ def test_replica_that_moves_while_rows_are_added(bed: Bed, replicas: int) -> Non
         session.create("t", ROWS, Layout(partition_by=("k",), partitions=2, replicas=replicas))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tables, "merged", moving)
-            session.change("t", None, lambda _: ROWS)
+            session.add("t", ROWS)
         replicator._release_drained()
         assert moved
         faults = Faults(world=bed.fibers.world, hosts=bed.hosts, fronts=(), kill_session=print)

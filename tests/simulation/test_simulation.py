@@ -83,6 +83,15 @@ def test_seed_repeats_to_the_last_event() -> None:
     assert digest(seed + 1) not in found
 
 
+@pytest.mark.parametrize("plant", MUTATIONS, ids=lambda plant: plant.__name__)
+def test_planted_bugs_replace_what_there_is(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they name may have moved: a fast test says so before the slow ones run."""
+    with monkeypatch.context() as patch:
+        plant(patch)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("plant", MUTATIONS, ids=lambda plant: plant.__name__)

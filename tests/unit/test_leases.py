@@ -9,8 +9,8 @@ import pytest
 
 from machine_kit.refusal import refuses
 from minishark.cluster import node
-from minishark.cluster.attached import spread_over_hosts
 from minishark.cluster.connections import Connections
+from minishark.cluster.membership import spread_over_hosts
 from minishark.cluster.node_service import CUT_OFF_MAX_S, LEASE_S, _Session
 from minishark.cluster.wire import KeepSession, Welcome
 from minishark.errors import ClusterError

@@ -12,7 +12,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from minishark.cluster.backend import Cluster
+from minishark.cluster.contract import Cluster
 from minishark.model.catalog import Partition, Table, TableStatistics
 from minishark.tables import replication
 from minishark.tables.rebalancing import Copy
