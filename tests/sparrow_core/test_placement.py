@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minishark.cluster.placements import check_name
 from minishark.errors import OptionError
-from minishark.session.connect import check_placement
 from sparrow_core.policy.early_binding import (
     BatchFillingPlacer,
     BatchPlacer,
@@ -277,8 +277,8 @@ def test_a_placement_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
             return FirstPlacer(rng, job.probe_ratio)
 
     with pytest.raises(OptionError, match="Unknown placement 'first'"):
-        check_placement("first", 2.0)
+        check_name("first")
     monkeypatch.setitem(PLACEMENTS, "first", First)
-    check_placement("first", 2.0)
+    check_name("first")
     placer = make_placer("first", Random(1), 2.0, ())
     assert {NODES[0]: 3} == placer.place([spec(i) for i in range(3)], NODES)

@@ -272,7 +272,7 @@ def test_copied_query(con: duckdb.DuckDBPyConnection) -> None:
         ("CREATE UNIQUE INDEX IF NOT EXISTS i ON items (a)", Target("items", is_main=True)),
         ("CREATE TEMP TABLE IF NOT EXISTS x.items (a INT)", Target("items", is_main=False)),
         ("CREATE TABLE items AS SELECT 1", Target("items", is_main=True)),
-        ("WITH x AS (SELECT 1) INSERT INTO items FROM x", None),
+        ("WITH x AS (SELECT 1) INSERT INTO items FROM x", Target("items", is_main=True)),
         ("DROP INDEX i", None),
     ],
 )
