@@ -892,7 +892,11 @@ class DuckLakeSource(Source):
         Raises:
             DataError: there is no such snapshot, or no such table in it.
         """
-        with self._lake.reading(*self._at) as reader:
+        # Nobody tells a source that it is not used any more: it keeps no connection.
+        with (
+            contextlib.closing(self._lake.database),
+            self._lake.reading(*self._at) as reader,
+        ):
             id_ = find_table(reader, self._schema, self._table)
             if id_ is None:
                 raise DataError(f"The DuckLake has no table {self._schema}.{self._table} then.")

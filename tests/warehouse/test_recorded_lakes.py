@@ -43,7 +43,7 @@ def recorded(kind: str, folder: Path) -> str:
     """The address of a recorded lake, which is moved to another folder."""
     shutil.unpack_archive(_RECORDED / f"{kind}.zip", folder)
     catalog = _CATALOGS[kind].format(folder)
-    with database(catalog).writing() as connection:
+    with contextlib.closing(database(catalog)) as lake, lake.writing() as connection:
         ((old,),) = connection.rows("SELECT value FROM ducklake_metadata WHERE key = 'data_path'")
         for table, column in (("ducklake_metadata", "value"), ("ducklake_data_file", "path")):
             connection.rows(
@@ -247,6 +247,9 @@ def test_writers_of_other_processes_conflict(tmp_path: Path) -> None:
             two.sql("COMMIT")
         assert two.sql("SELECT min(a), max(a) FROM warehouse.t").collect()[0] == (0, 101)
         files = {path.name for path in tmp_path.rglob("*.parquet")}
-        with database(address.removeprefix("ducklake:")).reading() as connection:
+        with (
+            contextlib.closing(database(address.removeprefix("ducklake:"))) as lake,
+            lake.reading() as connection,
+        ):
             stored = connection.rows("SELECT path FROM ducklake_data_file")
         assert files == {Path(path).name for (path,) in stored}
