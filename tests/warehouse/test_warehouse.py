@@ -289,7 +289,11 @@ def test_altered_tables(session: Session) -> None:
         ("DROP TABLE s.none", CatalogError, "no table warehouse.s.none"),
         ("DROP SCHEMA s", CatalogError, "has tables"),
         ("SELECT * FROM warehouse.s.none", CatalogError, "tables of that schema are: t"),
-        ("INSERT INTO s.t VALUES (1, 2)", QueryError, "has 1 columns but 2 values were supplied"),
+        (
+            "INSERT INTO s.t VALUES (1, 2)",
+            QueryError,
+            "1 (columns|values).* but 2 ",
+        ),  # DuckDB's or ours
         ("INSERT INTO s.t VALUES (NULL)", ConstraintError, "NOT NULL constraint failed"),
         ("UPDATE s.t SET b = 1", QueryError, "no column 'b'"),
         ("CACHE TABLE mem", CatalogError, "no table of the warehouse"),
