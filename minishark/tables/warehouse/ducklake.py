@@ -773,7 +773,7 @@ def open_lake(
 
 
 def _open(database: LakeDatabase, data_path: str | None) -> None:
-    """Make the lake if it is missing; raise if its files are elsewhere, or it is of another kind."""
+    """Make the lake if it is missing; raise if its files are elsewhere, or it is none of ours."""
     with database.writing() as connection:
         if not connection.has_table("ducklake_metadata"):
             place = data_path or database.default_data_path
