@@ -122,7 +122,7 @@ class CallLog:
 
 
 def _none(data: memoryview) -> FileSlice:
-    message = "nothing is too large for the log"
+    message = f"{data.nbytes} bytes are not too large for the log"
     raise AssertionError(message)
 
 
