@@ -33,9 +33,9 @@ from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent
+from minishark.events.page.export import QueryPage
 from minishark.model.catalog import Catalog, Partition
 from minishark.model.expressions import Schema, quote_text
-from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
