@@ -163,7 +163,12 @@ class Runtime:
         if self.scope.transaction.is_active and not self.is_stopped:
             with contextlib.suppress(Exception):  # VACUUM removes files that are left
                 self.scope.transaction.end("ROLLBACK")
-        return self.engine.stop(self.scope) if with_engine else self.scope.close()
+        if not with_engine:
+            return self.scope.close()
+        stopped = self.engine.stop(self.scope)
+        if stopped and self.warehouse is not None:  # it is the parent's in a fork of the process
+            self.warehouse.close()
+        return stopped
 
     # Tables, in memory or in the warehouse
 
