@@ -12,7 +12,7 @@ import msgspec
 
 from minishark.cluster.node import NodeOptions, run
 from minishark.worker.protocol import StoreLocation
-from minishark_platforms.host import NodeStarted, NodeSettings
+from minishark_platforms.host import NodeSettings, NodeStarted
 
 
 def _end_with_parent() -> None:

@@ -481,7 +481,7 @@ class CallEnded(Event, frozen=True, kw_only=True):
 
 
 class ProgramReport(Event, frozen=True, kw_only=True):
-    """How far an iterative program is; figures as in `minishark.programs.program`.
+    """How far an iterative program is; figures as in `minishark.tasks.programs.program`.
 
     Attributes:
         state: "running", "done", "failed" or "cancelled"; "ended" if nobody waits for its result.

@@ -33,9 +33,9 @@ from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
 from minishark.errors import VerificationError
 from minishark.events.kinds import AnyEvent, NodeReport
+from minishark.events.page.export import QueryPage
 from minishark.model.catalog import Catalog, Partition
 from minishark.model.expressions import Schema, quote_text
-from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
@@ -163,7 +163,12 @@ class Runtime:
         if self.scope.transaction.is_active and not self.is_stopped:
             with contextlib.suppress(Exception):  # VACUUM removes files that are left
                 self.scope.transaction.end("ROLLBACK")
-        return self.engine.stop(self.scope) if with_engine else self.scope.close()
+        if not with_engine:
+            return self.scope.close()
+        stopped = self.engine.stop(self.scope)
+        if stopped and self.warehouse is not None:  # it is the parent's in a fork of the process
+            self.warehouse.close()
+        return stopped
 
     # Tables, in memory or in the warehouse
 

@@ -34,9 +34,6 @@ from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
 from minishark.events.kinds import NodeReport
-from minishark.programs.program import Program
-from minishark.programs.programs import ProgramDriver, ProgramOptions
-from minishark.programs.result_table import IntoTable
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
@@ -59,6 +56,9 @@ from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
 from minishark.tasks.items import Items
 from minishark.tasks.nested import SessionAddress, is_here, session_in_call
+from minishark.tasks.programs.program import Program
+from minishark.tasks.programs.programs import ProgramDriver, ProgramOptions
+from minishark.tasks.programs.result_table import IntoTable
 from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
 

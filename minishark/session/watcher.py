@@ -27,9 +27,9 @@ from minishark.events import kinds
 from minishark.events.history import HistoryWriter
 from minishark.events.traces import Spans
 from minishark.model.catalog import Table
-from minishark.programs.program import Program
-from minishark.programs.run import ProgramRun
 from minishark.session.engine import Engine
+from minishark.tasks.programs.program import Program
+from minishark.tasks.programs.run import ProgramRun
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

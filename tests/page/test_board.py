@@ -11,10 +11,10 @@ from page_events import BEGAN, node_report, query_events, task
 
 from minishark.events import kinds
 from minishark.events.figures import OperatorFigures
-from minishark.page import board as board_module
-from minishark.page import views
-from minishark.page.board import STAGE_TASKS_MAX, Board
-from minishark.page.figures import binding, known_rows, spread, timeline
+from minishark.events.page import board as board_module
+from minishark.events.page import views
+from minishark.events.page.board import STAGE_TASKS_MAX, Board
+from minishark.events.page.figures import binding, known_rows, spread, timeline
 from sparrow_core import ExecutorStatus, PlacementStep
 
 

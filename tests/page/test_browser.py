@@ -21,10 +21,10 @@ from page_events import BEGAN, node_report, query_events, task
 import minishark
 from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
+from minishark.events.page.server import PageServer
+from minishark.events.page.site import Site
+from minishark.events.page.sources import SessionSource
 from minishark.events.stream import EventStream
-from minishark.page.server import PageServer
-from minishark.page.site import Site
-from minishark.page.sources import SessionSource
 from minishark.session.session import Session
 from sparrow_core import ExecutorStatus
 

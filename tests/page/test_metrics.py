@@ -14,9 +14,9 @@ from page_events import BEGAN, node_report, query_events, task
 from prometheus_client.parser import text_string_to_metric_families
 
 from minishark.events import kinds
-from minishark.page.board import Board
-from minishark.page.metrics import CONTENT_TYPE, Totals, exposition
-from minishark.page.server import PageServer
+from minishark.events.page.board import Board
+from minishark.events.page.metrics import CONTENT_TYPE, Totals, exposition
+from minishark.events.page.server import PageServer
 from sparrow_core import ExecutorStatus
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"

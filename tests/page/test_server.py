@@ -24,11 +24,11 @@ from page_events import BEGAN, node_report, query_events
 from minishark.errors import OptionError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
+from minishark.events.page.export import STATIC, export_query, newest_query
+from minishark.events.page.server import CONNECTIONS_MAX, PageServer, pause_s
+from minishark.events.page.site import Site
+from minishark.events.page.sources import HistorySource, SessionSource
 from minishark.events.stream import EventStream
-from minishark.page.export import STATIC, export_query, newest_query
-from minishark.page.server import CONNECTIONS_MAX, PageServer, pause_s
-from minishark.page.site import Site
-from minishark.page.sources import HistorySource, SessionSource
 from sparrow_core import PlacementStep
 
 Emit = Callable[..., None]

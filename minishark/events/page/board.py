@@ -38,8 +38,8 @@ from minishark.events.kinds import (
     TaskFailed,
     TasksRunning,
 )
+from minishark.events.page.figures import binding
 from minishark.events.record import QueryRecord
-from minishark.page.figures import binding
 
 SESSIONS_MAX = 200
 """How many sessions are remembered, those that are open aside."""

@@ -15,9 +15,9 @@ from minishark.events.kinds import (
     TableReport,
     TaskEnded,
 )
+from minishark.events.page.board import SECONDS_MAX, STREAM_S, Board, Query
+from minishark.events.page.figures import known_rows, natural, spread, timeline
 from minishark.events.record import StageRecord
-from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query
-from minishark.page.figures import known_rows, natural, spread, timeline
 
 _LONGEST = 20
 _RUNNING_SHOWN = 50

@@ -25,7 +25,7 @@ from minishark.events.kinds import (
     TaskEnded,
     TaskFailed,
 )
-from minishark.page.board import Board
+from minishark.events.page.board import Board
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
