@@ -379,10 +379,8 @@ def test_pysparks_functions_have_one_door() -> None:
         for name in _imports(module)
         if _is_in(name, "minishark.functions")
     }
-    offered = ("TableFunctions", "TableValued")
-    assert {
-        ("minishark.session.session", f"minishark.functions.{each}") for each in offered
-    } == users
+    offered = ("minishark.functions.TableFunctions", "minishark.functions.TableValued")
+    assert {("minishark.session.session", name) for name in offered} == users
 
 
 def test_the_product_does_not_import_what_is_optional() -> None:
