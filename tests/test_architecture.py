@@ -467,7 +467,7 @@ def test_the_scheduler_knows_nothing_of_the_engine() -> None:
 
 def test_only_the_cluster_layer_runs_the_scheduler() -> None:
     """Others have jobs run by its `Backend`; what happens, and programs, have words in common."""
-    homes = ("protocol.events", "protocol.types", "protocol.ids")
+    homes = ("protocol.events", "protocol.types", "protocol.status", "protocol.ids")
     names = {"JobSpec", "explain", *(name for home in homes for name in sparrow_core._HOMES[home])}
     vocabulary = frozenset(f"sparrow_core.{name}" for name in names)
     may = {

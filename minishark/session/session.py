@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from minishark.cluster import placements
-from minishark.cluster.status import NodeState
 from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
@@ -33,6 +32,7 @@ from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
+from minishark.events.kinds import NodeReport
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
@@ -696,7 +696,7 @@ class Session(Operations, CamelCase):
         """The number of tasks that can run at the same time."""
         return self._runtime.cluster.total_slots
 
-    def nodes(self) -> tuple[NodeState, ...]:
+    def nodes(self) -> tuple[NodeReport, ...]:
         """The cluster's nodes with their processes, tasks and memory, about a second old.
 
         Raises:
