@@ -425,6 +425,7 @@ def _await_end(pid: int) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )

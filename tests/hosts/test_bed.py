@@ -64,6 +64,7 @@ def test_hosts_are_apart() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_slow_link() -> None:
     """Bandwidth, counted bytes, and a cut that neither side is told of, until it is healed."""
     with hosts(2, rate="80mbit") as bed:
@@ -102,6 +103,7 @@ def test_hosts_with_few_cores() -> None:
     assert not group.exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_a_kill() -> None:
     """Hosts end with the process that made them, with all that runs there; files at the next."""
     code = (

@@ -54,6 +54,7 @@ def test_unkeyed_rows_keep_the_order_of_the_query(session: Session) -> None:
     assert list(range(ROWS - 1, -1, -1)) == kept
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("partitions", [1, 3, 8])
 @pytest.mark.parametrize("where", ["true", "a < 3", "a < 0"])
 def test_the_number_of_partitions_is_as_asked(

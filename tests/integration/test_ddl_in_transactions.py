@@ -153,6 +153,7 @@ def compare(pair: tuple[Session, Session], script: list[str]) -> None:
     assert stored(one) == files(one)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize(
     "script",
@@ -185,6 +186,7 @@ def test_scripts(pair: tuple[Session, Session], script: list[str], end: str) -> 
     compare(pair, ["BEGIN", *script, end, *script])
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("mine", "others"),
     [

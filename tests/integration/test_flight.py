@@ -104,6 +104,7 @@ def _running(session: Session) -> int:
 # Answers
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "number", [pytest.param(n, marks=[pytest.mark.slow] * (n % 7 != 0)) for n in range(1, 23)]
 )
@@ -142,6 +143,7 @@ def test_values_of_all_types(cursor: Any) -> None:
         assert list(columns.values()) == list(cursor.fetchall()[0])
 
 
+@pytest.mark.slow
 def test_large_rows_come_in_messages_that_drivers_take(cursor: Any) -> None:
     """Batches are cut to less than the 16 MiB that the Go driver accepts; no row is lost."""
     cursor.execute("SELECT repeat('x', 100000) AS x, i FROM range(1000) t(i)")
@@ -252,6 +254,7 @@ def test_prepared_statements_say_what_they_take_and_give(server: Server) -> None
 # Loads
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("is_temporary", [False, True])
 def test_bulk_ingestion(cursor: Any, server: Server, is_temporary: bool) -> None:
     """Rows are created, appended by the names of their columns, replaced; or refused."""
@@ -463,9 +466,8 @@ def test_a_cached_table_is_there_once(session: Session, server: Server) -> None:
     frame.unpersist()
 
 
-@pytest.mark.parametrize(
-    ("connections", "queries"), [(10, 10), pytest.param(50, 100, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("connections", "queries"), [(10, 10), (50, 100)])
 def test_many_connections_at_a_time(server: Server, connections: int, queries: int) -> None:
     """50 connections with 100 queries each are all answered right, and end."""
 
@@ -514,6 +516,7 @@ def test_limits(session: Session) -> None:
             assert [(1,)] == _rows(cursor, "SELECT 1")
 
 
+@pytest.mark.slow
 def test_idle_connections_end(session: Session) -> None:
     """A connection that nobody uses ends; what comes after begins anew."""
     with (
@@ -530,6 +533,7 @@ def test_idle_connections_end(session: Session) -> None:
 # Cancelling, and clients that are gone
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -618,6 +622,7 @@ class _Relay:
             each.close()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("sql", [_ENDLESS, "SELECT repeat('x', 1000) FROM range(200000)"])
 def test_clients_that_vanish(server: Server, session: Session, sql: str) -> None:
     """What nobody waits for any more is cancelled, and the connection ends with all it held."""
@@ -700,6 +705,7 @@ def test_memory_after_many_results(session: Session) -> None:
 # Nonsense
 
 
+@pytest.mark.slow
 def test_nonsense_is_refused(server: Server) -> None:
     """1,000 malformed commands, tickets, actions and TCP streams are errors; the server goes on."""
     noise = random.Random(7)
@@ -787,6 +793,7 @@ def test_rows_are_fetched_once(server: Server) -> None:
 # A warehouse
 
 
+@pytest.mark.slow
 def test_a_warehouse(tmp_path: Path) -> None:
     """Clients share its tables and have a schema of their own."""
     pytest.importorskip("pyiceberg")
@@ -863,6 +870,7 @@ def test_transactions(durable: Server) -> None:
         assert [] == _rows(second, "FROM lab.w")
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
@@ -899,6 +907,7 @@ def _seen(reader: Any, sql: str) -> list[tuple[Any, ...]]:
     return _rows(reader, sql)
 
 
+@pytest.mark.slow
 def test_temporary_definitions_beside_a_warehouse(durable: Server) -> None:
     """Temporary views and macros are a connection's own, also if there is a warehouse."""
     with (
@@ -915,6 +924,7 @@ def test_temporary_definitions_beside_a_warehouse(durable: Server) -> None:
                 _rows(second, sql)
 
 
+@pytest.mark.slow
 def test_transactions_that_conflict(durable: Server) -> None:
     """Of two that change the same rows, the second is told at COMMIT and has changed nothing."""
     with (
@@ -932,6 +942,7 @@ def test_transactions_that_conflict(durable: Server) -> None:
         assert [(10,)] == _rows(second, "FROM lab.t")
 
 
+@pytest.mark.slow
 def test_transactions_of_clients_that_are_gone(durable: Server, tmp_path: Path) -> None:
     """They are rolled back, and the files that they have written are removed."""
     before = set(tmp_path.rglob("*.parquet"))

@@ -128,6 +128,7 @@ def test_rows_are_added_to_what_others_have_changed(pair: tuple[Session, Session
     assert [5, 6, 7, 8, 9, 10, 20] == ask(other, "SELECT k FROM a")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "sql",
     [

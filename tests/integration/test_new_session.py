@@ -136,6 +136,7 @@ def test_temporary_definitions_of_the_first_session_are_its_own(
     assert [(1,), (2,)] == [*_rows(one, "FROM numbered"), *_rows(other, "FROM numbered")]
 
 
+@pytest.mark.slow
 def test_sources_of_temporary_views_of_one_name_stay(
     sessions: tuple[Session, Session, Session], tmp_path: Path
 ) -> None:
@@ -317,6 +318,7 @@ def test_writes_are_seen_everywhere(sessions: tuple[Session, Session, Session]) 
     assert "written" not in root.tables
 
 
+@pytest.mark.slow
 def test_writes_from_temporary_tables_are_seen_everywhere(
     sessions: tuple[Session, Session, Session],
 ) -> None:
@@ -349,6 +351,7 @@ def test_writes_from_temporary_tables_are_seen_everywhere(
     assert ["shared"] == root.tables
 
 
+@pytest.mark.slow
 def test_whole_names_in_statements_that_write(sessions: tuple[Session, Session, Session]) -> None:
     """`memory.main.t` is the shared table, whatever schema a session is in."""
     for session in sessions:
@@ -380,6 +383,7 @@ def test_whole_names_in_statements_that_write(sessions: tuple[Session, Session, 
         assert ["shared"] == session.tables
 
 
+@pytest.mark.slow
 def test_concurrent_writers_lose_nothing(sessions: tuple[Session, Session, Session]) -> None:
     """Sessions that write one table at the same time take turns."""
     root, *writers = sessions

@@ -132,6 +132,7 @@ def _checked(
     return seen
 
 
+@pytest.mark.sample(2)
 def test_known_rows_are_right(
     toy_session: Session, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

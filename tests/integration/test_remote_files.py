@@ -83,6 +83,7 @@ QUERIES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("query", QUERIES)
 def test_answers_are_those_of_local_files(
     session: Session, bucket: str, local: Path, query: str
@@ -169,6 +170,7 @@ def test_a_file_that_is_replaced_is_read_anew(server: S3Server, tmp_path: Path) 
             assert [(number + 1, number)] == [tuple(row) for row in answer]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_in_mid_query_is_noticed(server: S3Server, tmp_path: Path) -> None:
     """The query is planned again; if the file is replaced each time, the error names it."""
     uri = server.make_bucket()
@@ -208,6 +210,7 @@ def test_a_file_that_is_replaced_in_mid_query_is_noticed(server: S3Server, tmp_p
         session.sql(sql).collect()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fault", "text"), [(EXPIRED, "credentials have expired"), (DENIED, "access is denied")]
 )

@@ -232,6 +232,7 @@ KEYED = (
 )
 
 
+@pytest.mark.slow
 def test_keyed_tables_have_no_key_twice(session: Session) -> None:
     """Statements do what DuckDB does, or fail as there; the table is not loaded again."""
     sides = {"minishark": session.sql, "duckdb": duckdb.connect().execute}
@@ -271,6 +272,7 @@ def _lost_at_first(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+@pytest.mark.slow
 def test_tasks_store_the_rows_of_large_inserts(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +315,7 @@ def test_tasks_store_the_rows_of_large_inserts(
         session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_keys_are_compared_as_their_type_says(session: Session) -> None:
     """A key of several columns, of many rows; a table that others refer to has all rows here."""
     ask(session, "CREATE TABLE q (a DATE, b VARCHAR, n INT, UNIQUE (a, b))")

@@ -48,6 +48,7 @@ def people(session: Session) -> DataFrame:
 # Rows that a program holds
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "data",
     [

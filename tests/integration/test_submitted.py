@@ -311,6 +311,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("victim", ["owner", "first"])
 def test_another_node_takes_over_from_a_killed_one(
     three: ClusterRecord, submitted: Submit, victim: str
@@ -348,6 +349,7 @@ def _is_known_elsewhere(record: ClusterRecord, jobs: JobsClient, state: JobState
     return b"began" in jobs.log(others)[1]
 
 
+@pytest.mark.slow
 def test_a_suspended_node_does_not_run_a_program_beside_another(
     three: ClusterRecord, submitted: Submit
 ) -> None:
@@ -372,6 +374,7 @@ def test_a_suspended_node_does_not_run_a_program_beside_another(
         assert Status.CANCELLED is _over(jobs, state).status
 
 
+@pytest.mark.slow
 def test_a_drained_node_lets_its_program_end(state: Path, submitted: Submit) -> None:
     """It leaves afterwards; what waits goes elsewhere."""
     record = start_cluster(StartOptions(name="drained", nodes=2))
@@ -388,6 +391,7 @@ def test_a_drained_node_lets_its_program_end(state: Path, submitted: Submit) -> 
         stop_cluster("drained")
 
 
+@pytest.mark.slow
 def test_a_stopped_cluster_leaves_no_program_behind(state: Path, submitted: Submit) -> None:
     """Programs end with it, guards and files, too."""
     record = start_cluster(StartOptions(name="ends", nodes=2))
@@ -451,6 +455,7 @@ def test_a_query_is_submitted_and_its_rows_fetched_by_another_session(
         assert "It has ended by itself." in found.why()
 
 
+@pytest.mark.slow
 def test_a_result_outlives_the_node_that_computed_it(three: ClusterRecord, tmp_path: Path) -> None:
     """The other holders have copied it."""
     with minishark.connect(three.nodes[-1].service) as session:
@@ -491,6 +496,7 @@ def test_a_query_that_needs_this_program_is_refused(session: Session, tmp_path: 
             own.jobs()
 
 
+@pytest.mark.slow
 def test_a_failed_query_says_why(session: Session) -> None:
     """Its log ends with the error; a job that was cancelled has no result either."""
     job = session.sql("SELECT error('so it is') AS e FROM range(3)").submit("wrong")
@@ -504,6 +510,7 @@ def test_a_failed_query_says_why(session: Session) -> None:
         slow.result(60)
 
 
+@pytest.mark.slow
 def test_a_session_submits_a_program_that_leaves_rows(
     session: Session, running: ClusterRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ def _load(session: Session) -> None:
         session.create_table(name, rows, partition_by=key)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sql", _ONE_TASK)
 def test_a_query_runs_in_one_task_on_all_cores(session: Session, sql: str) -> None:
     """Its plan says so, and its answer is DuckDB's."""
@@ -133,6 +134,7 @@ def test_what_depends_on_the_order_of_rows_keeps_one_thread(session: Session, sq
     assert "threads" not in session.sql(sql).plan_text("stages")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("disabled", "shown"),
     [("one_task", "Stage 1: "), ("eager_aggregation", "with 2 threads\n")],

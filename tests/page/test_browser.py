@@ -163,6 +163,7 @@ def test_views_without_data_say_what_to_do(tab: Tab, server: PageServer) -> None
         tab.shows(sentence)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_narrow_screens_and_both_schemes(browser: Browser, address: str, scheme: str) -> None:
     """No view is wider than a telephone; the schemes differ."""
@@ -335,6 +336,7 @@ def _served(stream: EventStream, port: int = 0, token: str = "") -> PageServer:
     return served
 
 
+@pytest.mark.slow
 def test_a_page_finds_back_by_itself(tab: Tab) -> None:
     """After a reload, a lost connection, and a server that was away."""
     stream = EventStream()

@@ -116,6 +116,7 @@ def _first_rows(table: Table, count: int) -> tuple[DataFile, list[tuple[str, int
     return file, [(file.file_path, number) for number in range(count)]
 
 
+@pytest.mark.slow
 def test_equality_deletes_are_refused_by_name(by_kind: Table) -> None:
     """Rows that others have deleted do not come back."""
     file = _first_rows(by_kind, 1)[0]
@@ -124,6 +125,7 @@ def test_equality_deletes_are_refused_by_name(by_kind: Table) -> None:
         IcebergSource(by_kind).resolve().splits(Pushed(), 1)
 
 
+@pytest.mark.slow
 def test_a_table_of_files_is_found_by_its_hint_or_its_numbers(by_kind: Table) -> None:
     """What a catalog alone knows is not guessed."""
     folder = Path(by_kind.location().removeprefix("file://"))
@@ -143,6 +145,7 @@ def test_a_table_of_files_is_found_by_its_hint_or_its_numbers(by_kind: Table) ->
         IcebergSource(folder / "data").resolve()
 
 
+@pytest.mark.slow
 def test_earlier_versions_by_time_and_by_number(by_kind: Table) -> None:
     moments = [datetime.fromtimestamp(each.timestamp_ms / 1000, UTC) for each in by_kind.history()]
     assert 30 == read(IcebergSource(by_kind, timestamp=moments[2]).resolve()).num_rows

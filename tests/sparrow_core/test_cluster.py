@@ -255,6 +255,7 @@ def test_an_embedded_cluster_can_be_audited(
     assert any("echo" not in line and "done" in line for line in why_here(events, job.job_id, 3))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_frameworks_share_a_node(kind: type[Cluster], run_dir: Path) -> None:
     """Jobs run on the executors of their framework, and nowhere else."""

@@ -126,6 +126,7 @@ def test_probability_of_no_wait(
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_simulated_probability_of_no_wait(placement: str) -> None:
     """TR 4: so many jobs of constant tasks take no longer than a task and the messages."""
@@ -216,6 +217,7 @@ def test_more_slots_a_node_help() -> None:
     assert 0.80 < four / one < 0.92
 
 
+@pytest.mark.slow
 def test_two_probes_are_close_to_omniscient_at_moderate_load() -> None:
     """TR Fig. 5: within 4 % at 60 % load."""
     sparrow, central = (
@@ -269,6 +271,7 @@ def metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = 
     return meter
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("nodes", "slots"), [(25, 16), (50, 8)])
 def test_four_messages_a_task(nodes: int, slots: int) -> None:
     """At m = 100, d = 2 at most 4 messages a task pass between nodes; 18 in the original."""
@@ -276,6 +279,7 @@ def test_four_messages_a_task(nodes: int, slots: int) -> None:
     assert meter.network.total() <= 4 * 25 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.5, 0.9])
 def test_cancellation_removes_useless_reservations(load: float) -> None:
     """95 % of those that get no task are gone before anybody asks for them in vain."""
@@ -373,6 +377,7 @@ def test_fairness_protects_modest_users_from_a_greedy_one() -> None:
     assert greedy > 3 * modest
 
 
+@pytest.mark.slow
 def test_priorities_isolate() -> None:
     """SOSP Table 3: low priority work far beyond capacity slows high priority by 40 % at most."""
     medians = []

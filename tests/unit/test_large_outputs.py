@@ -84,6 +84,7 @@ def test_buckets_in_several_runs(runner: TaskRunner, store: Store) -> None:
         assert expected.fetchall() == duckdb.from_arrow(store.read(slices)).fetchall()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", ["'v' || i % 7", f"CASE i WHEN {COUNT - 5} THEN 'a' ELSE 'b' END"])
 def test_large_partition_leaves_no_draft(
     runner: TaskRunner, store: Store, paths: StorePaths, text: str

@@ -59,6 +59,7 @@ def database(catalog: str) -> LakeDatabase:
 _KINDS = ["sqlite", pytest.param("duckdb", marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _KINDS)
 def test_all_recorded_versions_are_read(kind: str, tmp_path: Path) -> None:
     """Every table in every snapshot: types, inlined rows, deletes, other columns, partitions."""
@@ -128,6 +129,7 @@ def extension(address: str, *statements: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(_PYTHON).exists(), reason="nobody has installed the extension")
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_extension_goes_on_with_what_was_written(kind: str, tmp_path: Path) -> None:
@@ -188,6 +190,7 @@ def test_the_extension_goes_on_with_what_was_written(kind: str, tmp_path: Path) 
         assert answers[4:] == [texts(session, count) for count in counts]
 
 
+@pytest.mark.slow
 def test_a_catalog_in_postgresql(tmp_path: Path) -> None:
     """Statements that write, those of another session, and rows that the catalog has."""
     with running() as server:
