@@ -264,6 +264,7 @@ def test_json_and_division(engine: sa.Engine, person: type) -> None:
         assert (3.5, 3) == tuple(objects.execute(sa.select(seven / 2, seven // 2)).one())
 
 
+@pytest.mark.slow
 def test_an_engine_owns_its_session(tmp_path: Path) -> None:
     """It starts with the first connection, is shared by all, and ends with dispose()."""
     engine = sa.create_engine(

@@ -46,6 +46,7 @@ def test_an_experiment_writes_three_files(
     assert "<svg" in files[2].read_text()
 
 
+@pytest.mark.slow
 def test_several_runs_are_reported_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -460,6 +460,7 @@ def test_a_signal_while_data_is_made_leaves_nothing(
     assert [] == list((tmp_path / "data").iterdir())
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_a_query_of_the_reference(tmp_path: Path) -> None:
     """Ctrl-C while DuckDB computes the right answer does not wait for it."""
     program = (

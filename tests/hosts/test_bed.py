@@ -78,6 +78,7 @@ def test_a_slow_link() -> None:
         assert until(lambda: _answers(bed), 10)
 
 
+@pytest.mark.slow
 def test_a_long_link() -> None:
     """Each packet is late, some are lost, and all bytes come nevertheless."""
     with hosts(2, delay_ms=10, loss=0.02) as bed:
@@ -86,6 +87,7 @@ def test_a_long_link() -> None:
         assert 0.02 < _exchange_s(bed, 500_000) < 10
 
 
+@pytest.mark.slow
 def test_hosts_with_few_cores() -> None:
     """Programs of a host have together what they were given, and their group is removed."""
     spin = (

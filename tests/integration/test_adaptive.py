@@ -99,7 +99,7 @@ def session(whole: Session, rule: str, monkeypatch: pytest.MonkeyPatch) -> Sessi
     return whole
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 def test_revised_answers_are_duckdbs(
     session: Session, judge: duckdb.DuckDBPyConnection, rule: str
 ) -> None:
@@ -118,7 +118,7 @@ def test_revised_answers_are_duckdbs(
     assert "Exchange" not in ran or "Output of stage" in ran
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_a_rule_that_is_off_revises_nothing(
     session: Session,
     judge: duckdb.DuckDBPyConnection,
@@ -133,7 +133,7 @@ def test_a_rule_that_is_off_revises_nothing(
     assert () == frame.metrics().revisions
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_losses_after_a_revision_change_nothing(
     session: Session,
     judge: duckdb.DuckDBPyConnection,
@@ -162,7 +162,7 @@ def test_losses_after_a_revision_change_nothing(
     assert bool(remade) == (rule != "empty_inputs")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(4)
 def test_tables_keep_the_partitions_that_they_declare(
     session: Session, judge: duckdb.DuckDBPyConnection, rule: str
 ) -> None:

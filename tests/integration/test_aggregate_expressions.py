@@ -372,6 +372,7 @@ def test_pivots_of_windows_over_groups(few: DataFrame) -> None:
 # Text
 
 
+@pytest.mark.slow
 def test_text_is_looked_into_as_far_as_that_is_certain(few: DataFrame) -> None:
     """One call, and what has no aggregate, take part; other text is refused, not misread."""
     one = F.expr("sum(v)").filter(F.col("p") == "x") * F.expr("if(true, 10, 0)")

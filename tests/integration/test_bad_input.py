@@ -363,6 +363,7 @@ def _other_type(rows: pa.Table) -> pa.Table:
     return pa.table({"a": ["no number"]})
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("fn", "error"),
     [
@@ -410,6 +411,7 @@ def test_a_scalar_function_that_forks(session: Session, cluster: ClusterRecord) 
     until(lambda: family == _family(cluster), f"the end of copies, {family}")
 
 
+@pytest.mark.slow
 def test_message_types_are_told_apart() -> None:
     """A reply is no request, nor the other way round: a misdirected message is refused."""
     with pytest.raises(msgspec.ValidationError):

@@ -193,6 +193,7 @@ def test_rows_that_are_released_while_they_materialize_are_computed_again(
     assert 42 == session.sql(f"FROM {cached.name}").to_arrow()["a"][0].as_py()
 
 
+@pytest.mark.slow
 def test_rows_whose_view_is_dropped_while_they_are_computed_are_dropped(session: Session) -> None:
     """The query fails, and their memory is free."""
     engine = session._runtime.engine

@@ -137,7 +137,7 @@ def _check(session: Session, folder: Path, seed: int) -> str:
     return f"{files.kind} whole" if "Statement" in plan else f"{files.kind} distributed"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", [0, 2, 4, 8, 11])
 def test_some_folders(session: Session, tmp_path: Path, seed: int) -> None:
     """Formats, headers, delimiters, quotes, folder keys, missing columns."""

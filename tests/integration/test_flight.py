@@ -216,6 +216,7 @@ def test_parameters(cursor: Any) -> None:
     assert [(5,)] == _rows(cursor, "SELECT $b - $a", [1, 6])  # in the order of their names
 
 
+@pytest.mark.slow
 def test_many_rows_of_values(cursor: Any) -> None:
     """A statement runs once for each row; rows of a query come one after another."""
     cursor.execute("CREATE TABLE many (i INTEGER, s VARCHAR)")
@@ -340,6 +341,7 @@ def test_catalog_calls(server: Server, command: str, columns: int, rows: int) ->
         table.validate(full=True)
 
 
+@pytest.mark.slow
 def test_what_database_browsers_ask(server: Server) -> None:
     """JDBC's calls in the order in which DBeaver opens a connection and a table are answered."""
     with fl.connect(server.address) as client:
@@ -404,6 +406,7 @@ def test_primary_keys(cursor: Any, server: Server) -> None:
     cursor.execute("DROP TABLE keyed")
 
 
+@pytest.mark.slow
 def test_options_of_a_connection(server: Server) -> None:
     """The schema and DuckDB's settings are options of a connection."""
     with _connected(server) as connection, connection.cursor() as cursor:
@@ -622,7 +625,7 @@ class _Relay:
             each.close()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", [_ENDLESS, "SELECT repeat('x', 1000) FROM range(200000)"])
 def test_clients_that_vanish(server: Server, session: Session, sql: str) -> None:
     """What nobody waits for any more is cancelled, and the connection ends with all it held."""
@@ -956,6 +959,7 @@ def test_transactions_of_clients_that_are_gone(durable: Server, tmp_path: Path) 
         assert [(1,)] == _rows(cursor, "SELECT count(*) FROM lab.t")
 
 
+@pytest.mark.slow
 def test_transactions_by_messages(durable: Server) -> None:
     """A connection has one transaction; a statement that names another is refused."""
     with fl.connect(durable.address) as client, fl.connect(durable.address) as other:

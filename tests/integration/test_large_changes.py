@@ -176,6 +176,7 @@ def test_any_changes_are_those_that_duckdb_makes(
     session._runtime.tables.sizes = replace(SIZES, patched=1)
 
 
+@pytest.mark.slow
 def test_tasks_replace_the_partitions_that_have_rows_to_change(
     session: Session, plain: duckdb.DuckDBPyConnection
 ) -> None:
@@ -280,6 +281,7 @@ def test_statistics_follow_what_is_set(session: Session, plain: duckdb.DuckDBPyC
     session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_a_lost_patch_is_computed_again(
     session: Session, plain: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +344,7 @@ def test_few_rows_are_found_where_they_are_stored(
     session.drop_table(name)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("least", [1, SIZES.patched])
 @pytest.mark.parametrize(
     "search",

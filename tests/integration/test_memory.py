@@ -97,6 +97,7 @@ def test_what_can_not_spill_is_a_resource_error(session: Session) -> None:
     assert [(ROWS,)] == [tuple(row) for row in session.sql("SELECT count(*) FROM t").collect()]
 
 
+@pytest.mark.slow
 def test_functions_run_one_after_the_other_where_memory_is_short(session: Session) -> None:
     """Each partition's function gets all of its rows, whatever it needs."""
     counts = session.table("t").map_partitions(_counted, schema="n BIGINT").collect()

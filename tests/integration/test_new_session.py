@@ -98,6 +98,7 @@ def test_settings_of_the_first_session_are_its_own(
         root.sql("RESET default_null_order")
 
 
+@pytest.mark.slow
 def test_settings_say_how_each_session_reads_files(
     sessions: tuple[Session, Session, Session], tmp_path: Path
 ) -> None:
@@ -264,6 +265,7 @@ def test_settings_of_all_sessions_are_refused(sessions: tuple[Session, Session, 
         one.sql("SET http_proxy = 'somewhere'")
 
 
+@pytest.mark.slow
 def test_temporary_tables_hide_shared_ones(sessions: tuple[Session, Session, Session]) -> None:
     """A temporary table of the name of a shared one is what its session sees, until it is gone."""
     root, one, other = sessions
@@ -278,6 +280,7 @@ def test_temporary_tables_hide_shared_ones(sessions: tuple[Session, Session, Ses
     assert [(100,)] == _rows(one, "SELECT count(*) FROM shared")
 
 
+@pytest.mark.slow
 def test_temporary_views_and_macros(sessions: tuple[Session, Session, Session]) -> None:
     """Views and macros are shared, unless they are temporary or a DataFrame's."""
     root, one, other = sessions
@@ -445,6 +448,7 @@ def test_the_first_session_ends_all() -> None:
         one.sql("SELECT 1")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "sql",
     [

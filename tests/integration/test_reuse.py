@@ -239,7 +239,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
 def test_statements_that_differ_in_one_thing(
     pair: Callable[[Session, Path], Iterator[Any]], session: Session, plain: Session, tmp_path: Path
@@ -326,6 +326,7 @@ def explained(session: Session, sql: str, mode: str = "stages") -> str:
     return session._runtime.explain(sql, mode=mode)
 
 
+@pytest.mark.slow
 def test_equal_queries_at_the_same_time_run_their_tasks_once(session: Session) -> None:
     """All but one wait."""
     session.create_table("t", data(), replace=True)

@@ -359,6 +359,7 @@ def _asked_by_eight_threads(session: Session) -> None:
     assert 24 == sum(len(found) for found in results)
 
 
+@pytest.mark.slow
 def test_eight_threads_query_one_session(processes: Session) -> None:
     """Queries of many threads, some of which fail, do not disturb each other."""
     _asked_by_eight_threads(processes)
@@ -578,7 +579,7 @@ def test_executors_that_never_come_up_are_not_waited_for(own_processes: Session)
     assert _ANSWER == own_processes.sql(_SUM).collect()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_nothing_is_left_of_a_start_that_fails_half_way(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -661,6 +662,7 @@ def test_a_start_that_is_interrupted_leaves_no_folder(
     assert [True, True] == ended, "the last two have something to end"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_come_up_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what its processes wrote; the session that was made for it is closed."""
     monkeypatch.setattr(local, "RUNNER", "minishark.nosuch:make")

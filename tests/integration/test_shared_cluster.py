@@ -188,6 +188,7 @@ def test_the_status_tells_what_is_there(
     assert all(word in text for word in ("node-0", "node-1", mine.name))
 
 
+@pytest.mark.slow
 def test_a_killed_session_leaves_nothing(running: ClusterRecord) -> None:
     """After SIGKILL the nodes remove its tables, and its own folders too."""
     script = """

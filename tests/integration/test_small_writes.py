@@ -151,6 +151,7 @@ def test_any_changes_are_those_that_duckdb_makes(
     compare(session, layout, statements, queries=2)
 
 
+@pytest.mark.slow
 def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> None:
     """It adds a file to one partition, and takes earlier small ones along."""
     session.create_table("w", ROWS, partition_by="k", partitions=2)
@@ -167,6 +168,7 @@ def test_an_insert_leaves_the_stored_rows_where_they_are(session: Session) -> No
     session.drop_table("w")
 
 
+@pytest.mark.slow
 def test_large_deltas_are_merged_in_the_background(session: Session) -> None:
     """Rows that are added or deleted meanwhile stay so."""
     session.create_table("m", ROWS, partition_by="k", partitions=2)
@@ -416,6 +418,7 @@ def test_changes_while_executors_die() -> None:
                 compare(session, layout, changes, queries=1, meanwhile=lambda: pool.submit(kill))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("change", ["INSERT INTO n VALUES (NULL, 'x'), (1, NULL)", UPDATE_NULLS])
 def test_first_nulls_are_seen_by_filters(change: str) -> None:
     """Filters that only NULLs don't pass hold for those that come later, in transactions too."""

@@ -135,6 +135,7 @@ print(sys.argv[1:], os.listdir(), file=sys.stderr)
     assert [] == _processes_of("finds")
 
 
+@pytest.mark.slow
 def test_a_program_outlives_the_command_that_submitted_it(
     jobs: JobsClient, running: ClusterRecord, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_killed_program_is_started_again(jobs: JobsClient, submitted: Submit) 
     assert [] == _processes_of("killed")
 
 
+@pytest.mark.slow
 def test_a_failed_program_is_not_started_again_unless_that_is_asked(
     jobs: JobsClient, submitted: Submit
 ) -> None:
@@ -201,6 +203,7 @@ time.sleep(600)
     assert [] == _processes_of("cancelled")
 
 
+@pytest.mark.slow
 def test_a_log_is_bounded(jobs: JobsClient, submitted: Submit) -> None:
     """The last bytes are kept; a reader is told from where on."""
     lines = 3 * LOG_BYTES // 100
@@ -244,6 +247,7 @@ def test_of_two_submits_of_a_name_one_wins(jobs: JobsClient, submitted: Submit) 
         jobs.find("unknown")
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_a_program(jobs: JobsClient, submitted: Submit) -> None:
     """It counts from the first start, and says so."""
     state = _over(jobs, submitted(jobs, "slow", _LONG, time_limit_s=1.0))
@@ -472,6 +476,7 @@ def test_a_result_outlives_the_node_that_computed_it(three: ClusterRecord, tmp_p
         assert [{"s": 499500}] == table.to_pylist()
 
 
+@pytest.mark.slow
 def test_a_query_that_needs_this_program_is_refused(session: Session, tmp_path: Path) -> None:
     """The error says what is in the way, and what to do."""
     session.create_table("own", pa.table({"a": [1]}))

@@ -244,7 +244,7 @@ def test_a_running_call_is_interrupted(session: Session, tmp_path: Path) -> None
     assert [1] * 4 == [session.submit(abs, -1).result(WAIT_S) for _ in range(4)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_cancelling_a_call_cancels_its_own(session: Session, tmp_path: Path) -> None:
     """Also while it waits for them."""
 
@@ -337,7 +337,7 @@ def test_an_error_of_the_input_ends_a_map(session: Session, ordered: bool) -> No
         session.map(abs, numbers(0))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_more_calls_than_fit_into_a_job(session: Session) -> None:
     """Nothing limits them."""
     with session.executor() as executor:
@@ -486,6 +486,7 @@ def test_calls_may_submit_calls(session: Session) -> None:
     assert [21] * 3 == [each.result(WAIT_S) for each in [session.submit(fib, 8) for _ in range(3)]]
 
 
+@pytest.mark.slow
 def test_threads_of_a_call(processes: Session) -> None:
     """They read broadcast values, and submit calls in the context of theirs."""
     shared = processes.broadcast({"one": 1})
@@ -508,7 +509,7 @@ def _plainly(fn: Callable[[int], int], i: int) -> int:
     return fn(i)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_a_deep_chain_of_calls(session: Session) -> None:
     """Deeper than one stack could hold."""
 
@@ -716,7 +717,7 @@ def test_a_call_that_kills_its_node_is_given_up(nodes: int) -> None:
         assert [{"n": 42}] == session.sql("SELECT 42 AS n").collect()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_a_call_that_ignores_its_interrupt_is_interrupted_again(session: Session) -> None:
     """Threads of this process can't be killed, but code that is interrupted often enough ends."""
 

@@ -151,6 +151,7 @@ def test_a_call_uses_nodes_that_have_joined_since_it_began(
         _stop(record)
 
 
+@pytest.mark.slow
 def test_calls_survive_the_end_of_a_host(
     session: Session, records: tuple[ClusterRecord, ...]
 ) -> None:

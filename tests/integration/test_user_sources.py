@@ -265,7 +265,7 @@ def test_functions_that_duckdb_lacks(
     session.sql("DROP TABLE w")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_calls_are_forgotten_when_nobody_needs_their_tables(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,7 +376,7 @@ def test_a_cancelled_query_does_not_wait_for_rows(
             session._runtime.query_in_front_end(frame.sql())
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 def test_a_new_column_can_be_named_at_once(session: Session, tmp_path: Path) -> None:
     """A query that fails to bind over the known version is bound over the current one."""
     folder = tmp_path / "grows"

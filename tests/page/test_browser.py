@@ -121,6 +121,7 @@ def test_every_view_is_drawn(tab: Tab, address: str) -> None:
     tab.shows("pow")
 
 
+@pytest.mark.slow
 def test_the_longest_running_tasks_are_shown(
     tab: Tab, server: PageServer, emit: Callable[..., None]
 ) -> None:
@@ -163,7 +164,7 @@ def test_views_without_data_say_what_to_do(tab: Tab, server: PageServer) -> None
         tab.shows(sentence)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_narrow_screens_and_both_schemes(browser: Browser, address: str, scheme: str) -> None:
     """No view is wider than a telephone; the schemes differ."""
@@ -255,6 +256,7 @@ def test_wrong_hosts_and_missing_tokens_are_refused(browser: Browser, address: s
     context.close()
 
 
+@pytest.mark.slow
 def test_an_exported_query_needs_no_server(
     tab: Tab, session: Session, tmp_path: Path, browser: Browser
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_query_reads_only_files_that_may_have_its_rows(by_kind: Table) -> None
     assert 10 == files(by_kind, Predicate("x", Comparison.EQUAL, (float("nan"),)))
 
 
+@pytest.mark.slow
 def test_statistics_come_from_the_manifests(by_kind: Table) -> None:
     delete_positions(by_kind, *_first_rows(by_kind, 4))
     statistics = IcebergSource(by_kind).resolve().statistics
@@ -156,6 +157,7 @@ def test_earlier_versions_by_time_and_by_number(by_kind: Table) -> None:
             IcebergSource(by_kind, **wrong).resolve()
 
 
+@pytest.mark.slow
 def test_a_table_is_read_again_only_when_it_changes(by_kind: Table) -> None:
     source = IcebergSource(by_kind)
     first = source.resolve()

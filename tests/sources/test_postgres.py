@@ -36,7 +36,7 @@ def column(server: Server, type_: str, *values: str) -> tuple[str, list[Any]]:
     return snapshot.schema[0].type, found["x"].to_pylist()
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("postgres", "literals", "duckdb_type", "expected"),
     [
@@ -75,6 +75,7 @@ def test_types(
     assert (duckdb_type, expected) == column(server, postgres, *literals)
 
 
+@pytest.mark.slow
 def test_users_types(server: Server) -> None:
     """Enums are text, domains what they are made of, composites the server's text."""
     server.sql(
@@ -266,6 +267,7 @@ def test_rows_and_types_are_those_of_the_server(
         assert rows(found, where) == rows(pushed, where), predicate
 
 
+@pytest.mark.slow
 def test_tables_of_one_server_are_read_as_of_one_moment(server: Server) -> None:
     """The second joins the first's transaction, unless it says otherwise."""
     server.sql("CREATE TABLE first1 AS SELECT 1 AS x", "CREATE TABLE second1 AS SELECT 1 AS x")
@@ -319,6 +321,7 @@ def test_tables_are_not_written_anew_while_they_are_read(server: Server) -> None
     server.sql("SET lock_timeout = '5s'", "TRUNCATE moving")
 
 
+@pytest.mark.slow
 def test_who_waits_to_change_a_table_does_not_block_its_reader(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,7 @@ def test_closing_fails_open_jobs(kind: type[Cluster], run_dir: Path) -> None:
         running.start()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("runner", ["broken", "missing"])
 def test_a_broken_runner_fails_the_start(kind: type[Cluster], runner: str, run_dir: Path) -> None:
@@ -240,6 +241,7 @@ def _report(audit_dir: Path) -> Report:
     return report(read_events(list(audit_dir.iterdir())))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_embedded_cluster_can_be_audited(
     kind: type[Cluster], run_dir: Path, tmp_path: Path

@@ -359,6 +359,7 @@ def test_things_are_not_joined_by_lines() -> None:
 BAD = (0, -1, 1.5, [], [0.0], [1.5], ["foo"], "foo", {"a": 1}, True)
 
 
+@pytest.mark.slow
 def test_all_panels_fit_and_simulations_look_like_their_formulas() -> None:
     """The common axis is as long as the tallest panel needs; logarithms are plain numbers."""
     rows = [
@@ -548,6 +549,7 @@ def test_points_between_those_of_a_formula_are_interpolated() -> None:
 # --- emulation -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_emulated_queries_run_stage_after_stage() -> None:
     """A stage starts when those before it are done, so a query takes its critical path."""
     stage = JobSpec(tasks=tuple(TaskSpec(number, payload_of(0.05)) for number in range(3)))

@@ -238,12 +238,14 @@ def test_few_more_probes_than_tasks_gain_most() -> None:
     assert more < 1.1 * two
 
 
+@pytest.mark.slow
 def test_responses_of_100_ms_jobs_on_100_nodes() -> None:
     """TR Fig. 9: at 70 % load the median is 2.5 ms, or five messages, more than a task takes."""
     workload = Workload(load=0.7, jobs=300, tasks=10, distribution="constant")
     assert median_ms(workload, 100, 4) == pytest.approx(102.5, abs=0.2)
 
 
+@pytest.mark.slow
 def test_scheduling_delay_at_80_percent_load() -> None:
     """SOSP 5: a median delay below 8 ms; we aim at 3, on the paper's 100 nodes of 4 slots."""
     workload = Workload(load=0.8, jobs=300, tasks=10, distribution="constant")
@@ -394,6 +396,7 @@ def test_priorities_isolate() -> None:
     assert crowded < 1.4 * alone
 
 
+@pytest.mark.slow
 def test_short_jobs_pass_long_ones() -> None:
     """Eagle: by shortest remaining work, short jobs wait far less than first in, first out."""
     medians = {}

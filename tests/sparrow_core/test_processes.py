@@ -44,6 +44,7 @@ def processes(run_dir: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_before_it_is_awaited_is_told_of(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +146,7 @@ def test_an_executor_that_stays_suspended_is_replaced(run_dir: Path) -> None:
         until(lambda: 1 == cluster.nodes()[0].deaths, "its count")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "nodes"), [("hold", 2), ("freeze", 1)])
 def test_a_task_that_silences_executors_is_given_up(
     run_dir: Path, command: str, nodes: int
@@ -161,6 +162,7 @@ def test_a_task_that_silences_executors_is_given_up(
         until(lambda: all(node.executors for node in cluster.nodes()), "all executors")
 
 
+@pytest.mark.slow
 def test_a_task_that_holds_the_lock_beyond_its_limit_has_timed_out(run_dir: Path) -> None:
     """The node says so in place of the executor, which it kills; it is not tried again."""
     limits = msgspec.structs.replace(QUICK, executor_timeout_s=30.0)
@@ -297,7 +299,7 @@ def test_no_process_outlives_its_parent(run_dir: Path) -> None:
     assert [] == list(run_dir.glob("*.sock"))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("then", ["pass", "raise SystemExit(0)"])
 def test_a_program_may_forget_to_close(run_dir: Path, then: str) -> None:
     """Leaving the interpreter closes the cluster, quickly and quietly."""
@@ -321,6 +323,7 @@ def test_interrupts_from_the_terminal_do_not_reach_the_cluster(run_dir: Path) ->
         until(lambda: not processes(run_dir), "the end of node and executor")
 
 
+@pytest.mark.slow
 def test_a_runner_that_does_not_stop_is_killed_on_closing(run_dir: Path) -> None:
     """Closing does not wait for a task that cannot be interrupted."""
     with LocalCluster(configs(1), run_dir=run_dir) as cluster:

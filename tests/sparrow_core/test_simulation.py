@@ -309,6 +309,7 @@ def test_sparrow_beats_random_at_80_percent_load() -> None:
         assert random > factor * sparrow
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_constrained_jobs_finish_under_load(replicas: int) -> None:
     """Tasks with one or three preferred nodes each all run."""

@@ -395,6 +395,7 @@ def test_every_command_explains_itself(standalone: Standalone) -> None:
     assert f"sparrow {__version__}, protocol {PROTOCOL_VERSION}\n" == told
 
 
+@pytest.mark.slow
 def test_folders_of_sockets_and_logs_are_made(standalone: Standalone) -> None:
     """Nobody else may enter the first; the second outlives the node."""
     folder = standalone.folder / "sockets" / "own"

@@ -215,6 +215,7 @@ def test_memory_limit_follows_the_files(
     assert (f"{SMALL.duckdb_bytes(0) / (1 << 20):.1f} MiB", True) == (before, before != limit())
 
 
+@pytest.mark.slow
 def test_spilling_beats_the_limit(tmp_path: Path, paths: StorePaths) -> None:
     """A sort of more than the slot's memory runs, and its spilled data is gone with the slot."""
     spill = tmp_path / "spill"

@@ -86,6 +86,7 @@ def test_all_recorded_versions_are_read(kind: str, tmp_path: Path) -> None:
     assert checked > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _KINDS)
 def test_recorded_tables_are_changed(kind: str, tmp_path: Path) -> None:
     """Rows of files, of the catalog, and those with deletes, are changed like others."""

@@ -136,6 +136,7 @@ def test_types_that_iceberg_lacks(session: Session) -> None:
     assert _rows(session, "SHOW TABLES FROM s") == [("wide",)]
 
 
+@pytest.mark.slow
 def test_tables_outlive_the_session(tmp_path: Path) -> None:
     with minishark.connect(in_process=True, nodes=1, warehouse=tmp_path) as first:
         first.sql("CREATE TABLE warehouse.t AS SELECT 42 AS a")
@@ -159,6 +160,7 @@ def test_versions(session: Session, folder: Path) -> None:
         session.sql("FROM s.t AT (VERSION => 12345)").collect()
 
 
+@pytest.mark.slow
 def test_names(session: Session) -> None:
     """With and without the warehouse, under USE, qualified columns, CTEs, views, macros, joins."""
     session.sql("CREATE TABLE s.t AS SELECT 1 AS a")
@@ -275,7 +277,7 @@ def test_altered_tables(session: Session) -> None:
             session.sql(sql)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("sql", "error", "what"),
     [
