@@ -237,6 +237,6 @@ def test_several_sessions_need_a_choice(
     assert 1 == len(magics.sql("--session same SELECT 1") or ())
     for name in ("session", "same", "other"):
         del variables[name]
-    monkeypatch.setattr("minishark.connect", lambda: session, raising=False)
+    monkeypatch.setattr("minishark.adapters.notebook.connect", lambda: session)
     assert 1 == len(magics.sql("SELECT 1") or ())
     assert session is variables["session"]

@@ -35,7 +35,7 @@ MODULES = (
     "minishark.dataframe.row",
     "minishark.dataframe.window",
     "minishark.dataframe.writer",
-    "minishark.dataframe.functions",
+    "minishark.functions",
     "minishark.tasks.items",
     "minishark.dataframe.udf",
     "minishark.session.catalog",

@@ -27,9 +27,10 @@ from minishark.errors import (
 from minishark.events.kinds import AnyEvent, QueryPlanned, QueryStarted
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Column, Schema
+from minishark.model.predicates import Comparison, Pushed
 from minishark.query.sinks import CollectRows
 from minishark.session.session import Session
-from minishark.sources.contract import Comparison, Pushed, Snapshot, Source, Split
+from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach
 from minishark.tables.interruption import Interruption, running

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from reading import assert_equal, read
 
 from minishark.errors import DataError, UnsupportedError
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.bounds import Bounds, may_match
-from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.delta import DeltaSource
 
 _SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed else []) for seed in range(200)]

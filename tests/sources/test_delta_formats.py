@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from reading import read
 
 from minishark.errors import DataError
-from minishark.sources.contract import Comparison, Predicate, Pushed
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.delta import DeltaSource
 
 

@@ -14,8 +14,8 @@ from pyiceberg.table import Table
 from reading import assert_equal, database, read
 
 from minishark.errors import DataError, UnsupportedError
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources import footers, mapped_parquet
-from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.iceberg import IcebergSource
 from minishark.sources.mapped_parquet import MappedColumn, MappedFile, MappedParquet
 

@@ -17,8 +17,8 @@ from postgres_tables import RandomTable
 from reading import condition, read, rows, types
 
 from minishark.errors import DataError, OptionError
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources import postgres
-from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.postgres import PostgresSource
 from minishark.sources.postgres_server import fetched
 

@@ -14,7 +14,8 @@ import pytest
 from minishark.compiler.hints import FragmentHints
 from minishark.compiler.stages.fragment import bucket_column
 from minishark.model.expressions import Column, ColumnRef
-from minishark.sources.contract import FileSplit, Pushed, Relation, Split
+from minishark.model.predicates import Pushed
+from minishark.sources.contract import FileSplit, Relation, Split
 from minishark.sources.filesystems import StoredFile
 from minishark.worker import duckdb_slot, run_task
 from minishark.worker.memory import NodeMemory

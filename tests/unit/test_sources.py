@@ -13,7 +13,8 @@ import pytest
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError
 from minishark.model.expressions import Column
-from minishark.sources.contract import Pushed, Source
+from minishark.model.predicates import Pushed
+from minishark.sources.contract import Source
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach
 from minishark.tables.pieces import PieceFile, StoredPiece, write_piece

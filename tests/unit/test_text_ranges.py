@@ -12,8 +12,8 @@ import duckdb
 import pytest
 
 from minishark.errors import DataError
+from minishark.model.predicates import Pushed
 from minishark.sources import text, text_ranges
-from minishark.sources.contract import Pushed
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach
 from minishark.sources.text_ranges import Quoting, TextRange, line_ranges
