@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from canary_core import Run, values
@@ -81,7 +81,6 @@ class Pair:
                 self.deliver_one()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32), st.floats(0, 0.6), st.floats(0, 0.5))
 def test_bodies_arrive_once_and_in_order(seed: int, loss: float, duplication: float) -> None:
     rng = Random(seed)
