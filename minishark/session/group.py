@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from minishark.cluster.backend import CALLS_FOLDER
-from minishark.page.server import PageServer
+from minishark.events.page.server import PageServer
 from minishark.query.run import working_folder
 from minishark.session.engine import Engine
 from minishark.session.page import serve_session, share, show
