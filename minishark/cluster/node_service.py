@@ -31,6 +31,7 @@ import psutil
 from msgspec import structs
 
 from machine_kit.keys import Keys
+from machine_kit.peers import Peers
 from machine_kit.refusal import refuses
 from minishark.cluster import wire
 from minishark.cluster.connections import Connections
@@ -40,6 +41,7 @@ from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
+from minishark.events.kinds import NodeUsage, SessionUsage
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
@@ -57,14 +59,12 @@ _SCHEDULERS_MAX = 8
 @dataclass(slots=True)
 class _Session:
     kept: wire.KeepSession | None
-    heard_s: float
     refuses: Future[bool] | None = None  # whether its host says that it is not there
 
-    def is_alive(self, host: str, now: float, ask: Callable[[str], Future[bool]]) -> bool:
+    def is_alive(self, host: str, silent_s: float, ask: Callable[[str], Future[bool]]) -> bool:
         """Whether it is, as far as is known on `host`; `ask` asks the host of a service."""
         if self.kept is not None and self.kept.location.host == host:
             return live_process(self.kept.pid, self.kept.started_s) is not None
-        silent_s = now - self.heard_s
         if silent_s < LEASE_S:
             return True
         if self.kept is None or silent_s >= CUT_OFF_MAX_S:
@@ -125,6 +125,7 @@ class NodeService(Service):
         meter = node_meter(paths, node.name, memory)
         self._store = Store(paths, node.name, node.host, files, meter)
         self._sessions: dict[str, _Session] = {}
+        self._sessions_heard = Peers[str]()
         self._reaped_s = 0.0
         self._drain_until_s: float | None = None  # None: it does not drain
         self._control: NodeControl | None = None
@@ -150,7 +151,8 @@ class NodeService(Service):
                 self.path(session)
                 for root in self._roots:
                     (root / session).mkdir(exist_ok=True)
-                self._sessions[session] = _Session(request, time.monotonic())
+                self._sessions[session] = _Session(request)
+                self._sessions_heard.heard(session, time.monotonic())
                 self._learn(request.schedulers)
                 return wire.Kept(self._welcome.schedulers)
             case wire.Announce(schedulers):
@@ -167,8 +169,6 @@ class NodeService(Service):
                 for each in (folder, *more):
                     self._paths.remove(str(self.path(each)), (self._store_name,))
                 return wire.Done()
-            case wire.GetReport():
-                return self._report()
             case wire.RemoveFile(file):
                 for root in self._roots:
                     (root / self.path(file)).unlink(missing_ok=True)
@@ -208,7 +208,9 @@ class NodeService(Service):
         if isinstance(request, wire.Replicate):
             self.path(request.file)
             return partial(self._replicate, request)
-        return self._usage if isinstance(request, wire.GetUsage) else None
+        if isinstance(request, wire.GetUsage):
+            return partial(self._usage, tuple(self._sessions.values()))
+        return None
 
     def _replicate(self, request: wire.Replicate) -> wire.Reply:
         source = request.source
@@ -225,40 +227,37 @@ class NodeService(Service):
             return wire.Failure(str(error), missing=True)
         return wire.Done()
 
-    def _report(self) -> wire.Reply:
+    def _usage(self, sessions: Sequence[_Session]) -> wire.Reply:
+        children = psutil.Process().children(recursive=True)
         memory = psutil.virtual_memory()
-        sessions = tuple(
-            self._session_report(session.kept)
-            for session in self._sessions.values()
-            if session.kept is not None
+        try:
+            shared_memory = shutil.disk_usage(self._paths.memory)
+        except OSError:
+            return wire.Failure(f"The folders of {self._store_name} were removed.")
+        usage = NodeUsage(
+            pid=os.getpid(),
+            memory=memory_of(child.pid for child in children),
+            stored_bytes=folder_bytes(self._roots[0]) if len(self._roots) > 1 else 0,
+            disk_bytes=folder_bytes(self._roots[-1]),
+            memory_free_bytes=memory.available,
+            memory_total_bytes=memory.total,
+            shared_memory_free_bytes=shared_memory.free,
+            sessions=tuple(
+                self._session_usage(session.kept)
+                for session in sessions
+                if session.kept is not None
+            ),
         )
-        with contextlib.suppress(OSError):
-            free = shutil.disk_usage(self._paths.memory).free
-            return wire.Report(
-                node=self.node,
-                pid=os.getpid(),
-                sessions=sessions,
-                memory_free=memory.available,
-                memory_total=memory.total,
-                shared_memory_free=free,
-            )
-        return wire.Failure(f"The folders of {self._store_name} were removed.")
+        return wire.Usage(usage)
 
-    def _usage(self) -> wire.Reply:
-        return wire.Usage(
-            memory=memory_of(child.pid for child in psutil.Process().children(recursive=True)),
-            stored=folder_bytes(self._roots[0]) if len(self._roots) > 1 else 0,
-            disk=folder_bytes(self._roots[-1]),
-        )
-
-    def _session_report(self, kept: wire.KeepSession) -> wire.SessionReport:
+    def _session_usage(self, kept: wire.KeepSession) -> SessionUsage:
         sizes = []
         for root in self._roots:
             for file in (root / kept.session).rglob("*.arrow*"):
                 with contextlib.suppress(FileNotFoundError):  # it was just removed
                     sizes.append(file.stat().st_size)
-        return wire.SessionReport(
-            session=kept.session,
+        return SessionUsage(
+            name=kept.session,
             user=kept.user,
             pid=kept.pid,
             host=kept.location.host,
@@ -312,10 +311,12 @@ class NodeService(Service):
             for folder in root.glob(f"{SESSION_PREFIX}*"):
                 # A folder of an unknown session, made by a late task, gets a lease, too: the
                 # session's heartbeat may be on its way.
-                self._sessions.setdefault(folder.name, _Session(None, now))
+                self._sessions.setdefault(folder.name, _Session(None))
+                self._sessions_heard.expect(folder.name, now)
         self._held.tidy(now)
+        ask = partial(self.in_background, refuses)
         for name, session in list(self._sessions.items()):
-            if not session.is_alive(self.node.host, now, partial(self.in_background, refuses)):
+            if not session.is_alive(self.node.host, self._sessions_heard.silent_s(name, now), ask):
                 self._remove_session(name)
                 if session.kept is not None and session.kept.location.host == self.node.host:
                     for path in (session.kept.location.memory, session.kept.location.disk):
@@ -328,6 +329,7 @@ class NodeService(Service):
     def _remove_session(self, name: str) -> None:
         self._paths.remove(name, (self._store_name,))
         self._sessions.pop(name, None)
+        self._sessions_heard.forget(name)
         self._held.end(name)
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from minishark.dataframe import actions, conversions, partitioned, shaping, statistics, verbs
+from minishark.dataframe import actions, partitioned, shaping, statistics, verbs
 from minishark.dataframe.applied import EachRow, check_callable
 from minishark.dataframe.column import (
     Column,
@@ -47,6 +47,7 @@ from minishark.dataframe.row import Row
 from minishark.dataframe.runtime import Runtime
 from minishark.dataframe.select import QueryText, Select, relation
 from minishark.dataframe.show import PlanText
+from minishark.dataframe.structs import json_text, struct
 from minishark.dataframe.subqueries import subquery
 from minishark.dataframe.writer import DataFrameWriter, TableWriter
 from minishark.errors import ColumnError, OptionError
@@ -1090,10 +1091,8 @@ class DataFrame(Frame, CamelCase):
 
     def to_json(self) -> Any:
         """The rows as texts of JSON, as `rdd` has them."""
-        packed = conversions.struct(*(self._select.column(name) for name in self.columns))
-        return self.select(conversions.to_json(packed).alias("value")).rdd.map(
-            operator.itemgetter(0)
-        )
+        packed = struct(*(self._select.column(name) for name in self.columns))
+        return self.select(json_text(packed).alias("value")).rdd.map(operator.itemgetter(0))
 
     def foreach_partition(self, fn: Callable[[Iterator[Row]], Any]) -> None:
         """Call a function with an iterator over each partition's Rows now, for its side effects.

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from minishark.cluster import placements
-from minishark.cluster.status import NodeState
 from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
@@ -31,9 +30,9 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.parameters import with_dollars, with_values
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
-from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import CatalogError, OptionError, UnsupportedError
+from minishark.events.kinds import NodeReport
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
@@ -65,6 +64,7 @@ from minishark.tasks.verbs import Calls, call_options
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from minishark.functions import TableFunctions, TableValued
     from minishark.tables.warehouse.store import Warehouse
 
 P = ParamSpec("P")
@@ -619,12 +619,14 @@ class Session(Operations, CamelCase):
     @property
     def udtf(self) -> TableFunctions:
         """Table functions in Python that SQL can call: `session.udtf.register(name, f)`."""
-        return TableFunctions(self._runtime)
+        made: TableFunctions = imported("minishark.functions").TableFunctions(self._runtime)
+        return made
 
     @property
     def tvf(self) -> TableValued:
         """Generators of rows as DataFrames: `session.tvf.explode(...)`."""
-        return TableValued(self._runtime)
+        made: TableValued = imported("minishark.functions").TableValued(self._runtime)
+        return made
 
     def program(
         self,
@@ -694,7 +696,7 @@ class Session(Operations, CamelCase):
         """The number of tasks that can run at the same time."""
         return self._runtime.cluster.total_slots
 
-    def nodes(self) -> tuple[NodeState, ...]:
+    def nodes(self) -> tuple[NodeReport, ...]:
         """The cluster's nodes with their processes, tasks and memory, about a second old.
 
         Raises:

@@ -70,7 +70,7 @@ class Scope:
 
     tasks: PythonTasks  # what runs it
     # The calls that it has submitted, by what they were submitted to.
-    families: dict[Any, Any] = field(default_factory=dict)
+    nested: dict[Any, Any] = field(default_factory=dict)
     ending: list[Callable[[], None]] = field(default_factory=list)  # called when it has ended
     # Called from another thread when it is to be interrupted.
     stopping: list[Callable[[], None]] = field(default_factory=list)

@@ -114,6 +114,7 @@ def _tables() -> dict[str, pa.Table]:
     }
 
 
+@pytest.mark.slow
 def test_hosts_answer_as_one_machine_does(hosts: tuple[ClusterRecord, ...], keys: Path) -> None:
     """Shuffles, broadcasts, loads and results pass between hosts; the answers are DuckDB's."""
     with duckdb.connect() as plain, _connected(hosts, keys) as session:
@@ -134,9 +135,8 @@ def test_nodes_elsewhere_tell_what_they_use(hosts: tuple[ClusterRecord, ...], ke
     """The memory of their executors, and the size of what they store."""
     with _connected(hosts, keys) as session:
         for node in session.nodes():
-            assert all(executor.memory_bytes > 1e6 for executor in node.executors)
+            assert all(node.usage.memory[executor.pid] > 1e6 for executor in node.executors)
             assert node.stored_bytes + node.disk_bytes > 0
-            assert [0] == list({executor.pid for executor in node.executors}), "not this host's"
 
 
 def test_other_keys_are_refused(

@@ -239,6 +239,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.__name__)
 def test_statements_that_differ_in_one_thing(
     pair: Callable[[Session, Path], Iterator[Any]], session: Session, plain: Session, tmp_path: Path
@@ -273,6 +274,7 @@ def _without_prelude(own: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda task: own(structs.replace(task, prelude=()))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_forgotten_ingredient_is_a_wrong_answer(
     planted: str, plain: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -324,6 +326,7 @@ def explained(session: Session, sql: str, mode: str = "stages") -> str:
     return session._runtime.explain(sql, mode=mode)
 
 
+@pytest.mark.slow
 def test_equal_queries_at_the_same_time_run_their_tasks_once(session: Session) -> None:
     """All but one wait."""
     session.create_table("t", data(), replace=True)
@@ -372,6 +375,7 @@ def kept_files(session: Session) -> list[Path]:
 BIG = "SELECT a.k, a.s, a.g FROM big a JOIN big b ON a.k = b.k + 1"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("damage", ["removed", "flipped", "cut"])
 def test_a_lost_or_damaged_output_is_a_miss(session: Session, damage: str) -> None:
     """It is computed again; nobody takes it any more."""

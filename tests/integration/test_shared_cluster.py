@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -19,7 +20,7 @@ from minishark.cli.app import run as run_command
 from minishark.cluster import joining
 from minishark.cluster.connections import Connections
 from minishark.cluster.launch import ClusterRecord, StartOptions, start_cluster, stop_cluster
-from minishark.cluster.status import Survey, survey
+from minishark.cluster.status import survey
 from minishark.cluster.wire import Failure, Hello, own_versions
 from minishark.errors import ClusterError, OptionError, PartitionsLostError
 from minishark.session.session import Session
@@ -98,6 +99,7 @@ def test_sessions_share_a_cluster_and_nothing_else(
     assert _ANSWER == _answer(session)
 
 
+@pytest.mark.slow
 def test_calls_of_several_sessions_submit_calls(session: Session, running: ClusterRecord) -> None:
     """The same executor serves both, and is connected to the schedulers for each of them."""
     here, there = (node.name for node in running.nodes)
@@ -115,6 +117,7 @@ def test_calls_of_several_sessions_submit_calls(session: Session, running: Clust
         assert [there] * 4 == [nested(each) for each in (session, other, session, other)]
 
 
+@pytest.mark.slow
 def test_nodes_that_are_started_anew_get_the_sessions_folders(
     session: Session, running: ClusterRecord
 ) -> None:
@@ -161,6 +164,7 @@ def test_tables_of_like_names_are_changed(session: Session) -> None:
         assert 10 == len(session.sql(f"FROM {name}").collect())
 
 
+@pytest.mark.slow
 def test_dropped_tables_free_memory(session: Session, running: ClusterRecord) -> None:
     """No executor keeps a dropped table's memory, even if no task comes any more."""
     assert _ANSWER == _answer(session)
@@ -183,18 +187,22 @@ def test_the_status_tells_what_is_there(
 ) -> None:
     """`minishark cluster status` knows nodes, executors and sessions, for people and as JSON."""
     assert 0 == run_command(["cluster", "status", running.name, "--json"])
-    found = msgspec.json.decode(capsys.readouterr().out, type=Survey)
-    assert ["node-0", "node-1"] == [node.name for node in found.nodes]
-    assert [node.pid for node in running.nodes] == [node.pid for node in found.nodes]
-    assert [1, 1] == [node.slots for node in found.nodes]
-    assert [True, True] == list(found.schedulers.values())
-    (mine,) = [each for each in found.sessions if each.name == session._runtime.cluster.store_name]
-    assert (os.getpid(), True) == (mine.pid, mine.bytes > 16 * _ROWS)
+    seen = json.loads(capsys.readouterr().out)
+    assert ["node-0", "node-1"] == [node["name"] for node in seen["nodes"]]
+    assert [node.pid for node in running.nodes] == [node["pid"] for node in seen["nodes"]]
+    assert [1, 1] == [node["slots"] for node in seen["nodes"]]
+    assert all(psutil.pid_exists(*node["executors"]) for node in seen["nodes"])
+    assert all(node["memory_total_bytes"] > 0 for node in seen["nodes"])
+    assert [True, True] == list(seen["schedulers"].values())
+    own = session._runtime.cluster.store_name
+    (mine,) = [each for each in seen["sessions"] if each["name"] == own]
+    assert (os.getpid(), True) == (mine["pid"], mine["bytes"] > 16 * _ROWS)
     assert 0 == run_command(["cluster", "status", running.address])
     text = capsys.readouterr().out
-    assert all(word in text for word in ("node-0", "node-1", mine.name))
+    assert all(word in text for word in ("node-0", "node-1", own))
 
 
+@pytest.mark.slow
 def test_a_killed_session_leaves_nothing(running: ClusterRecord) -> None:
     """After SIGKILL the nodes remove its tables, and its own folders too."""
     script = """
@@ -271,6 +279,7 @@ def test_commands_use_it(running: ClusterRecord, capfd: pytest.CaptureFixture[st
 # Clusters of their own
 
 
+@pytest.mark.slow
 def test_a_cluster_from_the_command_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`start` prints the address, `stop` leaves neither a process nor a file."""
     assert 0 == run_command(["cluster", "start", "--name", "one", "--nodes", "1"])

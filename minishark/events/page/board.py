@@ -108,7 +108,6 @@ class Query(QueryRecord):
             "tasks": sum(stage.tasks for stage in stages),
             "done": sum(stage.done for stage in stages),
             "bytes": sum(stage.bytes for stage in stages),
-            "disk_bytes": sum(stage.disk_bytes for stage in stages),
         }
 
 
@@ -210,7 +209,7 @@ class Board:
             return None
         cluster = self._cluster(query.session)
         nodes = [node for (name, _), node in self.nodes.items() if name == cluster and node.alive]
-        slots = sum(executor.slots for node in nodes for executor in node.executors)
+        slots = sum(node.slots for node in nodes)
         if not slots or sum(node.running for node in nodes) < slots:
             return None
         now = [(f"{own}-{task.query}" if task.query else "", task.what) for own, task in tasks]
@@ -246,7 +245,7 @@ class Board:
             case QueryPlanned() | StageStarted() | StageEnded() | TaskFailed():
                 self._query(session, event.query).apply(event)
             case NodeReport():
-                self.nodes[(self._cluster(session), event.node)] = event
+                self.nodes[(self._cluster(session), event.name)] = event
             case TasksRunning():
                 if session in self.sessions:
                     self.sessions[session].running = event
