@@ -91,7 +91,7 @@ class Outcome:
         return [f"{kind}: {text}" for kind, texts in named.items() for text in texts]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Running:
     """A statement that runs.
 
@@ -185,7 +185,9 @@ class _User:
             return
         self.doing[thread] = str(statement)
         was_calm, world, me = self.is_calm(), self.front.hosts.world, self.front.fibers.running()
-        running = self._running[me] = _Running(statement, self.model.number, inside)
+        running = self._running[me] = _Running(
+            statement=statement, first=self.model.number, inside=inside
+        )
         began_s = world.now
         is_over = self._cancelled_soon(statement, session)
         try:
