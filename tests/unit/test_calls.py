@@ -240,9 +240,8 @@ def test_rows_have_all_declared_columns() -> None:
 
 def test_a_coroutine_that_nobody_awaits() -> None:
     """A sentence says what to do."""
-    fn = Counted().later
     with pytest.raises(FunctionFailedError, match="async def"):
-        run_of(lambda row: fn(row))(rows(1))
+        run_of(lambda row: Counted().later(row))(rows(1))
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
