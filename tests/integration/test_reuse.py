@@ -402,6 +402,7 @@ def test_a_lost_or_damaged_output_is_a_miss(session: Session, damage: str) -> No
     assert expected == sorted(rows(session, BIG))
 
 
+@pytest.mark.slow
 def test_outputs_go_over_the_quota_and_with_the_session(tmp_path: Path) -> None:
     """Least recently used ones first, and none that is read."""
     with connected() as session:

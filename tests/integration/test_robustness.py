@@ -200,6 +200,7 @@ def _script(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_query_leaves_the_session_usable(tmp_path: Path) -> None:
     """KeyboardInterrupt comes out of the call soon; the next query runs."""
     script = f"""

@@ -67,7 +67,7 @@ def quick_rows(experiment: AnyExperiment, seed: int = 1) -> list[Response | Poin
     return list(experiment.run(experiment.quick, seed, nothing))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXPERIMENTS]
 )
@@ -153,6 +153,7 @@ def test_agreement_notices_a_wrong_formula() -> None:
     assert 1.0 == agreement([*rows, inside, outside], tolerance=0.25)
 
 
+@pytest.mark.slow
 def test_cancellation_saves_idle_time() -> None:
     """Without it, idle time is the paper's bound to the last digit; with it, far below."""
     rows = on_paper.idle_time(IdleTime((3.0,), nodes=40, jobs=40), 1, nothing)
@@ -270,6 +271,7 @@ def test_steady_runs_seldom_show_a_trend() -> None:
     assert sum(has_trend(each, 10.0) for each in runs) <= 6
 
 
+@pytest.mark.slow
 def test_what_has_not_settled_says_so() -> None:
     """In tables, findings and the plot, and in what is merged of several runs."""
     experiment = EXPERIMENTS["past-sparrow"]
