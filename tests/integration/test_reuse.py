@@ -446,7 +446,10 @@ def _queries(draw: st.DrawFn) -> str:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=max(2, settings.default.max_examples // 16),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(st.tuples(_queries(), _CHANGES), min_size=2, max_size=4))
 def test_answers_over_changing_tables_are_those_of_duckdb(
     session: Session, script: list[tuple[str, str]]
