@@ -213,6 +213,25 @@ def mapped(session: Session, folder: Path) -> Iterator[Any]:
         yield len((folder / "calls").read_text())
 
 
+def called(session: Session, _: Path) -> Iterator[Any]:
+    """Only the options of the calls differ; what reads their rows is reused."""
+
+    def fails(rows: pa.Table) -> pa.Table:
+        if rows["k"][0].as_py() % 20 == 0:
+            raise ValueError
+        return rows
+
+    kept = session.sql("SELECT k FROM t ORDER BY k LIMIT 100")
+    for options in ({"on_error": "null"}, {"on_error": "quarantine"}, {"batch_rows": 20}):
+        frame = kept.map_batches(
+            fails, "k BIGINT", **{"on_error": "null", "batch_rows": 10} | options
+        )
+        yield frame.agg({"k": "count", "*": "count"}).collect()
+    for divisor in (2, 3):
+        frame = kept.map_rows(lambda row: row.k // divisor, "k BIGINT")  # noqa: B023 - at once
+        yield frame.agg({"k": "sum"}).collect()
+
+
 def random(session: Session, _: Path) -> Iterator[Any]:
     asked = "SELECT count(*) FROM (SELECT random() AS r FROM t) WHERE r < 2"
     yield rows(session, asked)
@@ -235,7 +254,7 @@ def cached(session: Session, _: Path) -> Iterator[Any]:
 PAIRS = [
     time_zone, collation, integer_division, inserted, deleted, updated, rolled_back, replaced,
     view, macro, limit, columns, lossless, file_of_other_size, file_of_other_time, function,
-    mapped, random, variable, cached,
+    mapped, called, random, variable, cached,
 ]  # fmt: skip
 
 
