@@ -307,6 +307,7 @@ def test_a_fault_after_any_message(act: Callable[[SimulatedRun], None]) -> None:
 # --- what each fault costs ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_death_costs_no_more_than_what_came_after_the_snapshot() -> None:
     """The others take its partitions and go on from the last stage that is stored."""
     expected = run_sequentially(_busy, partitions=8)

@@ -86,7 +86,7 @@ def test_each_experiment_writes_its_report(name: str, tmp_path: Path) -> None:
     assert 1.0 == pytest.approx(sum(shares))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", REPEATED)
 def test_a_seed_gives_the_same_rows(name: str) -> None:
     """Same seed, same rows; another seed, others."""
@@ -301,6 +301,7 @@ def test_an_omniscient_scheduler_runs_the_shortest_job_first() -> None:
     assert [23.0, 10.0, 11.0] == central_response_times_s(jobs, 1, 0.0, "srpt")
 
 
+@pytest.mark.slow
 def test_random_placement_settles_at_its_closed_form() -> None:
     """At 70 % load, within 4 %; a job's tasks that meet in a queue make it a little faster."""
     sweep = placements.Sweep(
