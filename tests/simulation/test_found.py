@@ -98,6 +98,7 @@ def bed() -> Iterator[Bed]:
         yield Bed(fibers)
 
 
+@pytest.mark.slow
 def test_table_that_is_replaced_while_it_is_merged(bed: Bed) -> None:
     """Merging ends without an error, and the folder of the former table is not made again."""
     session = bed.session
@@ -278,6 +279,7 @@ def test_nodes_that_come_back_empty_while_rows_are_added(bed: Bed) -> None:
     bed.run(steps)
 
 
+@pytest.mark.slow
 def test_changed_table_that_is_dropped_while_it_is_loaded_again(bed: Bed) -> None:
     """The query says that the table is gone, and nothing of it is left."""
     session, tables = bed.session, bed.session.tables
