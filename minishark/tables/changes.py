@@ -35,7 +35,7 @@ from minishark.errors import DataError, DataValueError, QueryError, UnsupportedE
 from minishark.model.catalog import ROW_NUMBER
 from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
-from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase
+from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase, Shell
 from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted
 
 _NEVER = sys.maxsize
@@ -190,7 +190,11 @@ class Changes:
                     table.publish(table.without(patch.column(0).to_numpy()), None)
                 return counted(patch.num_rows)
             found = self._found(sql, change, table, patch)
-        return self._published(table, lambda rows: self._in_shell(sql, change, table, rows), found)
+        keys = () if is_patch else table.shell.keys
+        shell = replace(table.shell, keys=keys)
+        return self._published(
+            table, lambda rows: self._in_shell(sql, change, table, shell, rows), found
+        )
 
     def _is_last(
         self, sql: str, change: Changed, table: ChangedTable[Made], *, is_patch: bool
@@ -218,11 +222,16 @@ class Changes:
         return True
 
     def _in_shell(
-        self, sql: str, change: Changed, table: ChangedTable[Made], rows: pa.Table | None
+        self,
+        sql: str,
+        change: Changed,
+        table: ChangedTable[Made],
+        shell: Shell,
+        rows: pa.Table | None,
     ) -> MadeRows:
         assert rows is not None, "there are some, or none, but that is known"
         is_alone = not queries.reads_others(change)
-        return self.scratch.change_some(table.in_scratch(sql), table.shell, rows, is_alone=is_alone)
+        return self.scratch.change_some(table.in_scratch(sql), shell, rows, is_alone=is_alone)
 
     def _patch(
         self,
@@ -275,7 +284,7 @@ class Changes:
             return True
         if any(map(self.planning.varies, target.defaults.values())):
             return False
-        says = table.constraints()
+        says = table.constraints
         if isinstance(change, Merge) and change.adds and (says.checks or says.keys):
             return False
         named = self._with_names(change)
@@ -331,7 +340,7 @@ class Changes:
 
 
 def _target(table: ChangedTable[Any]) -> queries.Target:
-    return queries.Target(table.called, table.schema, table.constraints().defaults)
+    return queries.Target(table.called, table.schema, table.constraints.defaults)
 
 
 def _once(tables: Sequence[pa.Table]) -> pa.Table:

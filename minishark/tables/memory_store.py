@@ -355,4 +355,6 @@ class MemoryStore(TableStore):
 def built(tables: Tables, changed: ScratchTable, folder: str) -> Table:
     """A table that a statement has changed in the scratch database, not published yet."""
     table = tables.build(changed.name, folder, changed.rows, Layout(replicas=2))
-    return dataclasses.replace(table, definition=changed.definition or "", keys=changed.keys)
+    return dataclasses.replace(
+        table, definition=changed.definition or "", constraints=changed.constraints
+    )

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.compiler.sql.statements import Comment, Write
 from minishark.errors import PartitionsLostError
-from minishark.model.catalog import Catalog
+from minishark.model.catalog import Catalog, Constraints
 from minishark.model.expressions import Schema
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTables
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan
 from minishark.tables.merging import Merger
-from minishark.tables.scratch_database import Constraints, NewKeys, ScratchDatabase, Shell
+from minishark.tables.scratch_database import NewKeys, ScratchDatabase, Shell
 from minishark.tables.tables import Observed, Tables
 from minishark.tables.transaction import SessionTransaction
 
@@ -135,6 +135,7 @@ class ChangedTable(ABC, Generic[Made]):
         called: what statements call it, without a schema.
         schema: its columns.
         shell: an empty table of DuckDB's like it.
+        constraints: what is said of its rows, but for what is tested where they are stored.
         part: an expression over `ROW_NUMBER`.
         placed_by: the columns that decide in which part a row is.
         many: how many rows a patch has at least that tasks apply.
@@ -143,13 +144,10 @@ class ChangedTable(ABC, Generic[Made]):
     called: str
     schema: Schema
     shell: Shell
+    constraints: Constraints
     part: str
     placed_by: tuple[str, ...] = ()
     many = 0
-
-    def constraints(self) -> Constraints:
-        """What is said of its rows, but for what is tested where they are stored."""
-        return Constraints({}, (), ())
 
     def in_scratch(self, sql: str) -> str:
         """A statement on it as the scratch database runs it on the shell."""
