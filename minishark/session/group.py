@@ -23,7 +23,7 @@ from minishark.tasks.verbs import Calls
 from minishark.worker.prints import PRINTS_FOLDER
 
 if TYPE_CHECKING:
-    from minishark.tables.warehouse.tables import SharedWarehouse
+    from minishark.tables.warehouse.shared import SharedWarehouse
 
 
 class Stoppable(Protocol):
@@ -108,6 +108,6 @@ def _warehouse(engine: Engine, where: str | Path | Mapping[str, str]) -> SharedW
     from minishark.tables.warehouse.opening import open_catalog  # noqa: PLC0415 - often unused
 
     catalog = open_catalog(where, engine.storage.access)
-    from minishark.tables.warehouse.tables import SharedWarehouse  # noqa: PLC0415
+    from minishark.tables.warehouse.shared import SharedWarehouse  # noqa: PLC0415
 
     return SharedWarehouse.of(catalog, engine.planning.syntax)
