@@ -41,8 +41,8 @@ from minishark.cli.tpch.queries import load_queries
 from minishark.cli.tpch.tables import load_tables
 from minishark.errors import QueryCancelledError
 from minishark.events import kinds
-from minishark.page.board import Board
-from minishark.page.site import READER_S
+from minishark.events.page.board import Board
+from minishark.events.page.site import READER_S
 from minishark_lab.harness.clocks import CpuClock, timed
 from minishark_lab.harness.parameters import Count, Positive
 from minishark_lab.harness.script import TpchOptions, described, run_script
@@ -285,10 +285,9 @@ def _size() -> dict[str, Any]:
     package = Path(minishark.__file__).parent
     target = BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for room in ("page", "events"):
-            for file in sorted((package / room).rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
-                    wheel.write(file, file.relative_to(package))
+        for file in sorted((package / "events").rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                wheel.write(file, file.relative_to(package))
     size = len(target.getvalue())
     print(f"In a wheel, page and events are {size / 1e3:.1f} kB")
     return {"bytes": size}

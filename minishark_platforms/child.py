@@ -12,7 +12,7 @@ import msgspec
 
 from minishark.cluster.node import NodeOptions, run
 from minishark.worker.protocol import StoreLocation
-from minishark_platforms.host import NodeReport, NodeSettings
+from minishark_platforms.host import NodeSettings, NodeStarted
 
 
 def _end_with_parent() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     )
 
     def report(own: StoreLocation) -> None:
-        os.write(1, msgspec.json.encode(NodeReport(own.service)) + b"\n")
+        os.write(1, msgspec.json.encode(NodeStarted(own.service)) + b"\n")
 
     try:
         status = run(options, report)

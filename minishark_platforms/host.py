@@ -69,7 +69,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     locks: tuple[int, ...]
 
 
-class NodeReport(msgspec.Struct, frozen=True):
+class NodeStarted(msgspec.Struct, frozen=True):
     """What it answers on stdout when it listens: the address of its service."""
 
     service: str
@@ -176,7 +176,7 @@ class NodeHost:
         ready, _, _ = select.select([process.stdout], [], [], START_S)
         line = process.stdout.readline() if ready else b""
         if line:
-            return msgspec.json.decode(line, type=NodeReport).service
+            return msgspec.json.decode(line, type=NodeStarted).service
         how = "ended" if ready else f"did not answer within {START_S:g} s"
         raise ClusterError(f"The node on {socket.gethostname()} {how}.{self._last_words()}")
 

@@ -32,18 +32,12 @@ if TYPE_CHECKING:
         TasksReturned,
     )
     from sparrow_core.protocol.ids import JobId, NodeName, TaskId
+    from sparrow_core.protocol.status import ExecutorStatus, NodeStatus, TaskStatus
     from sparrow_core.protocol.types import JobOptions, NodeLevel, PlacementStep, TaskSpec
     from sparrow_core.runtime.cluster import InProcessCluster, LocalCluster
     from sparrow_core.runtime.remote import RemoteCluster
     from sparrow_core.runtime.runner import Runner
-    from sparrow_core.runtime.specs import (
-        ExecutorGroup,
-        ExecutorStatus,
-        JobSpec,
-        NodeConfig,
-        NodeStatus,
-        TaskStatus,
-    )
+    from sparrow_core.runtime.specs import ExecutorGroup, JobSpec, NodeConfig
 
 __version__ = "0.2.0"
 
@@ -115,17 +109,11 @@ _HOMES = {
         "TasksReturned",
     ),
     "protocol.ids": ("JobId", "NodeName", "TaskId"),
+    "protocol.status": ("ExecutorStatus", "NodeStatus", "TaskStatus"),
     "protocol.types": ("JobOptions", "NodeLevel", "PlacementStep", "TaskSpec"),
     "runtime.remote": ("RemoteCluster",),
     "runtime.runner": ("Runner",),
-    "runtime.specs": (
-        "ExecutorGroup",
-        "ExecutorStatus",
-        "JobSpec",
-        "NodeConfig",
-        "NodeStatus",
-        "TaskStatus",
-    ),
+    "runtime.specs": ("ExecutorGroup", "JobSpec", "NodeConfig"),
     "observe.why": ("Why", "explain"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

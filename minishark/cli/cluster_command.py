@@ -13,8 +13,12 @@ from minishark.errors import OptionError
 
 if TYPE_CHECKING:
     from minishark.cluster.status import Survey
+    from minishark.events.kinds import NodeReport
 
 _DEFAULT = "default"
+# What --json says of sessions, and of what nodes use.
+_SESSION = ("name", "user", "pid", "host", "files", "bytes")
+_USAGE = ("memory_free_bytes", "memory_total_bytes", "shared_memory_free_bytes", "sessions")
 _GROUP_EXAMPLES = """\b
 Examples:
   minishark cluster start                  start a cluster on this machine
@@ -222,11 +226,17 @@ def status(*, which: str, as_json: bool, keys: str | None) -> None:
     from minishark.cluster.launch import resolve
     from minishark.cluster.status import survey
 
-    found = survey(*resolve(which, keys))
+    seen = survey(*resolve(which, keys))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+        sessions = [{name: getattr(each, name) for name in _SESSION} for each in seen.sessions]
+        document = {
+            **msgspec.structs.asdict(seen),
+            "nodes": [_as_dict(node) for node in seen.nodes],
+            "sessions": sessions,
+        }
+        click.echo(msgspec.json.format(msgspec.json.encode(document)))
     else:
-        _show(found)
+        _show(seen)
 
 
 @cluster.command()
@@ -293,6 +303,23 @@ def keygen(*, folder: Path) -> None:
     click.echo(make_keys(folder))
 
 
+def _as_dict(node: NodeReport) -> dict[str, Any]:
+    from minishark.cluster.attributes import store_of
+
+    store = store_of(node)
+    assert store is not None, "others are not surveyed"
+    return {
+        "name": node.name,
+        "host": store.host,
+        "service": store.service,
+        "pid": node.usage.pid or None,
+        "executors": [executor.pid for executor in node.executors],
+        **{name: getattr(node, name) for name in ("slots", "running", "queued")},
+        **{name: getattr(node.usage, name) for name in _USAGE},
+        "draining": node.draining,
+    }
+
+
 def _show(found: Survey) -> None:
     from rich.table import Table
 
@@ -305,9 +332,10 @@ def _show(found: Survey) -> None:
     heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
     nodes = Table(*heads, box=None, pad_edge=False)
     for each in found.nodes:
-        free = f"{_gb(each.memory_free_bytes)} of {_gb(each.memory_total_bytes)}"
-        counts = (each.pid or "silent", each.slots, each.running, each.queued)
-        shared, state = _gb(each.shared_memory_free_bytes), "draining" if each.draining else ""
+        usage = each.usage
+        free = f"{_gb(usage.memory_free_bytes)} of {_gb(usage.memory_total_bytes)}"
+        counts = (usage.pid or "silent", each.slots, each.running, each.queued)
+        shared, state = _gb(usage.shared_memory_free_bytes), "draining" if each.draining else ""
         nodes.add_row(each.name, *map(str, counts), free, shared, state)
     console.print(nodes)
     sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)

@@ -16,9 +16,9 @@ import click
 from minishark.cli.options import debug_option, keys_option
 
 if TYPE_CHECKING:
-    from minishark.page.server import PageServer
-    from minishark.page.site import Site
-    from minishark.page.sources import Source
+    from minishark.events.page.server import PageServer
+    from minishark.events.page.site import Site
+    from minishark.events.page.sources import Source
 
 _DEFAULT = "default"
 _POLL_S = 0.5
@@ -92,8 +92,8 @@ def ui(
     CLUSTER is the name or address of a running cluster, EVENTS a file or folder of events that
     connect(event_log=FOLDER) has written. A session of your own shows its page with session.ui().
     """
-    from minishark.page.server import PageServer
-    from minishark.page.site import Site
+    from minishark.events.page.server import PageServer
+    from minishark.events.page.site import Site
 
     opened, is_live = _opened(source, keys)
     with contextlib.closing(opened):
@@ -152,7 +152,7 @@ def _opened(source: str, keys: str | None) -> tuple[Source, bool]:
     """The source of events that an argument names, and whether it is live."""
     from minishark.cluster.launch import resolve
     from minishark.cluster.sharing import ClusterEvents
-    from minishark.page.sources import HistorySource
+    from minishark.events.page.sources import HistorySource
 
     if source.endswith(".jsonl") or Path(source).exists():
         return HistorySource(source), False
@@ -181,7 +181,7 @@ def _serve(server: PageServer, opens: bool | None, cluster: str | None) -> None:
 
 def _export(site: Site, target: Path, key: str | None) -> None:
     from minishark.errors import DataError, OptionError
-    from minishark.page.export import export_query, newest_query
+    from minishark.events.page.export import export_query, newest_query
 
     site.poll()
     found = key or site.look(newest_query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minishark.worker.protocol import StoreLocation
+from sparrow_core import NodeStatus
 
 IDLE = "no-executors"
 """The attribute of a node that runs no tasks, and stores no tables."""
@@ -13,10 +14,12 @@ def attributes_of(node: StoreLocation) -> tuple[str, ...]:
     return tuple(f"{name}={getattr(node, name)}" for name in StoreLocation.__struct_fields__[1:])
 
 
-def store_of(name: str, attributes: tuple[str, ...]) -> StoreLocation | None:
+def store_of(node: NodeStatus) -> StoreLocation | None:
     """The inverse of `attributes_of`; None for a node that is not minishark's."""
-    found = dict(attribute.split("=", 1) for attribute in attributes if "=" in attribute)
+    found = dict(attribute.split("=", 1) for attribute in node.attributes if "=" in attribute)
     try:
-        return StoreLocation(name, *(found[field] for field in StoreLocation.__struct_fields__[1:]))
+        return StoreLocation(
+            node.name, *(found[field] for field in StoreLocation.__struct_fields__[1:])
+        )
     except KeyError:
         return None

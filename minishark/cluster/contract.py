@@ -14,7 +14,8 @@ from canary_core.runtime.mailbox import Mailbox
 from minishark.cluster.backend import Workplace
 from minishark.cluster.jobs.client import JobsClient
 from minishark.cluster.outputs import SharedOutputs
-from minishark.cluster.wire import Reply, Request, Usage
+from minishark.cluster.wire import Reply, Request
+from minishark.events.kinds import NodeUsage
 from minishark.worker.paths import StorePaths
 from sparrow_core import NodeStatus
 
@@ -35,7 +36,7 @@ class Nodes(Protocol):
     def status(self) -> tuple[NodeStatus, ...]:
         """Each node with its executors."""
 
-    def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, Usage]:
+    def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, NodeUsage]:
         """The memory and storage that nodes on other hosts use, by name; of those that answer."""
 
     def share_events(self, answer: Callable[[Request], Reply | None]) -> None:

@@ -42,7 +42,8 @@ from minishark.cluster.node import service_address, this_host
 from minishark.cluster.outputs import SharedOutputs
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
-from minishark.cluster.status import node_usages
+from minishark.cluster.status import usages_elsewhere
+from minishark.events.kinds import NodeUsage
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from minishark.worker.store import Store
@@ -138,7 +139,7 @@ class Front(Members):
 
     def told(self) -> tuple[Node, ...]:
         """The live nodes that have executors, as schedulers tell of them."""
-        stores = ((node, store_of(node.name, node.attributes)) for node in self._sparrow.nodes())
+        stores = ((node, store_of(node)) for node in self._sparrow.nodes())
         return tuple(
             Node(at, is_draining=node.draining, is_busy=node.running > 0)
             for node, at in stores
@@ -200,8 +201,8 @@ class Front(Members):
     def jobs(self) -> JobsClient:
         return JobsClient(self._connections, lambda: may_hold(self._sparrow.nodes()))
 
-    def usage(self, nodes: Sequence[NodeStatus]) -> dict[str, wire.Usage]:
-        return node_usages(self._connections, nodes, _USAGE_S)
+    def usage(self, nodes: Sequence[NodeStatus]) -> dict[str, NodeUsage]:
+        return usages_elsewhere(self._connections, nodes, _USAGE_S)
 
     def status(self) -> tuple[NodeStatus, ...]:
         return self._sparrow.nodes()

@@ -114,7 +114,7 @@ def on_live_nodes(placement: Placement, nodes: Sequence[NodeStatus]) -> Placemen
 
     It stays as it is where nodes have no folders of their own: these are the session's own cluster.
     """
-    stores = [store_of(node.name, node.attributes) for node in nodes]
+    stores = [store_of(node) for node in nodes]
     live = [store for store in stores if store is not None]
     if not live:
         return placement

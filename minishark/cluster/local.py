@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from canary_core.runtime.mailbox import Mailbox
     from minishark.cluster.backend import Backend, Placement
     from minishark.cluster.jobs.client import JobsClient
-    from minishark.cluster.wire import Usage
+    from minishark.events.kinds import NodeUsage
     from minishark.worker.store import Store
 
 NO_JOBS = (
@@ -253,7 +253,7 @@ class OwnCluster:
     def jobs(self) -> JobsClient:
         raise ClusterError(NO_JOBS)
 
-    def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, Usage]:
+    def usage(self, nodes: Sequence[NodeStatus]) -> Mapping[str, NodeUsage]:
         """None is on another host."""
         del nodes
         return {}

@@ -40,6 +40,7 @@ from minishark.cluster.machine import live_process, memory_of, node_meter
 from minishark.cluster.outputs import FOLDER, HeldOutputs, HomeIndex, answered
 from minishark.cluster.remote_files import RemoteFiles
 from minishark.cluster.service import Service
+from minishark.events.kinds import NodeUsage, SessionUsage
 from minishark.worker.memory import NodeMemory
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
@@ -167,8 +168,6 @@ class NodeService(Service):
                 for each in (folder, *more):
                     self._paths.remove(str(self.path(each)), (self._store_name,))
                 return wire.Done()
-            case wire.GetReport():
-                return self._report()
             case wire.RemoveFile(file):
                 for root in self._roots:
                     (root / self.path(file)).unlink(missing_ok=True)
@@ -208,7 +207,9 @@ class NodeService(Service):
         if isinstance(request, wire.Replicate):
             self.path(request.file)
             return partial(self._replicate, request)
-        return self._usage if isinstance(request, wire.GetUsage) else None
+        if isinstance(request, wire.GetUsage):
+            return partial(self._usage, tuple(self._sessions.values()))
+        return None
 
     def _replicate(self, request: wire.Replicate) -> wire.Reply:
         source = request.source
@@ -225,40 +226,37 @@ class NodeService(Service):
             return wire.Failure(str(error), missing=True)
         return wire.Done()
 
-    def _report(self) -> wire.Reply:
+    def _usage(self, sessions: Sequence[_Session]) -> wire.Reply:
+        children = psutil.Process().children(recursive=True)
         memory = psutil.virtual_memory()
-        sessions = tuple(
-            self._session_report(session.kept)
-            for session in self._sessions.values()
-            if session.kept is not None
+        try:
+            shared_memory = shutil.disk_usage(self._paths.memory)
+        except OSError:
+            return wire.Failure(f"The folders of {self._store_name} were removed.")
+        usage = NodeUsage(
+            pid=os.getpid(),
+            memory=memory_of(child.pid for child in children),
+            stored_bytes=folder_bytes(self._roots[0]) if len(self._roots) > 1 else 0,
+            disk_bytes=folder_bytes(self._roots[-1]),
+            memory_free_bytes=memory.available,
+            memory_total_bytes=memory.total,
+            shared_memory_free_bytes=shared_memory.free,
+            sessions=tuple(
+                self._session_usage(session.kept)
+                for session in sessions
+                if session.kept is not None
+            ),
         )
-        with contextlib.suppress(OSError):
-            free = shutil.disk_usage(self._paths.memory).free
-            return wire.Report(
-                node=self.node,
-                pid=os.getpid(),
-                sessions=sessions,
-                memory_free=memory.available,
-                memory_total=memory.total,
-                shared_memory_free=free,
-            )
-        return wire.Failure(f"The folders of {self._store_name} were removed.")
+        return wire.Usage(usage)
 
-    def _usage(self) -> wire.Reply:
-        return wire.Usage(
-            memory=memory_of(child.pid for child in psutil.Process().children(recursive=True)),
-            stored=folder_bytes(self._roots[0]) if len(self._roots) > 1 else 0,
-            disk=folder_bytes(self._roots[-1]),
-        )
-
-    def _session_report(self, kept: wire.KeepSession) -> wire.SessionReport:
+    def _session_usage(self, kept: wire.KeepSession) -> SessionUsage:
         sizes = []
         for root in self._roots:
             for file in (root / kept.session).rglob("*.arrow*"):
                 with contextlib.suppress(FileNotFoundError):  # it was just removed
                     sizes.append(file.stat().st_size)
-        return wire.SessionReport(
-            session=kept.session,
+        return SessionUsage(
+            name=kept.session,
             user=kept.user,
             pid=kept.pid,
             host=kept.location.host,

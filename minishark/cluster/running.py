@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from minishark.events import kinds
-from sparrow_core import JobId, NodeStatus, TaskId, TaskStatus
+from sparrow_core import JobId, NodeStatus, TaskId
 
 _SHOWN_MAX = 100
-_WHAT_CHARS = 100
 _ABOUT_S = 0.2  # by so much, reports of when a task began differ from one another
 
 _Attempt: TypeAlias = tuple[JobId, TaskId, int, str]
@@ -44,23 +43,5 @@ class RunningTasks:
                 known, began_s = self._attempts.get(key), now - task.for_s
                 # A report is up to a second old, so the earliest estimate is the best.
                 if known is None or began_s < known.began_s - _ABOUT_S:
-                    known = running_task(task, began_s)
+                    known = kinds.RunningTask.of(task, now)
                 yield key, known
-
-
-def running_task(task: TaskStatus, began_s: float) -> kinds.RunningTask:
-    """A task of the session as events have it."""
-    stage, what = kinds.StageTag(query=0, stage=0), ""
-    if isinstance(task.tag, kinds.StageTag):
-        stage = task.tag
-    else:
-        what = kinds.shortened(str(task.tag), _WHAT_CHARS)
-    return kinds.RunningTask(
-        executor=task.executor,
-        began_s=began_s,
-        task=task.task_id,
-        attempt=task.attempt,
-        query=stage.query,
-        stage=stage.stage,
-        what=what,
-    )

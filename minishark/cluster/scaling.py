@@ -183,7 +183,7 @@ def load_of(
     nodes = (
         NodeLoad(
             name=status.name,
-            slots=sum(executor.slots for executor in status.executors),
+            slots=status.slots,
             running=status.running,
             queued=status.queued,
             draining=status.draining,

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from msgspec import structs
 
@@ -23,17 +22,15 @@ from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.joining import peer_session
 from minishark.cluster.keys import Keys, load_keys
 from minishark.cluster.node import service_address
-from minishark.cluster.status import NodeState, node_changes, node_states, node_usages
+from minishark.cluster.status import NOWHERE, node_changes, node_reports, node_usages
 from minishark.errors import ClusterError
 from minishark.events import kinds
 from minishark.events.stream import EventStream
-from minishark.worker.paths import StorePaths
 
 EVENTS_MAX = 4_000  # in one reply
 _SEEN_HERE = (kinds.NodeReport, kinds.NodeDied, kinds.NodeLeft, kinds.JobReport)
 _CALL_S = 1.0
 _LOOK_S = 1.0
-_NOWHERE = StorePaths(Path("/nonexistent"), Path("/nonexistent"))  # nodes have their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ class ClusterEvents:
             self.name = welcome.cluster
             self._close = undo.pop_all().close
         self._sessions: dict[str, _Heard] = {}
-        self._nodes: dict[str, NodeState] = {}
+        self._nodes: dict[str, kinds.NodeReport] = {}
         self._jobs = JobsSeen()
         self._looked_s = 0.0
 
@@ -115,23 +112,20 @@ class ClusterEvents:
     def _look(self) -> Iterator[tuple[str, kinds.AnyEvent]]:
         """Which nodes and sessions there are now."""
         statuses = self._sparrow.nodes()
-        stores = [store_of(status.name, status.attributes) for status in statuses]
-        services = [store.service for store in stores if store is not None]
-        replies = self._connections.call_all(services, wire.GetReport(), _CALL_S)
-        reports = [reply for reply in replies.values() if isinstance(reply, wire.Report)]
-        found = {each.session: each.service for report in reports for each in report.sessions}
-        for name, service in found.items():
+        usages = node_usages(self._connections, statuses, _CALL_S)
+        services = {each.name: each.service for own in usages.values() for each in own.sessions}
+        for name, service in services.items():
             if service and name not in self._sessions:
                 self._sessions[name] = _Heard(service)
-        if len(reports) == len(services):  # a silent node may be the only one that knows of some
-            for name in self._sessions.keys() - found.keys():
+        # A silent node may be the only one that knows of some.
+        if usages.keys() >= {each.name for each in statuses if store_of(each)}:
+            for name in self._sessions.keys() - services.keys():
                 del self._sessions[name]
                 self._nodes = {}  # a board that ends a session forgets the nodes with the last one
                 yield name, kinds.SessionEnded(at=time.time())
-        usages = node_usages(self._connections, statuses, _CALL_S)
-        states = {node.name: node for node in node_states(statuses, _NOWHERE, usages)}
-        before, self._nodes = self._nodes, states
-        for event in node_changes(before, states, time.time()):
+        nodes = {node.name: node for node in node_reports(statuses, NOWHERE, usages)}
+        before, self._nodes = self._nodes, nodes
+        for event in node_changes(before, nodes, time.time()):
             yield self.name, event
         jobs = JobsClient(self._connections, lambda: may_hold(statuses))
         with contextlib.suppress(ClusterError):  # no node answers: the next look tells

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from minishark.cluster.jobs.records import Holder, JobProgram, JobProgress, JobState, JobTerms
-from minishark.events.kinds import AnyEvent, SessionStarted
+from minishark.events.kinds import AnyEvent, NodeUsage, SessionStarted
 from minishark.worker.protocol import KeptOutput, StoreLocation
 from sparrow_core.protocol.messages import PROTOCOL_VERSION
 
@@ -185,10 +185,6 @@ class GetUsage(Message, frozen=True):
     """Ask a node for its `Usage`."""
 
 
-class GetReport(Message, frozen=True):
-    """Ask for a `Report`."""
-
-
 # Jobs that outlive who submitted them (`cluster.jobs`)
 
 
@@ -332,18 +328,6 @@ class Elsewhere(Message, frozen=True):
     file: str = ""
 
 
-class SessionReport(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A session on one node; `files` and `bytes` count what that node stores for it."""
-
-    session: str
-    user: str
-    pid: int
-    host: str
-    files: int
-    bytes: int
-    service: str = ""  # where the session answers requests
-
-
 class Events(Message, frozen=True, kw_only=True):
     """The reply to GetEvents: as `minishark.events.stream.Batch`, in msgpack.
 
@@ -357,29 +341,10 @@ class Events(Message, frozen=True, kw_only=True):
     dropped: int
 
 
-class Usage(Message, frozen=True, kw_only=True):
-    """The reply to GetUsage, in bytes.
+class Usage(Message, frozen=True):
+    """The reply to GetUsage."""
 
-    Attributes:
-        memory: resident memory of its executors and other children, by process.
-        stored: its files in shared memory.
-        disk: its files on disk, spilled data included.
-    """
-
-    memory: dict[int, int]
-    stored: int
-    disk: int
-
-
-class Report(Message, frozen=True, kw_only=True):
-    """The reply to GetReport: stored files by session, and the host's memory in bytes."""
-
-    node: StoreLocation
-    pid: int
-    sessions: tuple[SessionReport, ...]
-    memory_free: int
-    memory_total: int
-    shared_memory_free: int
+    usage: NodeUsage
 
 
 class JobStates(Message, frozen=True, kw_only=True):
@@ -400,13 +365,13 @@ class JobLog(Message, frozen=True):
 
 Request: TypeAlias = (
     Hello | KeepSession | EndSession | MakeFolder | RemoveFolder | RemoveFile | RemoveCopies
-    | Fetch | Credit | Holds | Replicate | GetReport | DrainNode
+    | Fetch | Credit | Holds | Replicate | DrainNode
     | Announce | GetEvents | CancelQuery | GetUsage
     | FindOutputs | KeepOutputs | LeaseOutputs | ReleaseOutputs
     | SubmitJob | HoldJob | TellJobs | GetJobs | CancelJob | GetJobLog
 )  # fmt: skip
 Reply: TypeAlias = (
-    Welcome | Kept | Done | Failure | Chunk | Sealed | Elsewhere | Report | Events | Usage
+    Welcome | Kept | Done | Failure | Chunk | Sealed | Elsewhere | Events | Usage
     | OutputsFound | OutputsLeased | JobStates | JobLog
 )  # fmt: skip
 

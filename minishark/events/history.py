@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from minishark.errors import DataError
-from minishark.events.kinds import FORMAT, AnyEvent, SessionStarted, TaskEnded
+from minishark.events.kinds import FORMAT, AnyEvent, NodeReport, SessionStarted, TaskEnded
 
 SUFFIX = ".events.jsonl"
 FILE_BYTES = 16 << 20
@@ -182,9 +183,25 @@ def _decoded(line: bytes) -> AnyEvent | None:
 
 
 def _translated(line: bytes) -> AnyEvent | None:
-    """An event of format 1, which had a task's figures beside its numbers."""
+    """An event of an earlier format; None if it is none.
+
+    Format 1 had a task's figures beside its numbers; 1 and 2 had a node's usage beside its status.
+    """
     try:
         fields = msgspec.json.decode(line, type=dict[str, Any])
+        if fields["type"] == "NodeReport":
+            return _node_report(fields)
         return msgspec.convert(fields | {"figures": fields}, TaskEnded)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, msgspec.ValidationError, LookupError, TypeError, ValueError):
         return None
+
+
+def _node_report(fields: dict[str, Any]) -> NodeReport:
+    memory: Counter[int] = Counter()
+    executors = []
+    for name, pid, slots, *resident in fields.get("executors", ()):
+        executors.append({"name": name, "pid": pid, "slots": slots})
+        memory[pid] += sum(resident)  # the processes of other hosts all had the number 0
+    usage = {"memory": memory, **fields}
+    status = {"name": fields["node"], "pid": 0, "alive": True, **fields, "executors": executors}
+    return msgspec.convert(status | {"usage": usage}, NodeReport)

@@ -8,20 +8,22 @@ what has changed otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from minishark.errors import redacted
 from minishark.events.figures import OperatorFigures, TaskFigures
-from sparrow_core import PlacementStep
+from sparrow_core import NodeStatus, PlacementStep, TaskStatus
 
-FORMAT = 2
+FORMAT = 3
 """The version of the format of files; higher ones are not read."""
 
 _SQL_CHARS = 20_000
 _SECRET_CHARS = 512  # as long as secrets and their names are, at most
 _MESSAGE_CHARS = 4_000
+_WHAT_CHARS = 100
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -67,39 +69,6 @@ class EventsDropped(Event, frozen=True, kw_only=True):
     count: int
 
 
-class ExecutorReport(msgspec.Struct, frozen=True, array_like=True):
-    """An executor process; `memory_bytes` is 0 if it is dead or its node does not tell."""
-
-    name: str
-    pid: int
-    slots: int
-    memory_bytes: int = 0
-
-
-class NodeReport(Event, frozen=True, kw_only=True):
-    """The state of a node, if it has changed.
-
-    Attributes:
-        running: running tasks, of all sessions.
-        queued: queued reservations, of all sessions.
-        stored_bytes: size of its files in shared memory.
-        disk_bytes: size of its files on disk.
-        deaths: how often its process or an executor died.
-        last_death: how the last of them died.
-    """
-
-    node: str
-    alive: bool = True
-    draining: bool = False
-    executors: tuple[ExecutorReport, ...] = ()
-    running: int = 0
-    queued: int = 0
-    stored_bytes: int = 0
-    disk_bytes: int = 0
-    deaths: int = 0
-    last_death: str = ""
-
-
 class StageTag(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is for, if it is of a query or load; other jobs are tagged with a text."""
 
@@ -123,6 +92,20 @@ class RunningTask(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     stage: int = 0
     what: str = ""
 
+    @classmethod
+    def of(cls, task: TaskStatus, now: float) -> RunningTask:
+        """A task as schedulers report it."""
+        is_stage = isinstance(task.tag, StageTag)
+        return cls(
+            executor=task.executor,
+            began_s=now - task.for_s,
+            task=task.task_id,
+            attempt=task.attempt,
+            query=task.tag.query if is_stage else 0,
+            stage=task.tag.stage if is_stage else 0,
+            what="" if is_stage else shortened(str(task.tag), _WHAT_CHARS),
+        )
+
 
 class TasksRunning(Event, frozen=True, kw_only=True):
     """The tasks of the session that have run for a while and run still, the longest first.
@@ -138,6 +121,80 @@ class TasksRunning(Event, frozen=True, kw_only=True):
     @property
     def weight(self) -> int:
         return 1 + len(self.tasks) // 4
+
+
+class SessionUsage(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A session, and what one node or all of them store for it.
+
+    Attributes:
+        service: where the session answers requests.
+    """
+
+    name: str
+    user: str
+    pid: int
+    host: str
+    files: int
+    bytes: int
+    service: str = ""
+
+
+class NodeUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node uses, as its service counts it.
+
+    Attributes:
+        pid: its process; 0 if it did not answer, and all else is not known.
+        memory: resident memory of its executors and other children, by process.
+        stored_bytes: size of its files in shared memory.
+        disk_bytes: size of its files on disk, spilled data included.
+        memory_free_bytes: of its host, as are the two below.
+        sessions: those that store files there.
+    """
+
+    pid: int = 0
+    memory: Mapping[int, int] = {}
+    stored_bytes: int = 0
+    disk_bytes: int = 0
+    memory_free_bytes: int = 0
+    memory_total_bytes: int = 0
+    shared_memory_free_bytes: int = 0
+    sessions: tuple[SessionUsage, ...] = ()
+
+
+class NodeReport(NodeStatus, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A node as schedulers know it, with what it uses; an event whenever that has changed.
+
+    Attributes:
+        at: when it was looked at.
+        usage: what it uses; zeros if that is not known.
+    """
+
+    at: float
+    usage: NodeUsage = NodeUsage()
+
+    @property
+    def weight(self) -> int:
+        return 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of its executors, and of its other children on other hosts."""
+        return sum(self.usage.memory.values())
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of its files in shared memory."""
+        return self.usage.stored_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of its files on disk, spilled data included."""
+        return self.usage.disk_bytes
+
+    @property
+    def tasks(self) -> tuple[RunningTask, ...]:
+        """The session's own that have run for a second and run still, at most 50."""
+        return tuple(RunningTask.of(task, self.at) for task in self.longest)
 
 
 class NodeDied(Event, frozen=True, kw_only=True):
@@ -424,7 +481,7 @@ class CallEnded(Event, frozen=True, kw_only=True):
 
 
 class ProgramReport(Event, frozen=True, kw_only=True):
-    """How far an iterative program is; figures as in `minishark.programs.program`.
+    """How far an iterative program is; figures as in `minishark.tasks.programs.program`.
 
     Attributes:
         state: "running", "done", "failed" or "cancelled"; "ended" if nobody waits for its result.

@@ -40,7 +40,6 @@ from minishark.events.kinds import AnyEvent
 from minishark.events.record import QueryRecord
 from minishark.events.stream import EventStream
 from minishark.model.catalog import Catalog, Table
-from minishark.programs.programs import Programs
 from minishark.query.adaptation import Adaptation
 from minishark.query.clock import SYSTEM_CLOCK, Clock
 from minishark.query.job_builder import Environment
@@ -66,6 +65,7 @@ from minishark.tables.merging import Merger
 from minishark.tables.scratch_database import SharedScratch
 from minishark.tables.store import StoreAsTable
 from minishark.tables.tables import Tables
+from minishark.tasks.programs.programs import Programs
 from minishark.worker.host_files import OBJECTS, HostFiles
 from minishark.worker.memory import front_end_bytes
 from minishark.worker.protocol import ScalarFunction

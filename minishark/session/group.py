@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from minishark.cluster.backend import CALLS_FOLDER
-from minishark.page.server import PageServer
+from minishark.events.page.server import PageServer
 from minishark.query.run import working_folder
 from minishark.session.engine import Engine
 from minishark.session.page import serve_session, share, show
@@ -79,6 +79,11 @@ class SessionGroup:
         self.watcher.stop()
         if self.page is not None:
             self.page.stop()
+
+    def close(self) -> None:
+        """Close what the engine has read from, once it has stopped."""
+        if self.warehouse is not None:
+            self.warehouse.catalog.close()
 
 
 def _calls(engine: Engine) -> Calls:

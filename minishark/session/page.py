@@ -8,9 +8,9 @@ import webbrowser
 from functools import partial
 
 from minishark.cluster.sharing import SharedEvents
-from minishark.page.server import PageServer
-from minishark.page.site import Site
-from minishark.page.sources import SessionSource
+from minishark.events.page.server import PageServer
+from minishark.events.page.site import Site
+from minishark.events.page.sources import SessionSource
 from minishark.session.engine import Engine
 from minishark.session.watcher import Watcher
 

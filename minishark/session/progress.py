@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.text import Text
 
-    from minishark.cluster.status import NodeState
+    from minishark.events.kinds import NodeReport
     from minishark.query.progress import ProgressHandler, StageProgress
 
 _DELAY_S = 0.25
@@ -32,7 +32,7 @@ _BEHIND_MAX = 3
 class Watched(Protocol):
     """What runs queries: a session, or its runtime."""
 
-    def nodes(self) -> Sequence[NodeState]: ...
+    def nodes(self) -> Sequence[NodeReport]: ...
 
     def register_progress_handler(self, handler: ProgressHandler) -> None: ...
 
@@ -154,7 +154,7 @@ class _Display:
         quiet_s = now - self._heard_s
         return progress_lines(heard, now - self._started_s, quiet_s, self._nodes(quiet_s))
 
-    def _nodes(self, quiet_s: float) -> Sequence[NodeState] | None:
+    def _nodes(self, quiet_s: float) -> Sequence[NodeReport] | None:
         if quiet_s < _QUIET_S:
             return None
         try:
@@ -167,7 +167,7 @@ def progress_lines(
     progress: QueryProgress,
     elapsed_s: float,
     quiet_s: float,
-    nodes: Sequence[NodeState] | None,
+    nodes: Sequence[NodeReport] | None,
 ) -> Group:
     """A line per running stage, and what the query waits for if it makes no progress."""
     from rich.console import Group  # noqa: PLC0415 - see above
@@ -190,7 +190,7 @@ def progress_lines(
     return Group(*lines, Text(" · ".join(parts), style="dim"))
 
 
-def waiting_text(quiet_s: float, nodes: Sequence[NodeState], query: int = 0) -> str:
+def waiting_text(quiet_s: float, nodes: Sequence[NodeReport], query: int = 0) -> str:
     """What a query is probably waiting for, judged by the state of the nodes."""
     tasks = [task for node in nodes if node.alive for task in node.tasks]
     own = [task for task in tasks if task.query == query]

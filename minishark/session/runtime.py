@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from minishark.cluster import platforms
-from minishark.cluster.status import NodeState, node_states
+from minishark.cluster.status import node_reports
 from minishark.cluster.wire import own_versions
 from minishark.dataframe import Cancellation, DataFrame
 from minishark.dataframe.applied import RowsOf
@@ -31,10 +31,10 @@ from minishark.dataframe.local import local_table
 from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
 from minishark.errors import VerificationError
-from minishark.events.kinds import AnyEvent
+from minishark.events.kinds import AnyEvent, NodeReport
+from minishark.events.page.export import QueryPage
 from minishark.model.catalog import Catalog, Partition
 from minishark.model.expressions import Schema, quote_text
-from minishark.page.export import QueryPage
 from minishark.query.answers import differences, output_order
 from minishark.query.metrics import Answer, QueryMetrics
 from minishark.query.planner import QueryPlanner, TablesPromisedError
@@ -140,10 +140,10 @@ class Runtime:
         """Show how far the queries of a block are to who waits for them."""
         return progress_for_people(self, self.progress)
 
-    def nodes(self) -> tuple[NodeState, ...]:
+    def nodes(self) -> tuple[NodeReport, ...]:
         self.check_open()
         statuses = self.cluster.status()
-        return node_states(statuses, self.cluster.paths, self.cluster.usage(statuses))
+        return node_reports(statuses, self.cluster.paths, self.cluster.usage(statuses))
 
     @property
     def is_stopped(self) -> bool:

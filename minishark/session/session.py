@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from minishark.cluster import placements
-from minishark.cluster.status import NodeState
 from minishark.cluster.wire import own_versions
 from minishark.compiler.physical.options import PlannerOptions, check_partitions
 from minishark.compiler.sql.statements import ParsedStatement
@@ -34,9 +33,7 @@ from minishark.dataframe.runtime import note_session
 from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
-from minishark.programs.program import Program
-from minishark.programs.programs import ProgramDriver, ProgramOptions
-from minishark.programs.result_table import IntoTable
+from minishark.events.kinds import NodeReport
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
 from minishark.query.sinks import Layout
@@ -59,6 +56,9 @@ from minishark.tasks.executor import Executor
 from minishark.tasks.future import Future
 from minishark.tasks.items import Items
 from minishark.tasks.nested import SessionAddress, is_here, session_in_call
+from minishark.tasks.programs.program import Program
+from minishark.tasks.programs.programs import ProgramDriver, ProgramOptions
+from minishark.tasks.programs.result_table import IntoTable
 from minishark.tasks.results import Results
 from minishark.tasks.verbs import Calls, call_options
 
@@ -680,7 +680,7 @@ class Session(Operations, CamelCase):
         """The number of tasks that can run at the same time."""
         return self._runtime.cluster.total_slots
 
-    def nodes(self) -> tuple[NodeState, ...]:
+    def nodes(self) -> tuple[NodeReport, ...]:
         """The cluster's nodes with their processes, tasks and memory, about a second old.
 
         Raises:
@@ -882,6 +882,7 @@ class Session(Operations, CamelCase):
                 other.stop()
             self._group.stop()
         if self._runtime.stop(with_engine=True):
+            self._group.close()
             atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:

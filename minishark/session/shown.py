@@ -5,15 +5,15 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from minishark.cluster.status import NodeState
 from minishark.dataframe.show import human_bytes
+from minishark.events.kinds import NodeReport
 from minishark.session.catalog import TableInfo
 
 _TABLES_MAX = 50
 _COLUMNS = ("table", "rows", "size", "partitions", "replicas")
 
 
-def session_html(nodes: Sequence[NodeState], tables: Sequence[TableInfo], page: str | None) -> str:
+def session_html(nodes: Sequence[NodeReport], tables: Sequence[TableInfo], page: str | None) -> str:
     """The cluster in a sentence, its tables, and a link to the page at that address, if any."""
     alive = [node for node in nodes if node.alive]
     slots = sum(node.slots for node in alive)

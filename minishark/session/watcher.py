@@ -20,16 +20,16 @@ from msgspec import structs
 
 from minishark.cluster.jobs.watching import JobsSeen
 from minishark.cluster.running import RunningTasks
-from minishark.cluster.status import NodeState, node_changes, node_states
+from minishark.cluster.status import node_changes, node_reports
 from minishark.cluster.wire import own_versions
 from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
 from minishark.events.traces import Spans
 from minishark.model.catalog import Table
-from minishark.programs.program import Program
-from minishark.programs.run import ProgramRun
 from minishark.session.engine import Engine
+from minishark.tasks.programs.program import Program
+from minishark.tasks.programs.run import ProgramRun
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -54,7 +54,7 @@ class Watcher:
             cluster=cluster,
             slots=engine.cluster.total_slots,
         )
-        self._nodes: dict[str, NodeState] = {}
+        self._nodes: dict[str, kinds.NodeReport] = {}
         self._tables: dict[str, Table] = {}
         self._programs: dict[int, kinds.ProgramReport] = {}
         self._running = RunningTasks()
@@ -167,10 +167,9 @@ class Watcher:
     def _node_changes(self) -> Iterator[kinds.AnyEvent]:
         cluster, now = self._engine.cluster, time.time()
         statuses = cluster.status()
-        states = node_states(statuses, cluster.paths, cluster.usage(statuses))
-        found = {node.name: node for node in states}
-        before, self._nodes = self._nodes, found
-        yield from node_changes(before, found, now)
+        reports = node_reports(statuses, cluster.paths, cluster.usage(statuses))
+        before, self._nodes = self._nodes, {report.name: report for report in reports}
+        yield from node_changes(before, self._nodes, now)
         yield from self._running.changes(statuses, now)
 
     def _table_changes(self) -> Iterator[kinds.AnyEvent]:

@@ -340,7 +340,12 @@ class PostgresLake(LakeDatabase):
                 return kept
             with contextlib.suppress(Exception):
                 kept.close()
-        return self._begun(self._server.connect(), begin)
+        connection = self._server.connect()
+        try:
+            return self._begun(connection, begin)
+        except BaseException:
+            connection.close()
+            raise
 
     def _begun(self, connection: Connection, begin: Sequence[str]) -> Connection:
         for statement in begin:

@@ -12,7 +12,7 @@ from rich.table import Table
 from machine_kit.addresses import Address, endpoint_of
 from sparrow_core.observe.audit import AuditEvent
 from sparrow_core.observe.report import Quantiles, Report
-from sparrow_core.runtime.specs import NodeStatus
+from sparrow_core.protocol.status import NodeStatus
 
 
 def show_status(
@@ -30,8 +30,7 @@ def show_status(
     table = _table("node", "executors", "slots", "running", "queued", "attributes")
     for node in nodes:
         name = f"{node.name} (draining)" if node.draining else node.name
-        slots = sum(each.slots for each in node.executors)
-        counts = (len(node.executors), slots, node.running, node.queued)
+        counts = (len(node.executors), node.slots, node.running, node.queued)
         table.add_row(name, *map(str, counts), " ".join(node.attributes))
     Console().print(table)
 

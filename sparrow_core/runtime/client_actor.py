@@ -40,14 +40,9 @@ from sparrow_core.protocol.messages import (
     SetWeights,
     WithdrawTasks,
 )
+from sparrow_core.protocol.status import ExecutorStatus, NodeStatus, TaskStatus
 from sparrow_core.protocol.types import NodeInfo, RunningTask
-from sparrow_core.runtime.specs import (
-    ExecutorStatus,
-    JobSpec,
-    NodeStatus,
-    TaskStatus,
-    start_of,
-)
+from sparrow_core.runtime.specs import JobSpec, start_of
 from sparrow_core.runtime.transport.observe import observed
 
 OnEvent = Callable[[JobEvent], None]

@@ -28,10 +28,11 @@ from sparrow_core.machines.node_monitor import NodeMonitor
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError, SparrowError
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import AllNodesLost, Drain, NodeLost, SchedulerLost
+from sparrow_core.protocol.status import NodeStatus
 from sparrow_core.runtime.client_actor import Cluster
 from sparrow_core.runtime.hosting import end_slots, host_executor, host_scheduler
 from sparrow_core.runtime.runner import SlotThread
-from sparrow_core.runtime.specs import NodeConfig, NodeStatus, check_nodes
+from sparrow_core.runtime.specs import NodeConfig, check_nodes
 from sparrow_core.runtime.transport.child import Child, NodeSettings, end_children
 from sparrow_core.runtime.transport.deaths import Respawns
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver

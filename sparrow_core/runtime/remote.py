@@ -19,9 +19,9 @@ from sparrow_core.machines.client import ClientConfig
 from sparrow_core.protocol.errors import ClusterClosed, ClusterStartError
 from sparrow_core.protocol.ids import NodeName
 from sparrow_core.protocol.messages import Drain, GetMetrics, SetSchedulers
+from sparrow_core.protocol.status import NodeStatus
 from sparrow_core.protocol.types import NodeInfo
 from sparrow_core.runtime.client_actor import Cluster
-from sparrow_core.runtime.specs import NodeStatus
 from sparrow_core.runtime.transport.folders import socket_folder
 from sparrow_core.runtime.transport.zmq_driver import ZmqDriver
 

@@ -1,4 +1,4 @@
-"""Descriptions of jobs, nodes and executors, and the status of nodes."""
+"""Descriptions of jobs, nodes and executors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 from sparrow_core.machines.node_monitor import NodeMonitorConfig
 from sparrow_core.policy.placement import DEFAULT_PLACEMENT
 from sparrow_core.protocol.errors import SparrowError
-from sparrow_core.protocol.ids import JobId, TaskId
+from sparrow_core.protocol.ids import JobId
 from sparrow_core.protocol.messages import StartJob
 from sparrow_core.protocol.types import JobOptions, TaskSpec
 
@@ -99,55 +99,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     def executor_count(self) -> int:
         """Executors of all frameworks."""
         return sum(group.count for group in self.groups)
-
-
-class ExecutorStatus(Struct, frozen=True):
-    """An executor, as last reported."""
-
-    name: str
-    pid: int
-    slots: int
-
-
-class TaskStatus(Struct, frozen=True, kw_only=True):
-    """A running task of a tagged job of this client.
-
-    Attributes:
-        tag: That of its job.
-        executor: Its name.
-        for_s: How long it had been there when its node last reported.
-    """
-
-    tag: Any
-    job_id: JobId
-    task_id: TaskId
-    attempt: int
-    executor: str
-    for_s: float
-
-
-class NodeStatus(Struct, frozen=True, kw_only=True):
-    """A node, as last reported.
-
-    Attributes:
-        queued: Reservations of all schedulers.
-        running: Tasks of all schedulers.
-        deaths: Of the node's process and its executors.
-        last_death: How the last of them ended.
-        longest: Of the tasks that run the longest there, those of this client's tagged jobs.
-    """
-
-    name: str
-    pid: int
-    executors: tuple[ExecutorStatus, ...]
-    alive: bool
-    attributes: tuple[str, ...] = ()
-    draining: bool = False
-    queued: int = 0
-    running: int = 0
-    deaths: int = 0
-    last_death: str = ""
-    longest: tuple[TaskStatus, ...] = ()
 
 
 def check_nodes(nodes: Sequence[NodeConfig], schedulers: int) -> None:

@@ -20,9 +20,10 @@ from minishark.cli.shell.interpreter import Interpreter, is_complete
 from minishark.cli.shell.prompt import history_file, print_error
 from minishark.cli.tpch.locations import sample_folder
 from minishark.cli.tpch.queries import load_queries
-from minishark.cluster.status import ExecutorState, NodeState
 from minishark.errors import ClusterError, DataError, MinisharkError, OptionError, QueryError
+from minishark.events.kinds import NodeReport
 from minishark.session.session import Session
+from sparrow_core import ExecutorStatus
 
 
 @pytest.fixture(scope="module")
@@ -192,15 +193,8 @@ def test_how_a_node_died_is_told_in_full(
 ) -> None:
     """In a line of its own: the table has no room for it."""
     death = "node-0-e0: killed by SIGKILL, peak memory 123 MiB, while it had task 3 of job 12"
-    node = NodeState(
-        name="node-0",
-        pid=1,
-        alive=True,
-        executors=(),
-        running=0,
-        queued=0,
-        deaths=1,
-        last_death=death,
+    node = NodeReport(
+        at=1.0, name="node-0", pid=1, alive=True, executors=(), deaths=1, last_death=death
     )
     monkeypatch.setattr(Session, "nodes", lambda self: (node,))
     assert f"Last death on node-0: {death}\n" in ask(shell, ".cluster").replace("\n  ", " ")
@@ -300,8 +294,8 @@ def test_an_executor_is_killed_only_where_there_is_one(
     monkeypatch.setattr(Session, "nodes", lambda self: ())
     with pytest.raises(ClusterError, match="no executor"):
         ask(shell, ".kill-executor")
-    other = ExecutorState("node-0-e0", os.getppid(), 1, 0)
-    node = NodeState(name="node-0", pid=1, alive=True, executors=(other,), running=0, queued=0)
+    other = ExecutorStatus("node-0-e0", os.getppid(), 1)
+    node = NodeReport(at=1.0, name="node-0", pid=1, alive=True, executors=(other,))
     monkeypatch.setattr(Session, "nodes", lambda self: (node,))
     with pytest.raises(ClusterError, match="not a process of this machine"):
         ask(shell, ".kill-executor")

@@ -169,7 +169,7 @@ def _requests() -> list[bytes]:
         wire.Credit(1),
         wire.Holds("s-nobody/none.arrow", "ipc:///none", "s-nobody/none.arrow@x"),
         wire.Replicate("s-nobody/none.arrow", peer),
-        wire.GetReport(),
+        wire.GetUsage(),
     )
     return [wire.encode_message(request) for request in requests]
 

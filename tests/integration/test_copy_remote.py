@@ -146,9 +146,9 @@ def test_an_error_in_the_middle_changes_nothing(
     with pytest.raises(DataError, match=rf"Can't write .*{bucket}.*access is denied") as raised:
         session.sql(f"COPY t TO '{bucket}/out' (FORMAT parquet, PER_THREAD_OUTPUT, OVERWRITE)")
     assert KEY not in str(raised.value)
-    assert b"old" == server.contents(bucket)["out/data_0.parquet"]
     # A task that could not be stopped removes its files itself.
     until(lambda: {"out/data_0.parquet", "out/other"} == server.keys(bucket), "what was before")
+    assert b"old" == server.contents(bucket)["out/data_0.parquet"]
 
 
 def test_expired_credentials_are_told(session: Session, server: S3Server, bucket: str) -> None:

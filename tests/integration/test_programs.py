@@ -31,9 +31,9 @@ from minishark.errors import (
     ResourceError,
     TasksLostError,
 )
-from minishark.programs.program import Program, ProgramProgress
 from minishark.query.inputs import partition_slices
 from minishark.session.session import Session
+from minishark.tasks.programs.program import Program, ProgramProgress
 from minishark.worker.program_files import ProgramFiles
 from minishark.worker.protocol import StoredPartition
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from minishark.events import kinds
+from minishark.events.page.server import PageServer
+from minishark.events.page.site import Site
+from minishark.events.page.sources import SessionSource
 from minishark.events.stream import EventStream
-from minishark.page.server import PageServer
-from minishark.page.site import Site
-from minishark.page.sources import SessionSource
 
 sys.path.insert(0, str(Path(__file__).parent))
 

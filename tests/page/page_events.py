@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from minishark.events import kinds
 from minishark.events.figures import TaskFigures
@@ -25,6 +26,12 @@ def task(
     }
     measured = TaskFigures(**values)  # type: ignore[arg-type]
     return kinds.TaskEnded(at=at, query=query, stage=stage, task=number, figures=measured)
+
+
+def node_report(name: str, **others: Any) -> kinds.NodeReport:
+    """A living node without executors, but for what is said otherwise."""
+    status: dict[str, Any] = {"at": 1.0, "pid": 1, "alive": True, "executors": ()}
+    return kinds.NodeReport(name=name, **(status | others))
 
 
 def query_events(

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from page_events import BEGAN, query_events, task
+from page_events import BEGAN, node_report, query_events, task
 
 from minishark.events import kinds
 from minishark.events.figures import OperatorFigures
-from minishark.page import board as board_module
-from minishark.page import views
-from minishark.page.board import STAGE_TASKS_MAX, Board
-from minishark.page.figures import binding, known_rows, spread, timeline
-from sparrow_core import PlacementStep
+from minishark.events.page import board as board_module
+from minishark.events.page import views
+from minishark.events.page.board import STAGE_TASKS_MAX, Board
+from minishark.events.page.figures import binding, known_rows, spread, timeline
+from sparrow_core import ExecutorStatus, PlacementStep
 
 
 def _board(*events: kinds.AnyEvent) -> Board:
@@ -119,7 +119,7 @@ def test_a_session_that_ends_without_a_word_leaves_lost_queries() -> None:
 def test_a_history_keeps_the_nodes_and_tables_of_its_last_session() -> None:
     """A live page forgets those of a session that has ended."""
     states = (
-        kinds.NodeReport(at=1.0, node="node-0"),
+        node_report("node-0"),
         kinds.TableReport(at=1.0, table="t", rows=2, bytes=20, replicas=1),
         kinds.SessionEnded(at=2.0),
     )
@@ -163,10 +163,10 @@ def test_listing_filters_and_shows_running_queries_first() -> None:
 
 
 def test_nodes_die_leave_and_are_counted() -> None:
-    executors = (kinds.ExecutorReport("node-0-e0", 5, 2, 10),)
+    executors = (ExecutorStatus("node-0-e0", 5, 2),)
     board = _board(
-        kinds.NodeReport(at=1.0, node="node-10", executors=executors),
-        kinds.NodeReport(at=1.0, node="node-2", executors=executors),
+        node_report("node-10", at=1.0, executors=executors),
+        node_report("node-2", at=1.0, executors=executors),
         kinds.NodeDied(at=2.0, node="node-2", reason="killed by signal 9"),
     )
     shown = views.cluster(board)
@@ -183,8 +183,8 @@ def test_tables_tell_replicas_kept_against_declared() -> None:
         kinds.PartitionReport(1, 10, ("node-1", "gone")),
     )
     board = _board(
-        kinds.NodeReport(at=1.0, node="node-0"),
-        kinds.NodeReport(at=1.0, node="node-1"),
+        node_report("node-0"),
+        node_report("node-1"),
         kinds.TableReport(at=1.0, table="t", rows=2, bytes=20, replicas=2, partitions=parts),
     )
     (table,) = views.tables(board)["tables"]
@@ -233,7 +233,7 @@ def test_every_view_is_json_and_small_with_many_tasks_and_nodes() -> None:
         executor = f"{node}-e{number % 4}"
         board.apply(task(1, 0, number, node=node, executor=executor, at=at, run_s=0.05), "abc")
     for node in range(100):
-        board.apply(kinds.NodeReport(at=1003.0, node=f"node-{node}"), "abc")
+        board.apply(node_report(f"node-{node}", at=1003.0), "abc")
     shown = _query(board)
     assert 3_000 >= len(shown["timeline"]["marks"])
     assert 10_000 == sum(mark[4] for mark in shown["timeline"]["marks"])
@@ -410,8 +410,8 @@ def test_no_rows_are_made_up_for_a_stage_that_has_failed(done: int) -> None:
 
 
 def _node_report(running: int) -> kinds.NodeReport:
-    executors = tuple(kinds.ExecutorReport(f"node-0-e{i}", 1, 1, 0) for i in range(2))
-    return kinds.NodeReport(at=1003.0, node="node-0", executors=executors, running=running)
+    executors = tuple(ExecutorStatus(f"node-0-e{i}", 1, 1) for i in range(2))
+    return node_report("node-0", at=1003.0, executors=executors, running=running)
 
 
 _CALLS = (

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from browser import EVIL, Tab, started_browser
-from page_events import BEGAN, query_events, task
+from page_events import BEGAN, node_report, query_events, task
 
 import minishark
 from minishark.errors import MinisharkError, QueryCancelledError
 from minishark.events import kinds
+from minishark.events.page.server import PageServer
+from minishark.events.page.site import Site
+from minishark.events.page.sources import SessionSource
 from minishark.events.stream import EventStream
-from minishark.page.server import PageServer
-from minishark.page.site import Site
-from minishark.page.sources import SessionSource
 from minishark.session.session import Session
+from sparrow_core import ExecutorStatus
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -396,12 +397,8 @@ def test_many_tasks_on_many_nodes_stay_fluid(tab: Tab, view: str) -> None:
 
     try:
         for number in range(100):
-            executors = tuple(
-                kinds.ExecutorReport(f"node-{number}-e{each}", 1, 1, 10**8) for each in range(4)
-            )
-            stream.emit(
-                kinds.NodeReport(at=time.time(), node=f"node-{number}", executors=executors)
-            )
+            executors = tuple(ExecutorStatus(f"node-{number}-e{each}", 1, 1) for each in range(4))
+            stream.emit(node_report(f"node-{number}", at=time.time(), executors=executors))
         for event in query_events(1, tasks=10_000, state="running")[:3]:
             stream.emit(msgspec.structs.replace(event, at=time.time()))
         tab.show(served.address, view)

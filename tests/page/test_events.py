@@ -15,8 +15,8 @@ from minishark.cluster.wire import Events, GetEvents
 from minishark.errors import DataError
 from minishark.events import history, kinds
 from minishark.events.history import HistoryReader, HistoryWriter, read_history
+from minishark.events.page.board import Board
 from minishark.events.stream import EventStream
-from minishark.page.board import Board
 from sparrow_core import PlacementStep
 
 BEGAN = kinds.SessionStarted(at=1_700_000_000.0, session="abc", format=kinds.FORMAT)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from page_events import BEGAN, query_events, task
+from page_events import BEGAN, node_report, query_events, task
 from prometheus_client.parser import text_string_to_metric_families
 
 from minishark.events import kinds
-from minishark.page.board import Board
-from minishark.page.metrics import CONTENT_TYPE, Totals, exposition
-from minishark.page.server import PageServer
+from minishark.events.page.board import Board
+from minishark.events.page.metrics import CONTENT_TYPE, Totals, exposition
+from minishark.events.page.server import PageServer
+from sparrow_core import ExecutorStatus
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 
@@ -45,10 +46,9 @@ def _told(*events: kinds.AnyEvent) -> Samples:
 
 
 def _report(node: str, *, alive: bool = True) -> kinds.NodeReport:
-    executor = kinds.ExecutorReport(f"{node}-e0", 7, 2, 1000)
-    return kinds.NodeReport(
-        at=1.0, node=node, alive=alive, executors=(executor,), running=1, queued=3, stored_bytes=50
-    )
+    executor = ExecutorStatus(f"{node}-e0", 7, 2)
+    usage = kinds.NodeUsage(memory={7: 1000}, stored_bytes=50)
+    return node_report(node, alive=alive, executors=(executor,), running=1, queued=3, usage=usage)
 
 
 def test_counters_count_all_that_was_told() -> None:

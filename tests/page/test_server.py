@@ -19,16 +19,16 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from page_events import BEGAN, query_events
+from page_events import BEGAN, node_report, query_events
 
 from minishark.errors import OptionError
 from minishark.events import kinds
 from minishark.events.history import HistoryWriter
+from minishark.events.page.export import STATIC, export_query, newest_query
+from minishark.events.page.server import CONNECTIONS_MAX, PageServer, pause_s
+from minishark.events.page.site import Site
+from minishark.events.page.sources import HistorySource, SessionSource
 from minishark.events.stream import EventStream
-from minishark.page.export import STATIC, export_query, newest_query
-from minishark.page.server import CONNECTIONS_MAX, PageServer, pause_s
-from minishark.page.site import Site
-from minishark.page.sources import HistorySource, SessionSource
 from sparrow_core import PlacementStep
 
 Emit = Callable[..., None]
@@ -206,7 +206,7 @@ def test_time_and_nodes_change_only_what_shows_them(server: PageServer, emit: Em
     site.look(lambda board: board.tick(board.now_s + 1.0))
     later = site.await_change("cluster", cluster, 0.0)
     assert later > cluster
-    emit(kinds.NodeReport(at=2.0, node="node-0", alive=True))
+    emit(node_report("node-0", at=2.0, alive=True))
     site.poll()
     assert site.await_change("cluster", later, 0.0) > later
     assert others == {name: site.await_change(name, before, 0.0) for name, before in others.items()}

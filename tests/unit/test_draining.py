@@ -17,11 +17,11 @@ from minishark.cluster.wire import (
     Done,
     DrainNode,
     EndSession,
-    GetReport,
+    GetUsage,
     KeepSession,
     Kept,
     RemoveFile,
-    Report,
+    Usage,
     own_versions,
 )
 from minishark.worker.memory import NodeMemory
@@ -137,9 +137,12 @@ def test_a_report_counts_what_is_there(node: NodeService) -> None:
     folder = Path(node.node.memory) / "n0" / "s-1"
     (folder / "0.arrow").write_bytes(b"12345")
     (folder / "1.arrow").symlink_to(folder / "gone")
-    report = node.answer(GetReport())
-    assert isinstance(report, Report)
-    assert [(1, 5)] == [(each.files, each.bytes) for each in report.sessions]
+    count = node.work(GetUsage())
+    assert count is not None
+    counted = count()
+    assert isinstance(counted, Usage)
+    assert [(1, 5)] == [(each.files, each.bytes) for each in counted.usage.sessions]
+    assert os.getpid() == counted.usage.pid
 
 
 def test_a_moved_replica_is_deleted(node: NodeService) -> None:

@@ -21,10 +21,10 @@ from minishark.events.kinds import (
     StageStarted,
     TaskEnded,
 )
+from minishark.events.page import views
+from minishark.events.page.board import Board
+from minishark.events.page.metrics import Totals, exposition
 from minishark.events.record import QueryRecord
-from minishark.page import views
-from minishark.page.board import Board
-from minishark.page.metrics import Totals, exposition
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.query.report import metrics_text, stage_rows, task_rows
 from minishark.session.progress import progress_lines

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from msgspec import structs
 
 from minishark.cluster.attributes import attributes_of, store_of
 from minishark.cluster.folders import remove_if_orphaned
@@ -26,6 +27,7 @@ from minishark.cluster.node import service_address, sparrow_endpoint
 from minishark.cluster.wire import versions_differ
 from minishark.errors import ClusterError, OptionError
 from minishark.worker.protocol import StoreLocation
+from sparrow_core import NodeStatus
 
 KEY = "ab" * 32
 
@@ -76,8 +78,10 @@ def test_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
 def test_nodes_tell_where_their_files_lie() -> None:
     """What a node tells schedulers is what sessions hear; other programs' nodes are left out."""
     node = StoreLocation("n", "host=1/x", "/dev/shm/m", "/tmp/m", f"tcp://h:1/{KEY}")
-    assert node == store_of("n", ("gpu", *attributes_of(node)))
-    assert store_of("n", ("gpu", "host=1")) is None
+    status = NodeStatus(name="n", pid=1, executors=(), alive=True)
+    ours = structs.replace(status, attributes=("gpu", *attributes_of(node)))
+    assert node == store_of(ours)
+    assert store_of(structs.replace(status, attributes=("gpu", "host=1"))) is None
 
 
 def test_names_and_addresses_to_listen_at() -> None:

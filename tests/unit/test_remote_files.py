@@ -24,7 +24,7 @@ from minishark.cluster.wire import (
     Elsewhere,
     Failure,
     Fetch,
-    GetReport,
+    GetUsage,
     Holds,
     KeepSession,
     Kept,
@@ -164,7 +164,7 @@ def test_a_senseless_session(tmp_path: Path, connections: Connections) -> None:
     serving.tidy()
     assert [OUTPUTS] == [path.name for path in (tmp_path / "n0").iterdir()]
     serving.start()
-    assert {serving.endpoint} == set(connections.call_all([serving.endpoint], GetReport(), 5.0))
+    assert {serving.endpoint} == set(connections.call_all([serving.endpoint], GetUsage(), 5.0))
     serving.stop()
 
 
@@ -270,7 +270,7 @@ def test_connections_to_nodes_that_have_left_are_closed(
 def test_a_bad_address_among_others(source: StoreLocation, connections: Connections) -> None:
     """The sockets taken before it are given back."""
     with pytest.raises(ClusterError, match="Invalid service address"):
-        connections.call_all([source.service, "nonsense"], GetReport(), 1.0)
+        connections.call_all([source.service, "nonsense"], GetUsage(), 1.0)
     assert 0 == connections._in_use
 
 

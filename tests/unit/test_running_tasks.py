@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import structs
+
 from minishark.cluster.attributes import attributes_of
 from minishark.cluster.connections import Connections
 from minishark.cluster.node import this_host
 from minishark.cluster.running import RunningTasks
-from minishark.cluster.status import node_states, node_usages
+from minishark.cluster.status import node_changes, node_reports, usages_elsewhere
 from minishark.cluster.wire import Failure, GetUsage, Usage
-from minishark.events.kinds import StageTag
+from minishark.events.kinds import NodeLeft, NodeReport, NodeUsage, StageTag
 from minishark.worker.paths import StorePaths
 from minishark.worker.protocol import StoreLocation
 from sparrow_core import ExecutorStatus, JobId, NodeStatus, TaskId, TaskStatus
@@ -76,21 +78,45 @@ class _Answers:
     def call_all(self, services: tuple[str, ...], request: GetUsage, _: float) -> dict[str, Any]:
         assert ("ipc:///a", "ipc:///b", "ipc:///c") == services
         assert GetUsage() == request
-        return {"ipc:///a": Usage(memory={7: 70}, stored=5, disk=6), "ipc:///b": Failure("no")}
+        usage = NodeUsage(pid=9, memory={7: 70}, stored_bytes=5, disk_bytes=6)
+        return {"ipc:///a": Usage(usage), "ipc:///b": Failure("no")}
 
 
 def test_nodes_on_other_hosts_tell_what_they_use() -> None:
     """Of those that do not, nothing is known; nodes on this host are not asked."""
     here = _status("here", host=this_host())
     statuses = (*(_status(name) for name in "abc"), here)
-    usages = node_usages(cast("Connections", _Answers()), statuses, 1.0)
+    usages = usages_elsewhere(cast("Connections", _Answers()), statuses, 1.0)
     nowhere = StorePaths(Path("/nowhere"), Path("/nowhere"))
-    states = {node.name: node for node in node_states(statuses, nowhere, usages)}
-    told = states["a"]
-    assert ([0, 70], 5, 6) == (
-        [executor.memory_bytes for executor in told.executors],
-        told.stored_bytes,
-        told.disk_bytes,
+    nodes = {node.name: node for node in node_reports(statuses, nowhere, usages)}
+    told = nodes["a"]
+    assert (70, 5, 6) == (told.memory_bytes, told.stored_bytes, told.disk_bytes)
+    assert [None, 70] == [told.usage.memory.get(executor.pid) for executor in told.executors]
+    assert (0, 0) == (nodes["b"].memory_bytes, nodes["c"].stored_bytes)
+    assert nodes["here"].memory_bytes > 0, "process 1 is on this host"
+
+
+def test_what_changes_all_the_time_is_no_event() -> None:
+    """Of the tasks that run and the host's memory other events tell, or nobody."""
+    first, later = (
+        {"a": structs.replace(report, at=at, usage=NodeUsage(memory_free_bytes=free))}
+        for at, free, (report,) in (
+            (1.0, 10, _reports(_status("a", ("f", 0, 1.0)))),
+            (2.0, 20, _reports(_status("a", ("f", 0, 2.0)))),
+        )
     )
-    assert (0, 0, 0) == (states["b"].memory_bytes, states["c"].stored_bytes, told.executors[1].pid)
-    assert states["here"].memory_bytes > 0, "process 1 is on this host"
+    (event,) = node_changes({}, first, 1.0)
+    assert isinstance(event, NodeReport)
+    assert ("a", (), NodeUsage()) == (event.name, event.tasks, event.usage)
+    assert [] == list(node_changes(first, later, 2.0))
+    assert ["f"] == [task.what for task in later["a"].tasks]
+    died = {"a": structs.replace(later["a"], deaths=1, last_death="killed")}
+    assert ["killed", "killed"] == [
+        getattr(event, "last_death", "") or getattr(event, "reason", "")
+        for event in node_changes(later, died, 3.0)
+    ]
+    assert [NodeLeft(at=4.0, node="a")] == list(node_changes(died, {}, 4.0))
+
+
+def _reports(*statuses: NodeStatus) -> tuple[NodeReport, ...]:
+    return node_reports(statuses, StorePaths(Path("/nowhere"), Path("/nowhere")), {})

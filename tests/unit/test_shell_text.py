@@ -12,13 +12,13 @@ from rich.console import Console
 
 from minishark.cli.shell.completion import Names, Suggestion, path_suggestions, suggestions
 from minishark.cli.shell.interpreter import Entry, duration_text, error_text, is_complete, split
-from minishark.cluster.status import ExecutorState, NodeState
 from minishark.dataframe.show import fitting_widths, human_bytes
 from minishark.errors import QueryError
 from minishark.events.figures import TaskFigures
-from minishark.events.kinds import RunningTask
+from minishark.events.kinds import NodeReport, StageTag
 from minishark.query.progress import QueryProgress, StageProgress
 from minishark.session.progress import progress_lines, waiting_text
+from sparrow_core import ExecutorStatus, JobId, TaskId, TaskStatus
 
 NAMES = Names(
     columns={"nation": ["n_name", "n_key"], "region": ["r_name"], "Odd one": ["x"]},
@@ -146,24 +146,29 @@ def test_a_line_never_exceeds_the_width(natural: list[int], width: int) -> None:
 
 
 def _node(
-    *, running: int = 0, alive: bool = True, slots: int = 1, tasks: tuple[RunningTask, ...] = ()
-) -> NodeState:
-    return NodeState(
+    *, running: int = 0, alive: bool = True, slots: int = 1, tasks: tuple[TaskStatus, ...] = ()
+) -> NodeReport:
+    return NodeReport(
+        at=1.0,
         name="n",
         pid=1,
         alive=alive,
-        executors=(ExecutorState("e", 1, slots, 0),) if slots else (),
+        executors=(ExecutorStatus("e", 1, slots),) if slots else (),
         running=running,
-        queued=0,
-        tasks=tasks,
+        longest=tasks,
     )
 
 
-def _tasks(*queries_or_functions: int | str) -> tuple[RunningTask, ...]:
+def _tasks(*queries_or_functions: int | str) -> tuple[TaskStatus, ...]:
     return tuple(
-        RunningTask(executor="e", began_s=1.0, task=0, query=each)
-        if isinstance(each, int)
-        else RunningTask(executor="e", began_s=1.0, task=0, what=each)
+        TaskStatus(
+            tag=StageTag(query=each, stage=0) if isinstance(each, int) else each,
+            job_id=JobId("j"),
+            task_id=TaskId(0),
+            attempt=1,
+            executor="e",
+            for_s=1.0,
+        )
         for each in queries_or_functions
     )
 
@@ -197,7 +202,7 @@ def _tasks(*queries_or_functions: int | str) -> tuple[RunningTask, ...]:
         ),
     ],
 )
-def test_what_a_query_waits_for(nodes: list[NodeState], expected: str) -> None:
+def test_what_a_query_waits_for(nodes: list[NodeReport], expected: str) -> None:
     """It is judged from what the nodes do, and which of that is the query's own: number 7."""
     assert expected == waiting_text(3.2, nodes, 7)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -212,6 +213,8 @@ def test_a_catalog_in_postgresql(tmp_path: Path) -> None:
     expected = [(0, "v0"), (1, "v1"), (2, "v2"), (3, "two"), (100, "inlined")]
     assert [tuple(row) for row in rows] == expected
     assert total == 8
+    del one, two, session
+    gc.collect()  # which fails the test if a connection was not closed
 
 
 def test_what_is_left_out_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def may_hold(statuses: Iterable[NodeStatus]) -> list[Holder]:
         Holder(store.name, store.memory, store.service)
         for status in statuses
         if not status.draining and IDLE not in status.attributes
-        if (store := store_of(status.name, status.attributes)) is not None
+        if (store := store_of(status)) is not None
     ]
 
 

@@ -764,6 +764,16 @@ def open_lake(
         OptionError: there is no place for the files, or the lake has them elsewhere.
     """
     database = open_database(address, create=True)
+    try:
+        _open(database, data_path)
+    except BaseException:
+        database.close()
+        raise
+    return LakeCatalog(Lake(database), access)
+
+
+def _open(database: LakeDatabase, data_path: str | None) -> None:
+    """Make the lake if it is missing; raise if its files are elsewhere, or it is none of ours."""
     with database.writing() as connection:
         if not connection.has_table("ducklake_metadata"):
             place = data_path or database.default_data_path
@@ -779,7 +789,6 @@ def open_lake(
         stored = LakeReader(connection, 0).metadata()["data_path"]
     if data_path is not None and Path(stored).name != Path(data_path).name:
         raise OptionError(f"The files of this DuckLake are in {stored}, not in {data_path}.")
-    return LakeCatalog(Lake(database), access)
 
 
 def _initialize(connection: LakeConnection, data_path: str, database: LakeDatabase) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from canary_core.protocol.messages import Progress
-from minishark.programs.run import ProgramRun
+from minishark.tasks.programs.run import ProgramRun
 
 _REFRESH_S = 0.1
 # Shows a line, asked for again and again, to who waits in a block.

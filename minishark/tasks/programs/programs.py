@@ -23,12 +23,12 @@ from minishark.cluster.backend import Placement
 from minishark.cluster.contract import Cluster
 from minishark.errors import OptionError, ProgramError
 from minishark.model.catalog import Table
-from minishark.programs.program import Program, Shown, unseen
-from minishark.programs.result_table import IntoTable, load_parts
-from minishark.programs.run import ProgramRun
-from minishark.programs.workers import WorkerJobs
 from minishark.query.inputs import partition_slices
 from minishark.tables.tables import Tables
+from minishark.tasks.programs.program import Program, Shown, unseen
+from minishark.tasks.programs.result_table import IntoTable, load_parts
+from minishark.tasks.programs.run import ProgramRun
+from minishark.tasks.programs.workers import WorkerJobs
 from minishark.worker.program_files import keep_part
 from minishark.worker.protocol import ProgramJob, StoredPartition, encode
 from minishark.worker.values import unsendable

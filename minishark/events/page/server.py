@@ -24,9 +24,9 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from minishark.errors import OptionError
-from minishark.page.export import STATIC, export_query
-from minishark.page.metrics import CONTENT_TYPE
-from minishark.page.site import Site
+from minishark.events.page.export import STATIC, export_query
+from minishark.events.page.metrics import CONTENT_TYPE
+from minishark.events.page.site import Site
 
 CONNECTIONS_MAX = 64
 _PUSH_S = (0.3, 1.0)  # at least and at most, between two updates of a stream

@@ -38,8 +38,8 @@ from minishark.events.kinds import (
     TaskFailed,
     TasksRunning,
 )
+from minishark.events.page.figures import binding
 from minishark.events.record import QueryRecord
-from minishark.page.figures import binding
 
 SESSIONS_MAX = 200
 """How many sessions are remembered, those that are open aside."""
@@ -210,7 +210,7 @@ class Board:
             return None
         cluster = self._cluster(query.session)
         nodes = [node for (name, _), node in self.nodes.items() if name == cluster and node.alive]
-        slots = sum(executor.slots for node in nodes for executor in node.executors)
+        slots = sum(node.slots for node in nodes)
         if not slots or sum(node.running for node in nodes) < slots:
             return None
         now = [(f"{own}-{task.query}" if task.query else "", task.what) for own, task in tasks]
@@ -246,7 +246,7 @@ class Board:
             case QueryPlanned() | StageStarted() | StageEnded() | TaskFailed():
                 self._query(session, event.query).apply(event)
             case NodeReport():
-                self.nodes[(self._cluster(session), event.node)] = event
+                self.nodes[(self._cluster(session), event.name)] = event
             case TasksRunning():
                 if session in self.sessions:
                     self.sessions[session].running = event

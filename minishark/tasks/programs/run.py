@@ -11,8 +11,8 @@ from canary_core.errors import CanaryError
 from canary_core.protocol.messages import Outcome, Progress
 from canary_core.runtime.control import ControlThread
 from minishark.errors import ExecutionError
-from minishark.programs.failures import program_error
-from minishark.programs.workers import WorkerJobs
+from minishark.tasks.programs.failures import program_error
+from minishark.tasks.programs.workers import WorkerJobs
 from minishark.worker.protocol import WorkerFigures
 
 _END_S = 5.0

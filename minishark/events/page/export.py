@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from minishark.events.kinds import AnyEvent
-from minishark.page import views
-from minishark.page.board import Board
+from minishark.events.page import views
+from minishark.events.page.board import Board
 
 STATIC = Path(__file__).with_name("static")
 _EXPLAINED_MAX = 2_000  # tasks whose placement goes along, the longest first

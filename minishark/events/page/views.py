@@ -15,9 +15,9 @@ from minishark.events.kinds import (
     TableReport,
     TaskEnded,
 )
+from minishark.events.page.board import SECONDS_MAX, STREAM_S, Board, Query
+from minishark.events.page.figures import known_rows, natural, spread, timeline
 from minishark.events.record import StageRecord
-from minishark.page.board import SECONDS_MAX, STREAM_S, Board, Query
-from minishark.page.figures import known_rows, natural, spread, timeline
 
 _LONGEST = 20
 _RUNNING_SHOWN = 50
@@ -58,7 +58,7 @@ def cluster(board: Board) -> dict[str, Any]:
         "counts": board.counted(),
         "stream": {"lanes": lanes, "marks": marks, "keys": keys, "span_s": STREAM_S},
         "seconds": _history(board),
-        "slots": sum(each.slots for _, node in nodes for each in node.executors),
+        "slots": sum(node.slots for _, node in nodes),
     }
 
 
@@ -98,18 +98,20 @@ def _what(board: Board, session: str, task: RunningTask) -> str:
 def _node(board: Board, cluster: str, node: NodeReport) -> dict[str, Any]:
     return {
         "cluster": cluster if len({key[0] for key in board.nodes}) > 1 else "",
-        "name": node.node,
+        "name": node.name,
         "alive": node.alive,
         "draining": node.draining,
-        "slots": sum(each.slots for each in node.executors),
+        "slots": node.slots,
         "running": node.running,
         "queued": node.queued,
-        "memory_bytes": sum(each.memory_bytes for each in node.executors),
+        "memory_bytes": node.memory_bytes,
         "stored_bytes": node.stored_bytes,
         "disk_bytes": node.disk_bytes,
         "deaths": node.deaths,
         "last_death": node.last_death,
-        "executors": [[e.name, e.pid, e.slots, e.memory_bytes] for e in node.executors],
+        "executors": [
+            [e.name, e.pid, e.slots, node.usage.memory.get(e.pid, 0)] for e in node.executors
+        ],
     }
 
 

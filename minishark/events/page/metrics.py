@@ -25,7 +25,7 @@ from minishark.events.kinds import (
     TaskEnded,
     TaskFailed,
 )
-from minishark.page.board import Board
+from minishark.events.page.board import Board
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -168,7 +168,7 @@ def _gauges(board: Board) -> Iterator[str]:
     ]
     live = [(labels, report) for labels, report in nodes if report.alive]
     tables = list(board.tables.values())
-    alive = {report.node for _, report in live}
+    alive = {report.name for _, report in live}
     missing = sum(_missing(table, alive) for table in tables)
     for name, text, samples in (
         ("sessions", "Sessions that are open.", _one(s.is_live for s in board.sessions.values())),
@@ -177,7 +177,7 @@ def _gauges(board: Board) -> Iterator[str]:
         (
             "node_slots",
             "Tasks that a node can run at the same time.",
-            [(node, sum(each.slots for each in report.executors)) for node, report in live],
+            [(node, report.slots) for node, report in live],
         ),
         (
             "longest_running_task_seconds",
@@ -196,7 +196,7 @@ def _gauges(board: Board) -> Iterator[str]:
         (
             "node_executor_memory_bytes",
             "Resident memory of executors.",
-            [(node, sum(each.memory_bytes for each in r.executors)) for node, r in live],
+            [(node, report.memory_bytes) for node, report in live],
         ),
         (
             "node_stored_bytes",

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from minishark.errors import MinisharkError
-from minishark.page import views
-from minishark.page.board import Board
-from minishark.page.metrics import Totals, exposition
-from minishark.page.sources import Source
+from minishark.events.page import views
+from minishark.events.page.board import Board
+from minishark.events.page.metrics import Totals, exposition
+from minishark.events.page.sources import Source
 
 POLL_S = 0.25
 READER_S = 30.0
