@@ -9,7 +9,7 @@ above.
 What the others do is a patch: the numbers of rows, and what becomes of each, as a query on the
 cluster finds out. Where it says all, tasks apply it if it is large. Otherwise the statement runs in
 DuckDB on a table that has only the rows that are concerned: these are deleted, and what is left of
-them is added, with rows that a MERGE adds.
+them is added, with rows that a MERGE adds. In a table of few rows, the scratch database finds them.
 
 A key (PRIMARY KEY, UNIQUE) is that of one row only: the store looks for rows with the keys that a
 statement has made. If there are some, the statement runs again on a table that has these rows, too,
@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from minishark.compiler.sql import change_queries as queries
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge
@@ -182,14 +183,22 @@ class Changes:
             target = _target(table)
             is_patch = self._is_patch(change, table, target)
             is_last = self._is_last(sql, change, table, is_patch=is_patch)
-            patch = self._patch(sql, change, table, target if is_patch else None, is_last=is_last)
-            if isinstance(patch, Stored):
-                return self._in_tasks(sql, change, table, patch)
+            few = None if is_last or queries.reads_others(change) else table.few_rows()
+            if few is not None:
+                found = self.scratch.select(queries.concerned(change, quote(ROWS), "*"), few)
+                numbers = found.column(found.num_columns - 1).to_numpy()
+            else:
+                known = target if is_patch else None
+                patch = self._patch(sql, change, table, known, is_last=is_last)
+                if isinstance(patch, Stored):
+                    return self._in_tasks(sql, change, table, patch)
+                numbers = patch.column(0).to_numpy()
             if isinstance(change, Delete) and not change.returning:
-                if patch.num_rows:
-                    table.publish(table.without(patch.column(0).to_numpy()), None)
-                return counted(patch.num_rows)
-            found = self._found(sql, change, table, patch)
+                if len(numbers):
+                    table.publish(table.without(numbers), None)
+                return counted(len(numbers))
+            if few is None:
+                found = self._found(sql, change, table, numbers)
         keys = () if is_patch else table.shell.keys
         shell = replace(table.shell, keys=keys)
         return self._published(
@@ -295,12 +304,12 @@ class Changes:
         return names.isdisjoint(name.lower() for name in kept)
 
     def _found(
-        self, sql: str, change: Changed, table: ChangedTable[Made], patch: pa.Table
+        self, sql: str, change: Changed, table: ChangedTable[Made], numbers: NDArray[Any]
     ) -> pa.Table:
         """The rows that a statement may change, with their numbers."""
         # A MERGE adds rows for those of its source that have no partner, changed or not.
         if not isinstance(change, Merge):
-            stored = table.rows_at(np.sort(patch.column(0).to_numpy()))
+            stored = table.rows_at(np.sort(numbers))
             if stored is not None:
                 return stored
         with table.numbered(is_alone=not queries.reads_others(change)) as rows:

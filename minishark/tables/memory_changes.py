@@ -31,6 +31,7 @@ from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, St
 from minishark.tables.tables import NUMBERED
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
+_FEW_BYTES = 1 << 20  # that one process searches
 _INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
 
 
@@ -55,6 +56,12 @@ class MemoryTable(ChangedTable[Table]):
         numbered = self._context.tables.numbered(self._table, is_alone=is_alone)
         view = CatalogView(self._context.catalog, [numbered])
         yield NumberedRows(quote(numbered.name), view)
+
+    def few_rows(self) -> pa.Table | None:
+        table, tables = self._table, self._context.tables
+        if table.rows >= tables.sizes.patched or table.bytes > _FEW_BYTES:
+            return None
+        return None if self._context.on_hosts() else tables.deltas.all_rows(table)
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():

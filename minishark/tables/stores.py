@@ -257,6 +257,10 @@ class ChangedTable(ABC, Generic[Made]):
     def numbered(self, *, is_alone: bool) -> AbstractContextManager[NumberedRows]:
         """Its rows with their numbers, for queries that read no other table or (`is_alone`) do."""
 
+    def few_rows(self) -> pa.Table | None:
+        """All rows with their numbers, if they are so few that one process had better search."""
+        return None
+
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         """The rows of these numbers, with these; None if a query is to find them."""
         return None

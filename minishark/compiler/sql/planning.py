@@ -607,8 +607,10 @@ class PlanningDatabase:
             return self._names_definition(sql)
 
     def _names_definition(self, sql: str) -> bool:
-        text = sql.lower()
-        return self._shared.has_macros or any(name.lower() in text for name in self.views())
+        shared, text = self._shared, sql.lower()
+        if shared.has_macros or not shared.has_views:
+            return shared.has_macros
+        return any(name.lower() in text for name in self.views())
 
     def varies(self, sql: str) -> bool:
         """Whether part of a statement may have another value when it is evaluated again."""
