@@ -4,7 +4,7 @@
     measures some             adds where and when                      progress, page; spans
 
 A new figure is a field of `TaskFigures`, its line in `FIGURES`, and the place that measures it:
-displays go through the table. Times are in seconds, sizes in bytes.
+displays, the page's columns among them, go through the table. Times are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class Figure:
         unit: what it counts.
         sums: what is said of many tasks.
         label: what people call it, in a word or two.
+        of_many: what they call it for many tasks, if not the same.
         says: what it is, in a sentence.
-        heading: heads its column in a table of stages, if not label and unit.
+        heading: heads its column in a text of stages, if not what they call it, and the unit.
         part_of: another figure that it is a part of, and is shown with, if it is not 0.
         is_rare: whether it is shown only where it is not 0.
         metric: its name for Prometheus, a counter's or a histogram's; "" if others say it.
@@ -95,6 +96,7 @@ class Figure:
     unit: Unit = Unit.COUNT
     sums: Sums = Sums.TOTAL
     label: str
+    of_many: str = ""
     says: str
     heading: str = ""
     part_of: str = ""
@@ -106,6 +108,23 @@ class Figure:
         """Its value as one number; None if a task has none."""
         value = getattr(figures, self.name)
         return sum(value.values()) if isinstance(value, Mapping) else value
+
+    def over(self, tasks: Iterable[TaskFigures], sums: TaskFigures) -> Any:
+        """What is said of many tasks, whose sums are these.
+
+        Returns:
+            Of a share, for how many it is true, and of how many; of a spread, the values; else a
+            number.
+        """
+        match self.sums:
+            case Sums.SPREAD:
+                return [self.of(task) for task in tasks]
+            case Sums.SHARE:
+                known = [value for task in tasks if (value := self.of(task)) is not None]
+                return sum(known), len(known)
+            case Sums.BEYOND_FIRST:
+                return sum(self.of(task) - 1 for task in tasks)
+        return self.of(sums)
 
 
 FIGURES: dict[str, Figure] = {
@@ -139,7 +158,7 @@ FIGURES: dict[str, Figure] = {
             unit=Unit.SECONDS,
             sums=Sums.SPREAD,
             label="run",
-            heading="task ms",
+            of_many="task",
             says="Run time of tasks.",
             metric="task_seconds",
         ),
@@ -161,7 +180,7 @@ FIGURES: dict[str, Figure] = {
             name="attempt",
             sums=Sums.BEYOND_FIRST,
             label="attempt",
-            heading="retries",
+            of_many="retries",
             says="Failed attempts of tasks that were repeated.",
             metric="task_retries_total",
         ),

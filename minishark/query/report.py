@@ -155,24 +155,23 @@ def _scaled(figure: Figure, value: float) -> str:
 
 
 def _heading(figure: Figure) -> str:
-    heading = figure.heading or f"{figure.label} {_SCALES[figure.unit][1]}".strip()
+    name = figure.of_many or figure.label
+    heading = figure.heading or f"{name} {_SCALES[figure.unit][1]}".strip()
     notes = {Sums.SPREAD: " min/median/max", Sums.BY_KEY: " (from)"}
     return heading + notes.get(figure.sums, "")
 
 
 def _of_stage(figure: Figure, stage: StageRecord) -> str:
-    values = stage.values(figure.name)
-    if not values:
+    if not stage.ended:
         return "-"
+    value = figure.over(stage.by_task, stage.totals)
     match figure.sums:
         case Sums.SPREAD:
-            return "/".join(f"{f(values) * 1e3:.1f}" for f in (min, median, max))
+            return "/".join(f"{f(value) * 1e3:.1f}" for f in (min, median, max))
         case Sums.SHARE:
-            told = [value for value in values if value is not None]
-            return f"{sum(told)}/{len(told)}" if told else "-"
-        case Sums.BEYOND_FIRST:
-            return str(sum(value - 1 for value in values))
-    total = _scaled(figure, figure.of(stage.totals))
+            yes, known = value
+            return f"{yes}/{known}" if known else "-"
+    total = _scaled(figure, value)
     parts = getattr(stage.totals, figure.name)
     if figure.sums is Sums.BY_KEY:
         notes = [f"{key} {_scaled(figure, value)}" for key, value in parts.items()]

@@ -106,7 +106,7 @@ def test_loads_are_listed_but_not_counted_as_queries() -> None:
 def test_a_task_that_runs_again_replaces_its_figures() -> None:
     board = _board(*query_events(1), task(1, 0, 1, rows=70, attempt=3))
     (stage,) = _query(board)["stage_list"]
-    assert (80, 2, 2) == (stage["rows"], stage["done"], stage["retries"])
+    assert (80, 2, 2) == (stage["rows"], stage["done"], stage["attempt"])
 
 
 def test_a_session_that_ends_without_a_word_leaves_lost_queries() -> None:

@@ -20,7 +20,8 @@ from page_events import BEGAN, node_report, query_events, task
 
 import minishark
 from minishark.errors import MinisharkError, QueryCancelledError
-from minishark.events import kinds
+from minishark.events import figures, kinds
+from minishark.events.figures import FIGURES, Figure, TaskFigures
 from minishark.events.page.server import PageServer
 from minishark.events.page.site import Site
 from minishark.events.page.sources import SessionSource
@@ -120,6 +121,62 @@ def test_every_view_is_drawn(tab: Tab, address: str) -> None:
 
     tab.show(address, "python")
     tab.shows("pow")
+
+
+def test_the_figures_of_tasks_are_columns(
+    tab: Tab, server: PageServer, emit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the table of figures has, one among them that this page has never heard of."""
+
+    class Extended(TaskFigures, frozen=True, kw_only=True):
+        widgets: int = 0
+
+    new = Figure(name="widgets", label="widgets", says="Widgets made.", is_rare=True)
+    monkeypatch.setitem(FIGURES, new.name, new)
+    monkeypatch.setattr(figures, "TaskFigures", Extended)
+    common: dict[str, Any] = {"bytes": 2_000, "disk_bytes": 500, "run_s": 0.1, "queue_s": 0.02}
+    tasks = (
+        Extended(node="a", executor="a-e0", rows=70, local=True, attempt=3, **common, widgets=9),
+        Extended(node="b", executor="b-e0", rows=10, local=False, received={"a": 3_000}, **common),
+    )
+    began, planned, started, _, _, *ended = query_events(1)
+    measured = [
+        kinds.TaskEnded(at=1002.0, query=1, stage=0, task=number, figures=each)
+        for number, each in enumerate(tasks)
+    ]
+    emit(began, planned, started, *measured, *ended)
+    tab.show(server.address, "query/abc-1")
+    tab.shows("By node")
+    spread = "100 ms / 100 ms / 100 ms"
+    queued = "20.0 ms / 20.0 ms / 20.0 ms"
+    assert {
+        "Stage": "stage 0", "Tasks": "2", "Rows": "80", "Rows by task": "", "Skew": "1.8",
+        "Put out": "4.00 kB1.00 kB on disk", "Time": "800 ms",
+        "Task: least / median / most": spread, "Queue: least / median / most": queued,
+        "Local": "1/2", "Retries": "2", "Network": "3.00 kB", "Widgets": "9",
+    } == _columns(tab, "#stages")  # fmt: skip
+    assert {
+        "Stage": "stage 0", "Task": "0", "Executor": "a-e0", "Rows": "70",
+        "Put out": "2.00 kB500 B on disk", "Run": "100 ms", "Queue": "20.0 ms", "Local": "yes",
+        "Attempt": "3", "Network": "0 B", "Widgets": "9", "": "Why there?",
+    } == _columns(tab, "#longest")  # fmt: skip
+    assert {
+        "Node": "a", "Tasks": "1", "Run time": "100 ms", "Rows": "70",
+        "Put out": "2.00 kB500 B on disk", "Task: least / median / most": spread,
+        "Queue: least / median / most": queued, "Local": "1/1", "Retries": "2", "Network": "0 B",
+        "Widgets": "9",
+    } == _columns(tab, "#spread")  # fmt: skip
+    tab.page.get_by_role("button", name="Why there?").first.click()
+    for text in ("a-e0ran it", "70rows", "9widgets", "yeslocal"):
+        assert text in (tab.page.locator("dialog").text_content() or "")
+
+
+def _columns(tab: Tab, section: str) -> dict[str, str]:
+    """The cells of a table's first row, by their heads."""
+    table = tab.page.locator(f"{section} table")
+    heads = table.locator("th").all_text_contents()
+    cells = table.locator("tbody tr").first.locator("td").all_text_contents()
+    return dict(zip(heads, cells, strict=True))
 
 
 def test_the_longest_running_tasks_are_shown(

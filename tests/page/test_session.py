@@ -115,9 +115,8 @@ def _figures(stage: StageRecord) -> dict[str, Any]:
         "disk_bytes": stage.disk_bytes,
         "elapsed_s": stage.elapsed_s,
         "skew": stage.skew,
-        "constrained": stage.constrained_tasks,
-        "local": stage.local_tasks,
-        "retries": stage.retries,
+        "local": [stage.local_tasks, stage.constrained_tasks],
+        "attempt": stage.retries,
         "again": stage.remade_tasks,
         "reads": list(stage.after),
     }

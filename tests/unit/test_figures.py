@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from minishark.query.report import metrics_text, stage_rows, task_rows
 from minishark.session.progress import progress_lines
 
 _WHERE = {"node", "executor"}
+PACKAGE = Path(figures.__file__).parents[1]
 
 
 class Extended(TaskFigures, frozen=True, kw_only=True):
@@ -100,6 +102,13 @@ def test_every_figure_is_described() -> None:
     assert all(figure.label and figure.says.endswith(".") for figure in FIGURES.values())
     metrics = [figure.metric for figure in FIGURES.values() if figure.metric]
     assert len(metrics) == len({*metrics})
+
+
+def test_a_figure_costs_at_most_four_product_files() -> None:
+    """One that means nothing special is named where it is described and where it is measured."""
+    sources = [path for path in PACKAGE.rglob("*.*") if path.suffix in {".py", ".js"}]
+    named = [path.name for path in sources if "spilled_bytes" in path.read_text("utf-8")]
+    assert ["figures.py", "run_task.py"] == sorted(named)
 
 
 def test_explain_analyze_has_a_new_figure(extended: type[Extended]) -> None:

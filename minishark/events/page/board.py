@@ -108,7 +108,6 @@ class Query(QueryRecord):
             "tasks": sum(stage.tasks for stage in stages),
             "done": sum(stage.done for stage in stages),
             "bytes": sum(stage.bytes for stage in stages),
-            "disk_bytes": sum(stage.disk_bytes for stage in stages),
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from minishark.events.figures import FIGURES, OperatorFigures, Sums, TaskFigures, names_of, totals
@@ -190,7 +191,7 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
             }
             for stage in stages
         ],
-        "figures": _descriptions(),
+        "figures": [asdict(figure) for figure in FIGURES.values()],
         "timeline": timeline(tasks, min(began, query.began_s)),
         "running_tasks": _running_tasks(board, key),
         "longest": [_task(task) for task in longest],
@@ -367,23 +368,7 @@ def _progress(board: Board, query: Query) -> dict[str, Any]:
     }
 
 
-def _descriptions() -> list[dict[str, Any]]:
-    """How the browser is to show figures."""
-    return [
-        {
-            "name": figure.name,
-            "label": figure.label,
-            "unit": figure.unit,
-            "says": figure.says,
-            "part_of": figure.part_of,
-            "is_rare": figure.is_rare,
-        }
-        for figure in FIGURES.values()
-    ]
-
-
 def _stage(stage: StageRecord) -> dict[str, Any]:
-    rows = stage.values("rows")
     plan = stage.plan
     return {
         "index": stage.index,
@@ -393,14 +378,8 @@ def _stage(stage: StageRecord) -> dict[str, Any]:
         "elapsed_s": stage.elapsed_s,
         "began_s": stage.began_s,
         "skew": stage.skew,
-        **_totals(stage.totals),
-        **{name: spread(stage.values(name)) for name in names_of(Sums.SPREAD)},
-        "by_key": {name: getattr(stage.totals, name) for name in names_of(Sums.BY_KEY)},
-        "task_rows": spread(rows),
-        "rows_by_task": _bars(rows),
-        "constrained": stage.constrained_tasks,
-        "local": stage.local_tasks,
-        "retries": stage.retries,
+        **_of_many(stage.by_task, stage.totals),
+        "rows_by_task": _bars(stage.values("rows")),
         "again": stage.remade_tasks,
         "reads": plan.reads if plan else (),
         "tables": plan.tables if plan else (),
@@ -412,8 +391,14 @@ def _stage(stage: StageRecord) -> dict[str, Any]:
     }
 
 
-def _totals(sums: TaskFigures) -> dict[str, Any]:
-    return {name: FIGURES[name].of(sums) for name in names_of(Sums.TOTAL, Sums.BY_KEY)}
+def _of_many(tasks: Sequence[TaskFigures], sums: TaskFigures) -> dict[str, Any]:
+    """All figures of tasks by name, and those by key with their parts."""
+    values = {name: figure.over(tasks, sums) for name, figure in FIGURES.items()}
+    return {
+        **values,
+        **{name: spread(values[name]) for name in names_of(Sums.SPREAD)},
+        "by_key": {name: getattr(sums, name) for name in names_of(Sums.BY_KEY)},
+    }
 
 
 def _bars(rows: Sequence[int], most: int = 200) -> list[int]:
@@ -441,11 +426,11 @@ def _by_node(tasks: Sequence[TaskEnded]) -> list[dict[str, Any]]:
     return [
         {
             "node": node,
-            "tasks": len(own),
-            "run_s": sum(task.run_s for task in own),
-            **_totals(totals(own)),
+            "tasks": len(on_node),
+            "busy_s": sum(task.run_s for task in on_node),
+            **_of_many(on_node, totals(on_node)),
         }
-        for node, own in sorted(by_node.items(), key=lambda each: natural(each[0]))
+        for node, on_node in sorted(by_node.items(), key=lambda each: natural(each[0]))
     ]
 
 

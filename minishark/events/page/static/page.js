@@ -335,12 +335,12 @@ const VIEWS = {
         !exported && h("a", { href: `export?${new URLSearchParams({ key: q.key })}`, download: true, title: "This page as one file, for others" }, "Save as a file")));
       const shuffled = q.stage_list.length ? q.bytes - (q.stage_list[q.stage_list.length - 1].bytes || 0) : 0;
       const last = q.stage_list[q.stage_list.length - 1];
-      draw("numbers", [q.stage_list, q.elapsed_s, q.planning_s, q.done, q.tasks, q.bytes, q.disk_bytes, q.state, q.table_bytes], () => tiles(
+      draw("numbers", [q.stage_list, q.elapsed_s, q.planning_s, q.done, q.tasks, q.bytes, q.state, q.table_bytes], () => tiles(
         tile(elapsed(q), "in all"), tile(time(q.planning_s), "of it planning"),
         tile(q.tasks ? `${count(q.done)} / ${count(q.tasks)}` : "0", `tasks in ${plural(q.stages, "stage")}`),
         tile(last && last.state === "done" ? count(last.rows) : "–", q.kind === "load" ? "rows stored" : "rows in the answer"),
         tile(size(q.table_bytes), "tables read", "The size of one replica of the tables that it scans, all columns"),
-        tile(size(shuffled), "between stages", "What tasks put out for other tasks"), tile(size(q.disk_bytes), "of it on disk", "Outputs that did not fit into shared memory"), ...figureTiles(q.stage_list)));
+        tile(size(shuffled), "between stages", "What tasks put out for other tasks"), ...figureTiles(q.stage_list)));
       draw("problems", [q.error, q.warnings, q.in_front_end, q.is_reduced, q.revisions, q.state, q.behind], () => [
         q.behind && h("p", { class: "banner" }, `It waits for slots ${behind(q)}: all are busy.`),
         q.error && h("p", { class: "banner bad" }, q.error), q.warnings.map((w) => h("p", { class: "banner" }, w)),
@@ -365,9 +365,8 @@ const VIEWS = {
       } else if (!$("line-chart")) $("line").replaceChildren();
       draw("longest", q.longest, () => q.longest.length ? [h("h2", null, "The longest tasks"), taskTable(q.key, q.longest)] : null);
       draw("failures", q.failed, () => q.failed.length ? [h("h2", null, "Failed tasks"), table([["Stage", "n"], ["Task", "n"], ["Executor"], ["Message", "wrap"]], q.failed)] : null);
-      const busiest = [...q.by_node].sort((a, b) => b.run_s - a.run_s).slice(0, 20), rare = rareFigures(busiest);
-      draw("spread", busiest, () => busiest.length ? [h("h2", null, "By node", q.by_node.length > 20 && h("span", { class: "note" }, `the 20 busiest of ${q.by_node.length}`)), table([["Node"], ["Tasks", "n"], ["Run time", "n"], ["Rows put out", "n"], ["Bytes put out", "n"], ...figureHeads(rare)],
-        kept(busiest, (n) => `b${n.node}`, (n) => [n.node, whole(n.tasks), time(n.run_s), count(n.rows), size(n.bytes), ...figureCells(rare, n)]))] : null);
+      const busiest = [...q.by_node].sort((a, b) => b.busy_s - a.busy_s).slice(0, 20);
+      draw("spread", busiest, () => busiest.length ? [h("h2", null, "By node", q.by_node.length > 20 && h("span", { class: "note" }, `the 20 busiest of ${q.by_node.length}`)), nodeTable(busiest)] : null);
     },
   },
   tables: {
@@ -486,35 +485,56 @@ function spark(values) {
     return s("rect", { class: v > 3 * Math.max(1, mid) ? "top" : "", x: i * w, y: 18 - tall, width: Math.max(.8, w - (w > 2 ? 1 : 0)), height: tall });
   }));
 }
-const three = (v) => v ? h("span", { title: `minimum, median, maximum; 25 %: ${time(v.p25)}, 75 %: ${time(v.p75)}, 95 %: ${time(v.p95)}` }, `${time(v.min)} / ${time(v.median)} / ${time(v.max)}`) : "–";
-/* Figures of tasks as the server describes them. Those that are rarely anything but 0 have a column
-   only then; parts of others stand below those. */
+const three = (v, say) => h("span", { title: `minimum, median, maximum; 25 %: ${say(v.p25)}, 75 %: ${say(v.p75)}, 95 %: ${say(v.p95)}` }, `${say(v.min)} / ${say(v.median)} / ${say(v.max)}`);
+/* Figures of tasks, as the server describes them and in its order. Those that are rarely anything but
+   0 are shown only then; parts of others stand below those. */
 const UNITS = { count, bytes: size, seconds: time };
-const largest = (v) => v && typeof v === "object" ? v.max : v;
-const rareFigures = (rows) => described.filter((f) => f.is_rare && rows.some((row) => largest(row[f.name])));
-const figureHeads = (figures) => figures.map((f) => [f.label[0].toUpperCase() + f.label.slice(1), "n", f.says]);
-const figureCells = (figures, row) => figures.map((f) => {
-  const v = row[f.name], keys = row.by_key && row.by_key[f.name];
-  if (v == null) return "–";
-  return typeof v === "object" ? three(v) : h("span", { title: keys && Object.entries(keys).map(([key, n]) => `${key}: ${UNITS[f.unit](n)}`).join("\n") }, UNITS[f.unit](v));
-});
-const figureParts = (name, row) => described.filter((f) => f.part_of === name && row[f.name]).map((f) => h("div", { class: "note", title: f.says }, `${UNITS[f.unit](row[f.name])} ${f.label}`));
-const figureTiles = (rows) => rareFigures(rows).map((f) => tile(UNITS[f.unit](rows.reduce((sum, row) => sum + (largest(row[f.name]) || 0), 0)), f.label, f.says));
-const stageTable = (stages, rare = rareFigures(stages)) => table(
-  [["Stage"], ["Tasks", "n"], ["Rows", "n"], ["Rows by task"], ["Skew", "n", "Rows of the largest task over the median"], ["Put out", "n"], ["Time", "n"], ["Task: least / median / most", "n"], ["Queue: least / median / most", "n"], ["Local", "n", "Tasks that ran where their table's partitions are"], ["Retries", "n"], ...figureHeads(rare)],
-  stages.map((t) => [h("details", { "data-key": `s${t.index}` }, h("summary", null, stageChip(t.index)), h("div", { class: "note" }, t.does), t.sql && h("pre", null, t.sql)),
-    h("span", null, t.done === t.tasks ? whole(t.tasks) : `${count(t.done)} of ${count(t.tasks)}`, t.again ? h("div", { class: "note" }, `${t.again} again`) : null, t.beyond ? h("div", { class: "note", title: "Percentiles are of the first tasks" }, `details of ${whole(t.done - t.beyond)}`) : null),
-    t.done ? h("span", { title: exact(t.rows, "rows") }, count(t.rows)) : "–", t.rows_by_task.length > 1 ? spark(t.rows_by_task) : "", t.skew == null ? "–" : t.skew >= 3 ? h("span", { class: "chip warn" }, t.skew.toFixed(1)) : t.skew.toFixed(1),
-    t.done ? h("span", { title: exact(t.bytes, "bytes") }, size(t.bytes), figureParts("bytes", t)) : "–", t.elapsed_s ? time(t.elapsed_s) : "–", three(t.run_s), three(t.queue_s), t.constrained ? `${t.local}/${t.constrained}` : "–", whole(t.retries), figureCells(rare, t)].flat()));
+const called = (f, ofMany) => { const text = (ofMany && f.of_many) || f.label; return text[0].toUpperCase() + text.slice(1); };
+const largest = (v) => v == null ? 0 : v.max ?? v;
+const isUnusual = (f, rows) => (f.is_rare || f.part_of) && rows.some((row) => largest(row[f.name]));
+const figuresOf = (rows) => described.filter((f) => !f.part_of && (!f.is_rare || isUnusual(f, rows)));
+/* A figure of one task or of many: a number, the shares or the spread of many. */
+function figure(f, row) {
+  const v = row[f.name], say = UNITS[f.unit], keys = row.by_key && row.by_key[f.name];
+  if (v == null || row.done === 0) return "–";
+  if (typeof v === "boolean") return v ? "yes" : h("span", { class: "chip warn" }, "no");
+  if (Array.isArray(v)) return v[1] ? `${v[0]}/${v[1]}` : "–";
+  if (typeof v === "object") return three(v, say);
+  const title = keys ? Object.entries(keys).map(([key, n]) => `${key}: ${say(n)}`).join("\n") : f.unit === "seconds" ? `${v} s` : exact(v, f.unit === "bytes" ? "bytes" : f.label);
+  return h("span", { title }, say(v), described.filter((part) => part.part_of === f.name && row[part.name]).map((part) => h("div", { class: "note", title: part.says }, `${UNITS[part.unit](row[part.name])} ${part.label}`)));
+}
+/* The columns of a table of tasks, stages or nodes; what is derived for stages stands beside the figure
+   that it is derived from. */
+const BESIDE = {
+  rows: [[["Rows by task"], ["Skew", "n", "Rows of the largest task over the median"]],
+    (t) => [t.rows_by_task.length > 1 ? spark(t.rows_by_task) : "", t.skew == null ? "–" : t.skew >= 3 ? h("span", { class: "chip warn" }, t.skew.toFixed(1)) : t.skew.toFixed(1)]],
+  bytes: [[["Time", "n"]], (t) => [t.elapsed_s ? time(t.elapsed_s) : "–"]],
+};
+const ofMany = (f) => [called(f, true) + (f.sums === "spread" ? ": least / median / most" : ""), "n", f.says];
+const ofOne = (f) => [called(f, false), f.sums === "share" || f.sums === "beyond first" ? "n wide" : "n", f.says];
+const figureTiles = (rows) => described.filter((f) => isUnusual(f, rows)).map((f) => tile(UNITS[f.unit](rows.reduce((sum, row) => sum + largest(row[f.name]), 0)), f.label, f.says));
+function stageTable(stages) {
+  const figures = figuresOf(stages);
+  return table([["Stage"], ["Tasks", "n"], ...figures.flatMap((f) => [ofMany(f), ...(BESIDE[f.name] || [[]])[0]])],
+    stages.map((t) => [h("details", { "data-key": `s${t.index}` }, h("summary", null, stageChip(t.index)), h("div", { class: "note" }, t.does), t.sql && h("pre", null, t.sql)),
+      h("span", null, t.done === t.tasks ? whole(t.tasks) : `${count(t.done)} of ${count(t.tasks)}`, t.again ? h("div", { class: "note" }, `${t.again} again`) : null, t.beyond ? h("div", { class: "note", title: "Percentiles are of the first tasks" }, `details of ${whole(t.done - t.beyond)}`) : null),
+      ...figures.flatMap((f) => [figure(f, t), ...(BESIDE[f.name] ? BESIDE[f.name][1](t) : [])])]));
+}
+function nodeTable(nodes) {
+  const figures = figuresOf(nodes);
+  return table([["Node"], ["Tasks", "n"], ["Run time", "n"], ...figures.map(ofMany)], kept(nodes, (n) => `b${n.node}`, (n) => [n.node, whole(n.tasks), time(n.busy_s), ...figures.map((f) => figure(f, n))]));
+}
+function taskTable(key, tasks) {
+  const figures = figuresOf(tasks);
+  return table([["Stage"], ["Task", "n"], ["Executor"], ...figures.map(ofOne), ["", "n"]], kept(tasks, (t) => `l${t.stage}.${t.task}`, (t) => [stageChip(t.stage), whole(t.task), t.executor, ...figures.map((f) => figure(f, t)),
+    h("button", { class: "link", "data-why": JSON.stringify([key, t.stage, t.task]) }, "Why there?")]));
+}
 /* Tasks that run, those first that run the longest; until `ended_s`, if nothing is heard since. */
 const runningTable = (tasks, isCluster, ended_s = null) => table([...(isCluster ? [["What", "sql"]] : []), ["Stage"], ["Task", "n"], ["Executor"], ["Running for", "n"], ["Attempt", "n wide"]],
   kept(tasks, (t) => `r${t.key}.${t.what}.${t.stage}.${t.task}.${t.executor}`, (t) => [
     ...(isCluster ? [t.key ? h("a", { href: `#/query/${t.key}`, title: t.what }, t.what.replace(/\s+/g, " ") || `query ${t.key}`) : h("code", null, t.what)] : []),
     t.key ? stageChip(t.stage) : "–", t.key ? whole(t.task) : "–", t.executor,
     h("b", ended_s == null ? { "data-since": t.began_s } : null, time(Math.max(0, (ended_s ?? serverNow()) - t.began_s))), t.attempt]));
-const taskTable = (key, tasks, rare = rareFigures(tasks)) => table([["Stage"], ["Task", "n"], ["Executor"], ["Run time", "n"], ["Queue time", "n"], ["Rows", "n"], ["Put out", "n"], ["Attempt", "n wide"], ["Local", "wide"], ...figureHeads(rare), ["", "n"]],
-  kept(tasks, (t) => `l${t.stage}.${t.task}`, (t) => [stageChip(t.stage), whole(t.task), t.executor, h("b", null, time(t.run_s)), time(t.queue_s), count(t.rows), size(t.bytes), t.attempt, t.local == null ? "–" : t.local ? "yes" : h("span", { class: "chip warn" }, "no"), ...figureCells(rare, t),
-    h("button", { class: "link", "data-why": JSON.stringify([key, t.stage, t.task]) }, "Why there?")]));
 
 function boxPlot(v, most) {
   const x = (t) => `${Math.min(100, 100 * t / most)}%`;
@@ -593,7 +613,7 @@ async function why(key, stage, task) {
   if (!found) { dialog("Why there?", empty("This task is not known any more.")); return; }
   const b = found.binding;
   dialog(`Stage ${stage}, task ${task}`,
-    tiles(tile(found.executor, "ran it"), tile(time(found.run_s), "run time"), tile(time(found.queue_s), "queue time"), tile(count(found.rows), "rows"), tile(size(found.bytes), "put out"), ...figureTiles([found])),
+    tiles(tile(found.executor, "ran it"), ...figuresOf([found]).map((f) => tile(figure(f, found), f.label, f.says))),
     h("h3", null, "Why it ran there"),
     found.why.length ? h("pre", null, found.why.map((line) => line.trim()).join("\n")) : empty("The scheduler was not asked to explain this job. Placements are explained while a page is open, and for df.profile()."),
     b && b.nodes.length ? [h("h3", null, "The nodes of its job"), table([["Node"], ["Probed for load", "n"], ["Reservations", "n"], ["Tasks that ran", "n"]], b.nodes.slice(0, 60).map(([n, p, r, t]) => [n, p || "–", whole(r), whole(t)]))] : null);
