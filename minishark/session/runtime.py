@@ -251,8 +251,10 @@ class Runtime:
         with self._asked():
             if mode == "analyze":
                 return metrics_text(self._run(sql, CollectRows(), explained=True)[1])
-            plan = self.planner.describe(sql, on_hosts=self.engine.on_hosts)
-            text = explain_text(plan, mode, threads=self.engine.threads(queries=1))
+            on_hosts = self.engine.on_hosts
+            plan = self.planner.describe(sql, on_hosts=on_hosts)
+            threads = self.engine.threads(queries=1, on_hosts=on_hosts)
+            text = explain_text(plan, mode, threads=threads)
             if self.engine.reuse is None or mode not in ("stages", "all"):
                 return text
             environment = self.engine.limited_environment(self.scope)

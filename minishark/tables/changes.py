@@ -183,9 +183,8 @@ class Changes:
             target = _target(table)
             is_patch = self._is_patch(change, table, target)
             is_last = self._is_last(sql, change, table, is_patch=is_patch)
-            few = None if is_last or queries.reads_others(change) else table.few_rows()
-            if few is not None:
-                found = self.scratch.select(queries.concerned(change, quote(ROWS), "*"), few)
+            found = None if is_last else self._found_here(change, table)
+            if found is not None:
                 numbers = found.column(found.num_columns - 1).to_numpy()
             else:
                 known = target if is_patch else None
@@ -197,13 +196,24 @@ class Changes:
                 if len(numbers):
                     table.publish(table.without(numbers), None)
                 return counted(len(numbers))
-            if few is None:
+            if found is None:
                 found = self._found(sql, change, table, numbers)
         keys = () if is_patch else table.shell.keys
         shell = replace(table.shell, keys=keys)
         return self._published(
             table, lambda rows: self._in_shell(sql, change, table, shell, rows), found
         )
+
+    def _found_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
+        """The rows that a statement may change; None if it is better that tasks look for them."""
+        search = queries.search_of(change)
+        if queries.reads_others(change) or self.planning.calls_python(search):
+            return None
+        rows = table.few_rows()
+        if rows is None:
+            return None
+        found = self.scratch.select(queries.concerned(change, quote(ROWS), "*"), rows)
+        return found if found.num_rows < table.many else None
 
     def _is_last(
         self, sql: str, change: Changed, table: ChangedTable[Made], *, is_patch: bool

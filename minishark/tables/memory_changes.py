@@ -31,7 +31,7 @@ from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, St
 from minishark.tables.tables import NUMBERED
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
-_FEW_BYTES = 1 << 20  # that one process searches
+_FEW_BYTES = 16 << 20  # that one process searches in the time in which a query begins
 _INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
 
 
@@ -58,10 +58,10 @@ class MemoryTable(ChangedTable[Table]):
         yield NumberedRows(quote(numbered.name), view)
 
     def few_rows(self) -> pa.Table | None:
-        table, tables = self._table, self._context.tables
-        if table.rows >= tables.sizes.patched or table.bytes > _FEW_BYTES:
+        table, context = self._table, self._context
+        if table.bytes > _FEW_BYTES or context.on_hosts():
             return None
-        return None if self._context.on_hosts() else tables.deltas.all_rows(table)
+        return context.tables.deltas.all_rows(table)
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():

@@ -258,7 +258,7 @@ class ChangedTable(ABC, Generic[Made]):
         """Its rows with their numbers, for queries that read no other table or (`is_alone`) do."""
 
     def few_rows(self) -> pa.Table | None:
-        """All rows with their numbers, if they are so few that one process had better search."""
+        """All rows with their numbers, if one process searches them as fast as tasks do."""
         return None
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:

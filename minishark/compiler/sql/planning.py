@@ -655,8 +655,12 @@ class PlanningDatabase:
         """
         if not self._shared.python or "try" not in sql.lower():
             return False
-        tried = " ".join(call.arguments.lower() for call in find_calls(sql, {"try"}))
-        return any(name in tried for name in self._shared.python)
+        return self.calls_python(" ".join(call.arguments for call in find_calls(sql, {"try"})))
+
+    def calls_python(self, sql: str) -> bool:
+        """Whether part of a statement may call a Python function."""
+        text = sql.lower()
+        return any(name in text for name in self._shared.python)
 
     def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
         """The plan of a statement as a whole, in one task over all rows of its tables."""
