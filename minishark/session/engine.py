@@ -673,7 +673,7 @@ class _Query(Generic[Result]):
             )
             with contextlib.closing(run):
                 run.run()
-                result = self.sink.finish(run)
+                result = run.finished(self.sink)
         record = self.observer.record
         if record.uses_disk:
             engine.warn(_DISK_WARNING)

@@ -691,16 +691,16 @@ class Tables:
         folder: str,
         source: TableSource,
         layout: TableLayout,
-        observer: QueryObserver,
         *,
-        buckets: str,
+        verb: str = "load",
     ) -> Table:
         """Load a source into a folder, as a table that is not published yet.
 
-        `buckets` is a temporary folder.
+        `verb` says in events what is done to the table.
         """
-        loader = self._loader(folder, source, layout, observer, buckets=buckets)
-        return self._loaded_as(name, loader)
+        with self.temporary_folders(folder) as (_, buckets), self.loading(name, verb) as observer:
+            loader = self._loader(folder, source, layout, observer, buckets=buckets)
+            return self._loaded_as(name, loader)
 
     def _loaded_as(self, name: str, loader: TableLoader) -> Table:
         layout, schema = loader.layout, loader.source.schema
