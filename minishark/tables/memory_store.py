@@ -138,12 +138,13 @@ class MemoryStore(TableStore):
     def check_new(self, name: str, *, replace: bool) -> None:
         """Raise CatalogError if there is something else of that name."""
         context = self.context
-        context.tables.check_new(name, replace=replace, catalog=context.catalog)
+        if not name or "\0" in name:
+            raise CatalogError("A table needs a name, without zero bytes.")
         if context.planning.has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
         if name in context.sources:
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
-        if not replace and name.lower() in context.scratch.own_tables:
+        if not replace and (name in context.catalog or name.lower() in context.scratch.own_tables):
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )

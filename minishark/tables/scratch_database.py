@@ -389,12 +389,20 @@ class ScratchDatabase:
     def check(self, sql: str, shell: Shell, *, is_alone: bool) -> None:
         """Raise what is wrong with a statement on a table like this, without running it."""
         seen = contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True)
-        with self._lock, seen, self._shared.lock:
+        with self._lock, seen, self._made(shell):
+            self._run(f"EXPLAIN {sql}")
+
+    @contextlib.contextmanager
+    def _made(self, shell: Shell, rows: Mapping[str, pa.Table] = {}) -> Iterator[None]:
+        """A block in which a shell is here, and rows are under these names."""
+        with self._lock, self._shared.lock, contextlib.ExitStack() as stack:
             self._replay()
             self._hide(shell.name)
-            with self._undone():
-                self._run(shell.create)
-                self._run(f"EXPLAIN {sql}")
+            for name, registered in rows.items():
+                stack.enter_context(self._registered(registered, name))
+            stack.enter_context(self._undone())
+            self._run(shell.create)
+            yield
 
     def _in_shell(
         self,
@@ -406,14 +414,8 @@ class ScratchDatabase:
         keeps_same: bool,
     ) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
-        with self._lock, self._shared.lock, contextlib.ExitStack() as stack:
-            self._replay()
-            self._hide(shell.name)
-            for rows, name in (given, ROWS), (stored, _STORED):
-                if rows is not None:
-                    stack.enter_context(self._registered(rows, name))
-            stack.enter_context(self._undone())
-            self._run(shell.create)
+        read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
+        with self._made(shell, read), contextlib.ExitStack() as stack:
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
@@ -660,15 +662,11 @@ class ScratchDatabase:
 
     def commented(self, sql: str, shell: Shell) -> str:
         """What makes an empty table like another one, after a COMMENT on it or its columns."""
-        with self._lock, self._shared.lock:
-            self._replay()
-            self._hide(shell.name)
-            with self._undone():
-                self._run(shell.create)
-                self._run(self._found(sql))
-                found = self._described(shell.name)
-                assert found is not None, "it was made just now"
-                return found.definition
+        with self._made(shell):
+            self._run(self._found(sql))
+            found = self._described(shell.name)
+            assert found is not None, "it was made just now"
+            return found.definition
 
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
