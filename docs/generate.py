@@ -25,15 +25,15 @@ import msgspec
 from minishark import functions, types
 from minishark.compiler.rules import rules_table
 from minishark.dataframe import Column, DataFrame, Row, Window
-from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.grouped import GroupedData
-from minishark.dataframe.python_functions import PYTHON
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.shaping import MissingValues
 from minishark.dataframe.statistics import Statistics
 from minishark.dataframe.udf import UserFunctions
 from minishark.dataframe.window import WindowSpec
 from minishark.dataframe.writer import DataFrameWriter
+from minishark.functions.python_functions import PYTHON
+from minishark.functions.tables import TEMPLATES
 from minishark.session.builder import SessionBuilder
 from minishark.session.catalog import SessionCatalog, Settings
 from minishark.session.options import OPTIONS

@@ -125,7 +125,7 @@ ZEROMQ = (
     "minishark.cluster.connections",
     "minishark.cluster.service",
 )
-SHIMS = frozenset({"dbapi", "functions", "spark", "types"})
+SHIMS = frozenset({"dbapi", "spark", "types"})
 """Public paths of modules of rooms, which only import names."""
 
 # What matches patterns in the session's room, and no SQL: that is read by tokens.
@@ -365,10 +365,22 @@ def test_executors_start_without_what_starts_clusters() -> None:
     assert "minishark.worker.run_task" in found
 
 
-def test_only_the_top_layers_use_the_front_door() -> None:
-    """No layer below adapters imports what minishark/__init__.py offers."""
-    users = [module for module in _inner_modules() if any(map(_is_front_door, _imports(module)))]
-    assert [] == [module for module in users if _layer(module) < LAYERS.index("adapters")]
+def test_nobody_inside_uses_the_front_door() -> None:
+    """What minishark/__init__.py offers is for users: rooms import each other."""
+    assert [] == [m for m in _inner_modules() if any(map(_is_front_door, _imports(m)))]
+
+
+def test_pysparks_functions_have_one_door() -> None:
+    """Sessions take what they offer of them from `minishark.functions`; nobody else names them."""
+    users = {
+        (module, name)
+        for module in _inner_modules()
+        if not _is_in(module, "minishark.functions")
+        for name in _imports(module)
+        if _is_in(name, "minishark.functions")
+    }
+    offered = ("minishark.functions.TableFunctions", "minishark.functions.TableValued")
+    assert {("minishark.session.session", name) for name in offered} == users
 
 
 def test_the_product_does_not_import_what_is_optional() -> None:
@@ -786,13 +798,12 @@ def test_sql_is_tokenized_in_one_place() -> None:
 def test_no_data_is_evaluated_as_code() -> None:
     """There is one `eval`, of what is compiled from a constant."""
     found = []
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-                    continue
-                if node.func.id in ("eval", "exec", "compile", "__import__"):
-                    where = str(file.relative_to(ROOT))
-                    found.append((where, node.func.id, ast.unparse(node.args[0])))
+    for module in _all_modules():
+        for node in _nodes(module):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id in ("eval", "exec", "compile", "__import__"):
+                where = f"{module.replace('.', '/')}.py"
+                found.append((where, node.func.id, ast.unparse(node.args[0])))
     place, constant = "minishark/worker/duckdb_slot.py", "'_minishark_run(_minishark_text)'"
     assert [(place, "compile", constant), (place, "eval", "_FRAGMENT")] == sorted(found)

@@ -35,9 +35,9 @@ from ibis.backends import NoUrl
 from ibis.backends.duckdb.converter import DuckDBPandasData, DuckDBPyArrowData
 from ibis.backends.sql import SQLBackend
 
-import minishark
-from minishark.errors import CatalogError
+from minishark.errors import CatalogError, MinisharkError
 from minishark.model.expressions import quote
+from minishark.session.connect import connect as connect_session
 from minishark.session.session import Session
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Backend(SQLBackend, NoUrl):
             session: an open session, which stays open on disconnect. None starts one.
             options: arguments of `minishark.connect`.
         """
-        self.con = session if session is not None else minishark.connect(**options)
+        self.con = session if session is not None else connect_session(**options)
         self._owns_session = session is None
 
     @classmethod
@@ -87,7 +87,7 @@ class Backend(SQLBackend, NoUrl):
 
     @property
     def version(self) -> str:
-        return minishark.__version__
+        return self.con.version
 
     def list_tables(
         self, *, like: str | None = None, database: tuple[str, str] | str | None = None
@@ -243,7 +243,7 @@ class Backend(SQLBackend, NoUrl):
         session = self.con
 
         def drop() -> None:
-            with contextlib.suppress(minishark.errors.MinisharkError):
+            with contextlib.suppress(MinisharkError):
                 session.drop_table(name)
 
         return drop

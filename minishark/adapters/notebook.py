@@ -25,13 +25,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from rich.console import Console
 
-import minishark
 from minishark.compiler.sql.statements import Explain
 from minishark.dataframe import DataFrame
 from minishark.dataframe.actions import first_rows
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.show import print_table, table_html
 from minishark.errors import MinisharkError
+from minishark.session.connect import connect
 from minishark.session.session import Session
 from minishark.session.variables import has_rows
 
@@ -187,7 +187,7 @@ class SqlMagics(Magics):
             session: Session = next(iter(sessions.values()))
             return session
         print("Started a session on this machine: the variable session.")  # noqa: T201
-        started = minishark.connect()
+        started = connect()
         self.shell.user_ns["session"] = started
         return started
 

@@ -263,11 +263,11 @@ def result(
     **_: Any,
 ) -> int:
     """Print or write the rows that a job has left, when it is over."""
-    import minishark
+    from minishark.session.connect import connect
 
     with (
         results_to(form, output, rows_max) as answers,
-        minishark.connect(which, keys=keys) as session,
+        connect(which, keys=keys) as session,
     ):
         table = session.job(name).result(timeout)
         if table is None:

@@ -101,9 +101,9 @@ def serve(
     All clients see the same tables and views; settings, temporary tables, prepared statements and
     the current schema are each connection's own. docs/tools.md says how tools connect.
     """
-    import minishark
     from minishark.adapters.flight.access import Access, check_exposure, read_token, read_users
     from minishark.cli.data import chosen_tables, load_all
+    from minishark.session.connect import connect
 
     host, port = _place(flight)
     token = None if token_file is None else read_token(token_file)
@@ -111,7 +111,7 @@ def serve(
     check_exposure(host, Access(token=token, users=users), has_tls=bool(options["certificate"]))
     tables = chosen_tables(None, data) if data else {}
     started = cluster_arguments(nodes, cluster, memory_limit, warehouse)
-    with minishark.connect(**started) as session:
+    with connect(**started) as session:
         load_all(session, tables, nodes, verbose=verbose)
         served = session.serve(host=host, port=port, token=token, users=users, **options)
         click.echo(f"Serving {served.address}")

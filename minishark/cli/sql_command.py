@@ -161,12 +161,12 @@ def _session(
     **own: Any,
 ) -> Iterator[Session]:
     """The session to run statements in: one on a server, or one of this process."""
-    import minishark
-
     if server is None:
         if token_file is not None or trust is not None:
             raise click.UsageError("--token-file and --trust go with --server.")
-        with minishark.connect(**cluster_arguments(nodes, **own)) as session:
+        from minishark.session.connect import connect
+
+        with connect(**cluster_arguments(nodes, **own)) as session:
             yield session
         return
     if any(value is not None for value in own.values()):
@@ -201,13 +201,13 @@ def _needed(text: str, tables: Mapping[str, str]) -> Mapping[str, str]:
 
 def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: Any) -> None:
     """Load tables into a cluster, then read and run statements until the user quits."""
-    import minishark
     from minishark.cli.console import standard_error, standard_output
     from minishark.cli.data import chosen_tables, load_all
     from minishark.cli.output import Output
     from minishark.cli.shell.commands import load_sample
     from minishark.cli.shell.interpreter import Interpreter
     from minishark.cli.shell.prompt import ask_until_over, confirm
+    from minishark.cluster.wire import own_versions
 
     named = scale is not None or bool(data)
     tables = chosen_tables(scale, data) if named else {}
@@ -217,7 +217,7 @@ def shell(*, scale: float | None, data: Sequence[Path], nodes: int, **cluster: A
     with _session(nodes, **cluster) as session:
         place = server and urlsplit(server).netloc.rpartition("@")[2]
         place = place or f"{len(session.nodes())} nodes, {session.total_slots} slots"
-        output.say(f"minishark {minishark.__version__}: {place}. .help lists commands.")
+        output.say(f"minishark {own_versions()['minishark']}: {place}. .help lists commands.")
         interpreter = Interpreter(
             session=session, output=output, errors=standard_error(), timer=True
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from minishark.sources.contract import Pushed
+from minishark.model.predicates import Pushed
 
 # In a physical plan
 

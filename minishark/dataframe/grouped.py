@@ -24,12 +24,12 @@ from minishark.dataframe.column import (
     sum_of,
     with_row_numbers,
 )
-from minishark.dataframe.conversions import struct
 from minishark.dataframe.lazy_query import F, LazyQuery, framed, query_of
 from minishark.dataframe.local import SchemaLike
 from minishark.dataframe.names import CamelCase, readable
 from minishark.dataframe.partitioned import apply_to_groups
 from minishark.dataframe.select import Select, is_number
+from minishark.dataframe.structs import struct
 from minishark.dataframe.verbs import (
     combined_by_name,
     distinct,

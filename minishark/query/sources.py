@@ -49,8 +49,9 @@ from minishark.errors import (
 )
 from minishark.model.catalog import ColumnStatistics, Partition, Table, TableStatistics
 from minishark.model.expressions import Schema, quote
+from minishark.model.predicates import Pushed
 from minishark.query.remote_calls import RemoteFiles, without_remote_files
-from minishark.sources.contract import Pushed, Snapshot, Source, Split
+from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.files import FileSource, reader_of
 from minishark.sources.filesystems import StoredFile, is_remote, list_files, stat_file
 from minishark.sources.mapped_parquet import MappedParquet

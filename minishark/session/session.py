@@ -30,7 +30,6 @@ from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.parameters import with_dollars, with_values
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
-from minishark.dataframe.table_functions import TableFunctions, TableValued
 from minishark.dataframe.udf import UserFunctions
 from minishark.errors import OptionError
 from minishark.events.kinds import NodeReport
@@ -64,6 +63,8 @@ from minishark.tasks.verbs import Calls, call_options
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from minishark.functions import TableFunctions, TableValued
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -605,12 +606,14 @@ class Session(Operations, CamelCase):
     @property
     def udtf(self) -> TableFunctions:
         """Table functions in Python that SQL can call: `session.udtf.register(name, f)`."""
-        return TableFunctions(self._runtime)
+        made: TableFunctions = imported("minishark.functions").TableFunctions(self._runtime)
+        return made
 
     @property
     def tvf(self) -> TableValued:
         """Generators of rows as DataFrames: `session.tvf.explode(...)`."""
-        return TableValued(self._runtime)
+        made: TableValued = imported("minishark.functions").TableValued(self._runtime)
+        return made
 
     def program(
         self,

@@ -5,14 +5,8 @@ Who writes a source imports its vocabulary from here; docs/sources.md has an exa
 
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Column
-from minishark.sources.contract import (
-    Comparison,
-    Predicate,
-    Pushed,
-    Snapshot,
-    Source,
-    Split,
-)
+from minishark.model.predicates import Comparison, Predicate, Pushed
+from minishark.sources.contract import Snapshot, Source, Split
 
 __all__ = [
     "Column",

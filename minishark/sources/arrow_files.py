@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from minishark.errors import DataError, OptionError
 from minishark.model.expressions import Schema
-from minishark.sources.contract import Predicate, Pushed, Split
+from minishark.model.predicates import Predicate, Pushed
+from minishark.sources.contract import Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile, stat_file
 from minishark.sources.formats import FileFormat, Found, Options, Reach, columns_of, without_keys
 from minishark.sources.hive import FolderKeys

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from minishark.sources.contract import Comparison, Predicate
+from minishark.model.predicates import Comparison, Predicate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

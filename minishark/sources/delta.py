@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from minishark.errors import DataError, MinisharkError, UnsupportedError
 from minishark.model.catalog import ColumnStatistics, TableStatistics
+from minishark.model.predicates import Predicate, Pushed
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
 from minishark.sources.bounds import Bounds, may_match
-from minishark.sources.contract import Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 from minishark.sources.mapped_parquet import (
     MappedColumn,

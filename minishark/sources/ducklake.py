@@ -25,9 +25,10 @@ import pyarrow as pa
 from minishark.errors import CatalogError, DataError, UnsupportedError
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Column, Schema, quote, quote_text
+from minishark.model.predicates import Predicate, Pushed
 from minishark.sources.arrow_types import memory_bytes
 from minishark.sources.bounds import Bounds, may_match
-from minishark.sources.contract import PlacedSplit, Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.contract import PlacedSplit, Snapshot, Source, Split
 from minishark.sources.ducklake_database import LakeConnection, LakeDatabase, open_database
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, is_remote
 from minishark.sources.mapped_parquet import (

@@ -19,8 +19,9 @@ import duckdb
 from minishark.errors import DataError
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Schema
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.arrow_files import ArrowFormat
-from minishark.sources.contract import Comparison, Predicate, Pushed, Snapshot, Source, Split
+from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile
 from minishark.sources.formats import FileFormat, Options, OwnReach, Reach
 from minishark.sources.hive import FolderKeys, folder_keys

@@ -13,7 +13,8 @@ import duckdb
 
 from minishark.errors import DataError
 from minishark.model.expressions import Column, Schema, quote, quote_text
-from minishark.sources.contract import FileSplit, Predicate, Relation, Split
+from minishark.model.predicates import Predicate
+from minishark.sources.contract import FileSplit, Relation, Split
 from minishark.sources.filesystems import StoredFile, list_files
 from minishark.sources.hive import FolderKeys
 from minishark.sources.parquet_parts import FilePart

@@ -26,16 +26,9 @@ import pyarrow as pa
 from minishark.errors import DataError, MinisharkError, UnsupportedError
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Schema
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.arrow_types import constant, duckdb_schema, memory_bytes, text_of
-from minishark.sources.contract import (
-    Comparison,
-    PlacedSplit,
-    Predicate,
-    Pushed,
-    Snapshot,
-    Source,
-    Split,
-)
+from minishark.sources.contract import PlacedSplit, Snapshot, Source, Split
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess
 from minishark.sources.mapped_parquet import (
     MappedColumn,

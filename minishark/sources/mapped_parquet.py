@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from minishark.errors import DataError
 from minishark.model.expressions import Schema, quote, quote_text
-from minishark.sources.contract import FileSplit, Pushed, Relation
+from minishark.model.predicates import Pushed
+from minishark.sources.contract import FileSplit, Relation
 from minishark.sources.filesystems import (
     FROM_ENVIRONMENT,
     StoreAccess,

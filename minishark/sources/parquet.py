@@ -10,8 +10,9 @@ import duckdb
 import pyarrow.parquet as pq
 
 from minishark.model.expressions import Schema, quote_text
+from minishark.model.predicates import Predicate, Pushed
 from minishark.sources.bounds import Bounds, may_match
-from minishark.sources.contract import FileSplit, Predicate, Pushed, Relation, Split
+from minishark.sources.contract import FileSplit, Relation, Split
 from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (
     FileFormat,

@@ -20,8 +20,9 @@ import pyarrow as pa
 from minishark.errors import DataError
 from minishark.model.catalog import ColumnStatistics, TableStatistics
 from minishark.model.expressions import Column, Schema, quote, quote_text
+from minishark.model.predicates import Pushed
 from minishark.sources.arrow_types import memory_bytes
-from minishark.sources.contract import Pushed, Snapshot, Source, Split
+from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.optional import library
 from minishark.sources.postgres_columns import (
     PostgresColumn,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from minishark.errors import DataError, OptionError
 from minishark.model.expressions import quote, quote_text
-from minishark.sources.contract import Comparison, Predicate
+from minishark.model.predicates import Comparison, Predicate
 
 _PRECISION_MAX = 38
 _EPOCH_DAYS = 10_957  # from 1970 to 2000, PostgreSQL's epoch

@@ -15,7 +15,8 @@ import duckdb
 
 from minishark.errors import DataError
 from minishark.model.expressions import Column, Schema, quote_text
-from minishark.sources.contract import Predicate, Split
+from minishark.model.predicates import Predicate
+from minishark.sources.contract import Split
 from minishark.sources.filesystems import StoredFile
 from minishark.sources.formats import (
     FileFormat,

@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from minishark.errors import DataError
 from minishark.model.expressions import Schema, quote
-from minishark.sources.contract import Pushed, Split
+from minishark.model.predicates import Pushed
+from minishark.sources.contract import Split
 from minishark.sources.filesystems import FileReplacedError, StoredFile, stat_file
 from minishark.sources.formats import call
 from minishark.sources.hive import FolderKeys

@@ -11,8 +11,9 @@ import pyarrow as pa
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError, ResourceError
 from minishark.model.expressions import Column, Schema
+from minishark.model.predicates import Pushed
 from minishark.query.sources import SourceTable
-from minishark.sources.contract import Pushed, Source
+from minishark.sources.contract import Source
 from minishark.tables.load import Origin, TableSource
 from minishark.tables.pieces import Pieces
 from minishark.worker.duckdb_slot import stored_types

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from minishark.errors import DataError, MinisharkError, QueryCancelledError
 from minishark.model.expressions import Schema, quote
-from minishark.sources.contract import FileSplit, Pushed, Split
+from minishark.model.predicates import Pushed
+from minishark.sources.contract import FileSplit, Split
 from minishark.sources.filesystems import FROM_ENVIRONMENT, StoreAccess, StoredFile
 from minishark.worker.host_files import Hold, check_unchanged
 

@@ -15,7 +15,8 @@ from typing import cast
 import duckdb
 
 from minishark.errors import DataError
-from minishark.sources.contract import FileSplit, Predicate, Relation, Split
+from minishark.model.predicates import Predicate
+from minishark.sources.contract import FileSplit, Relation, Split
 from minishark.sources.files import FileSource
 from minishark.sources.filesystems import FileReplacedError, StoredFile
 from minishark.sources.formats import FileFormat, Found, Reach

@@ -17,10 +17,10 @@ from minishark.compiler.physical.plan import StageOutput
 from minishark.compiler.sql.planning import BoundStatement, PlanningDatabase
 from minishark.model.catalog import Catalog, Table
 from minishark.model.expressions import Schema
+from minishark.model.predicates import Pushed
 from minishark.query.planner import QueryPlan, QueryPlanner, SharedPlanner, TablesPromisedError
 from minishark.query.sinks import Sink
 from minishark.query.sources import SourceTable
-from minishark.sources.contract import Pushed
 from minishark_lab.simulation.queries import Query
 from minishark_lab.simulation.work import COLUMNS
 

@@ -13,12 +13,13 @@ from minishark.cluster.backend import Placement
 from minishark.cluster.contract import Cluster
 from minishark.model.catalog import Catalog, ColumnStatistics, Table, TableStatistics
 from minishark.model.expressions import Schema
+from minishark.model.predicates import Pushed
 from minishark.query.sinks import Layout
 from minishark.session.engine import Engine, Parts
 from minishark.session.runtime import Runtime
 from minishark.session.scope import Scope
 from minishark.session.statements import Statements
-from minishark.sources.contract import Pushed, Snapshot, Source, Split
+from minishark.sources.contract import Snapshot, Source, Split
 from minishark.sources.storage_options import Storage
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.deltas import Sizes

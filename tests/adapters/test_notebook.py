@@ -171,6 +171,7 @@ def test_a_session_shows_its_cluster_and_tables(magics: SqlMagics, session: Sess
     assert "stopped" in child._repr_html_()
 
 
+@pytest.mark.slow
 def test_plots(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """By pandas with matplotlib; nothing runs before a plot is asked for."""
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -236,6 +237,6 @@ def test_several_sessions_need_a_choice(
     assert 1 == len(magics.sql("--session same SELECT 1") or ())
     for name in ("session", "same", "other"):
         del variables[name]
-    monkeypatch.setattr("minishark.connect", lambda: session, raising=False)
+    monkeypatch.setattr("minishark.adapters.notebook.connect", lambda: session)
     assert 1 == len(magics.sql("SELECT 1") or ())
     assert session is variables["session"]

@@ -28,6 +28,7 @@ def _rows(experiment: Experiment[Any]) -> list[Point]:
     return [row for row in rows if isinstance(row, Point)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "experiment", simulated.EXPERIMENTS, ids=lambda experiment: experiment.name
 )

@@ -11,7 +11,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-import minishark
 from minishark.compiler.sql.statements import ParsedStatement, parse_statements
 from minishark.errors import QueryError
 
@@ -98,7 +97,7 @@ class FakeSession:
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSession]]:
-    """Replaces minishark.connect; the list holds the sessions that were opened."""
+    """Replaces `connect`; the list holds the sessions that were opened."""
     opened: list[FakeSession] = []
 
     def connect(cluster: str | None = None, **options: Any) -> FakeSession:
@@ -106,6 +105,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSession]]:
         opened.append(FakeSession(**options))
         return opened[-1]
 
-    monkeypatch.setattr(minishark, "connect", connect, raising=False)
+    monkeypatch.setattr("minishark.session.connect.connect", connect)
     yield opened
     assert all(session.stopped for session in opened)

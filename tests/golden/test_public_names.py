@@ -104,7 +104,7 @@ def public_names() -> str:
         "minishark": _lines(minishark, minishark.__all__),
         "minishark.errors": _lines(minishark.errors, _own(minishark.errors)),
         "minishark.functions, besides DuckDB's": _lines(
-            functions, _own(importlib.import_module("minishark.dataframe.functions"))
+            functions, _own(importlib.import_module("minishark.functions.public"))
         ),
         "minishark.dbapi": _lines(dbapi, _own(importlib.import_module("minishark.adapters.dbapi"))),
         "sparrow_core": _lines(sparrow_core, sparrow_core.__all__),
@@ -143,7 +143,7 @@ def _documented(owner: Any) -> list[tuple[str, Any]]:
 
 def test_public_names_have_docstrings() -> None:
     """Small internal functions may be told by their names; what users call is explained."""
-    homes = ("minishark.dataframe.functions", "minishark.adapters.dbapi")
+    homes = ("minishark.functions.public", "minishark.adapters.dbapi")
     owners: list[Any] = [importlib.import_module(home) for home in homes]
     owners += [_class(name) for name in CLASSES]
     named = [pair for owner in owners for pair in _documented(owner)]

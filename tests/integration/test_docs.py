@@ -35,7 +35,7 @@ MODULES = (
     "minishark.dataframe.row",
     "minishark.dataframe.window",
     "minishark.dataframe.writer",
-    "minishark.dataframe.functions",
+    "minishark.functions",
     "minishark.tasks.items",
     "minishark.dataframe.udf",
     "minishark.session.catalog",
@@ -74,6 +74,7 @@ def _failures(test: doctest.DocTest) -> list[str]:
     return told
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str, names: dict[str, Any]) -> None:
     """The examples of docstrings give what they show."""

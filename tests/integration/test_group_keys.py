@@ -80,6 +80,7 @@ PLAIN = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sql", CODED)
 def test_text_of_few_values_is_grouped_by_its_numbers(stages: Session, sql: str) -> None:
     """Whatever lies between the table and the groups, and where partitions number them anew."""

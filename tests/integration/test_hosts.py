@@ -114,6 +114,7 @@ def _tables() -> dict[str, pa.Table]:
     }
 
 
+@pytest.mark.slow
 def test_hosts_answer_as_one_machine_does(hosts: tuple[ClusterRecord, ...], keys: Path) -> None:
     """Shuffles, broadcasts, loads and results pass between hosts; the answers are DuckDB's."""
     with duckdb.connect() as plain, _connected(hosts, keys) as session:

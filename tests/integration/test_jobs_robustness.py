@@ -42,6 +42,7 @@ def _count(session: Session, fn: Callable[[pa.Table], pa.Table]) -> int:
     return session.table("t").map_partitions(fn, "a BIGINT").count()
 
 
+@pytest.mark.slow
 def test_an_executor_dies_while_it_runs_a_function(session: Session, tmp_path: Path) -> None:
     """Its partition is mapped again elsewhere, and the answer is complete."""
     died = tmp_path / "died"

@@ -132,6 +132,7 @@ def _checked(
     return seen
 
 
+@pytest.mark.sample(2)
 def test_known_rows_are_right(
     toy_session: Session, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_known_rows_are_right(
     assert seen["timed"] > 0.5 * seen["all"]
 
 
+@pytest.mark.slow
 def test_rows_are_known_where_text_is_grouped_by_its_codes() -> None:
     """DuckDB joins the groups with the dictionary, for which the plan has no operator."""
     with minishark.connect(in_process=True) as session:

@@ -278,6 +278,7 @@ def test_a_table_without_its_files_is_named(session: Session) -> None:
     assert ("gone", (1,)) == (found.value.table, found.value.partitions)
 
 
+@pytest.mark.slow
 def test_cached_rows_are_computed_again_unless_they_vary(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def test_emptied_table_with_a_lost_partition(bed: Bed) -> None:
     bed.run(steps)
 
 
+@pytest.mark.slow
 def test_rows_that_are_added_while_a_table_is_restored(bed: Bed) -> None:
     """They stay, whenever the query that restores it ends."""
     session = bed.session
@@ -436,6 +437,7 @@ def test_kept_rows_are_not_computed_again_from_other_rows(bed: Bed) -> None:
     bed.run(steps)
 
 
+@pytest.mark.slow
 def test_table_of_a_file_that_is_replaced_while_it_is_loaded_again(bed: Bed) -> None:
     """Its rows are those that it was loaded with, or lost: never those of another version."""
     session = bed.session

@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from zmq.utils import z85
 
-from minishark.sources.contract import Comparison, Predicate
+from minishark.model.predicates import Comparison, Predicate
 
 _TEXTS = ("a", "b", "Ä", "it's", "x" * 40, "part=1", "a/b", "%41 +", "100%", "c d")
 _TYPES: tuple[pa.DataType, ...] = (

@@ -40,7 +40,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.typedef import Record
 
-from minishark.sources.contract import Comparison, Predicate
+from minishark.model.predicates import Comparison, Predicate
 
 _DAY = date(2023, 12, 30)
 _TEXTS = ("", "a", "b", "Ä", "it's", "x" * 30, "part=1", "a/b", "%41 +", "100%")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from postgres_server import Server
 
 from minishark.model.expressions import quote
-from minishark.sources.contract import Comparison, Predicate
+from minishark.model.predicates import Comparison, Predicate
 
 _UNBOUNDED = Context(prec=60, rounding=ROUND_HALF_UP)
 _MONTHS = (

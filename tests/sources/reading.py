@@ -12,7 +12,8 @@ import duckdb
 import pyarrow as pa
 
 from minishark.model.expressions import quote
-from minishark.sources.contract import Comparison, FileSplit, Predicate, Pushed, Snapshot
+from minishark.model.predicates import Comparison, Predicate, Pushed
+from minishark.sources.contract import FileSplit, Snapshot
 from minishark.sources.formats import OwnReach
 from minishark.worker.scans import Scans, SplitRead
 

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from reading import assert_equal, read
 
 from minishark.errors import DataError, UnsupportedError
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.bounds import Bounds, may_match
-from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.delta import DeltaSource
 
 _SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed else []) for seed in range(200)]
@@ -60,6 +60,7 @@ def files(path: Path, *predicates: Predicate) -> int:
     return len({file.path for split in splits for file in split.files()})
 
 
+@pytest.mark.slow
 def test_a_query_reads_only_files_that_may_have_its_rows(by_kind: Path) -> None:
     """By values of partitions and by statistics, which know neither NaN nor microseconds."""
     assert 10 == files(by_kind)

@@ -23,7 +23,7 @@ from pyroaring import BitMap
 from reading import assert_equal, read, rows
 
 from minishark.errors import DataError, UnsupportedError
-from minishark.sources.contract import Comparison, Predicate, Pushed
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.sources.iceberg import IcebergSource
 
 

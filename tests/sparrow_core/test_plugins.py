@@ -223,6 +223,7 @@ def test_the_example_runs_in_simulation_and_live(two_nodes: InProcessCluster) ->
         assert [(3,)] == [tuple(row) for row in session.sql("SELECT 1 + 2").collect()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("example")
 def test_the_commands_take_it(tmp_path: Path) -> None:
     """The simulator's command prints a line for it."""

@@ -21,9 +21,9 @@ from minishark.compiler.hints import EarlyCte, FragmentHints
 from minishark.compiler.stages.varying import UNREPEATABLE
 from minishark.model.catalog import Delta, Partition, Table, TableStatistics
 from minishark.model.expressions import Column
+from minishark.model.predicates import Comparison, Predicate, Pushed
 from minishark.query import names
 from minishark.query.names import Leaves, NoNameError, fragment_name, named, takes_task
-from minishark.sources.contract import Comparison, Predicate, Pushed
 from minishark.sources.filesystems import StoredFile, stat_file
 from minishark.sources.formats import WholeFiles
 from minishark.sources.hive import FolderKeys

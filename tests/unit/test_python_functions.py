@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from minishark.functions.python.values import histogram_numeric, schema_of_csv, type_of_text
+from minishark.functions.python.variants import try_variant_set, variant_insert, variant_set
+from minishark.functions.python.xml import to_xml
 from minishark.tasks.algebra import Piped
-from minishark.worker.pyspark_functions import histogram_numeric, schema_of_csv, type_of_text
-from minishark.worker.variant_functions import try_variant_set, variant_insert, variant_set
-from minishark.worker.xml_functions import to_xml
 
 
 @pytest.mark.parametrize(

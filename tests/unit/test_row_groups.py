@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minishark.sources.contract import Comparison, Predicate
+from minishark.model.predicates import Comparison, Predicate
 from minishark.sources.parquet import row_runs
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {

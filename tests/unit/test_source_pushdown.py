@@ -13,7 +13,7 @@ from minishark.compiler.rules.source_pushdown import push
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.model.catalog import ColumnStatistics, Partition, Table, TableStatistics
 from minishark.model.expressions import Column
-from minishark.sources.contract import Comparison, Predicate, Pushed
+from minishark.model.predicates import Comparison, Predicate, Pushed
 
 TYPES = {
     "i": "INTEGER",

@@ -13,7 +13,8 @@ import pytest
 from minishark.compiler.sql.planning import PlanningDatabase
 from minishark.errors import DataError
 from minishark.model.expressions import Column
-from minishark.sources.contract import Pushed, Source
+from minishark.model.predicates import Pushed
+from minishark.sources.contract import Source
 from minishark.sources.files import named_files
 from minishark.sources.formats import OwnReach
 from minishark.tables.pieces import PieceFile, StoredPiece, write_piece
@@ -59,6 +60,7 @@ def read(source: Source, tasks: int = 1) -> list[tuple[object, ...]]:
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["x.parquet", "x.csv", "x.json", "X.PARQUET", "it's odd.csv"])
 def test_one_file(name: str, tmp_path: Path) -> None:
     """A file's kind is told by its name; its columns are read, and its size."""
@@ -72,6 +74,7 @@ def test_one_file(name: str, tmp_path: Path) -> None:
     assert path.stat().st_size == size.bytes
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pattern", ["parts", "parts/*.parquet", "parts/**/*.parquet"])
 def test_many_files(pattern: str, tmp_path: Path) -> None:
     """A folder or a glob is all its files, in the order of their names, one piece each."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-import minishark
 from minishark.cli.tpch.generate import default_parts, generate, scale_folder
 from minishark.cli.tpch.locations import default_data_folder
 from minishark.cli.tpch.queries import QUERY_COUNT, load_queries
@@ -47,10 +46,12 @@ class TpchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_tpch(options: TpchOptions, reporter: Reporter) -> Report:
     """Run TPC-H; a query that fails or answers wrongly is in the report, and the run goes on."""
+    from minishark.session.connect import connect
+
     queries = load_queries(options.queries)
     tables = tpch_tables(_make_data(options, reporter))
     reporter.step("Starting the cluster")
-    with minishark.connect(
+    with connect(
         options.cluster,
         nodes=None if options.cluster else options.nodes,
         executors_per_node=None if options.cluster else options.executors,

@@ -28,7 +28,7 @@ from minishark.model.expressions import (
     Literal,
     Prefix,
 )
-from minishark.sources.contract import Comparison, Predicate, Pushed
+from minishark.model.predicates import Comparison, Predicate, Pushed
 
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _BOUNDED_ABOVE = (Comparison.EQUAL, Comparison.LESS, Comparison.LESS_OR_EQUAL, Comparison.IN)

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from minishark.model.catalog import ROW_NUMBER, ColumnStatistics, TableStatistics
 from minishark.model.expressions import Column
-from minishark.sources.contract import PlacedSplit, Pushed, Snapshot, Source, Split
+from minishark.model.predicates import Pushed
+from minishark.sources.contract import PlacedSplit, Snapshot, Source, Split
 from minishark.sources.mapped_parquet import MappedColumn, MappedParquet
 
 PLACE_SHIFT = 32  # bits of a row's number for which row of its place it is; those above tell that

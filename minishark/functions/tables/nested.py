@@ -1,7 +1,7 @@
 """Lists, maps, structs and vectors."""
 
 from minishark.dataframe.column import Kind
-from minishark.dataframe.templates import Template as T
+from minishark.functions.templates import Template as T
 
 _DISTINCT = "list_filter({list}, lambda x_, i_: list_position({list}, x_) = i_)"
 _OVERLAP = (

@@ -1,6 +1,6 @@
 """Dates, times, timestamps and intervals."""
 
-from minishark.dataframe.templates import Template as T
+from minishark.functions.templates import Template as T
 
 _LOCAL = "Timestamps without a time zone are in the session's, as `SET TimeZone` says."
 _SPARK_DOW = "CASE WHEN upper({field}) IN ('DAYOFWEEK', 'DOW') THEN dayofweek({source}) + 1"

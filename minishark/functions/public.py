@@ -1,14 +1,4 @@
-"""Functions for expressions: PySpark's names where DuckDB's differ, and all of DuckDB's.
-
-A function that is not defined here is DuckDB's: `F.levenshtein("a", "b")` is `levenshtein(a, b)` in
-SQL. A text argument is a column's name and other Python values are literals; `lit("text")` is a
-text literal. Functions that are defined here take text literals where columns make little sense, as
-in PySpark: `F.split("path", "/")`.
-
->>> from minishark import functions as F
->>> session.range(3).select(F.sum("id").alias("total"), F.max(F.col("id") * 2).alias("m")).collect()
-[Row(total=3, m=4)]
-"""
+"""All functions under the names that users type: `minishark.functions` has them from here."""
 
 from __future__ import annotations
 
@@ -21,7 +11,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from minishark.dataframe import conversions, higher_order, randomness
 from minishark.dataframe.column import (
     Call,
     CaseColumn,
@@ -40,13 +29,14 @@ from minishark.dataframe.column import (
     value,
 )
 from minishark.dataframe.duckdb_functions import described, is_of_rows
-from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.names import ident, nearest, spelt_otherwise
-from minishark.dataframe.python_functions import python_functions
-from minishark.dataframe.table_functions import udtf
-from minishark.dataframe.templates import function_of, shown_as
 from minishark.dataframe.udf import arrow_udf, pandas_udf, udf  # noqa: F401 - listed below
 from minishark.errors import OptionError
+from minishark.functions import conversions, higher_order, randomness
+from minishark.functions.python_functions import python_functions
+from minishark.functions.table_functions import udtf
+from minishark.functions.tables import TEMPLATES
+from minishark.functions.templates import function_of, shown_as
 
 # Helpers
 
@@ -394,7 +384,8 @@ globals().update(_in_python)
 # Not what is imported here: users see these at Tab.
 _here = (
     *(each.__name__ for each in (higher_order, conversions, randomness)),
-    *(__name__, udf.__module__, udtf.__module__),
+    __name__,
+    *(each.__module__ for each in (conversions.struct, randomness.rand, udf, udtf)),
 )
 __all__ = [
     _name

@@ -1,6 +1,6 @@
 """Aggregates and window functions."""
 
-from minishark.dataframe.templates import Template as T
+from minishark.functions.templates import Template as T
 
 _SKEW = (
     "CASE WHEN @count({col}) > 2 THEN @skewness({col}) * (@count({col}) - 2)"

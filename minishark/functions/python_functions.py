@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minishark.dataframe.arguments import literal_text, no_options
 from minishark.dataframe.column import ByType, Column, call, column_or_name, value
-from minishark.dataframe.conversions import date_format
 from minishark.dataframe.generated_functions import generated
 from minishark.dataframe.local import declared_columns, json_structure
-from minishark.dataframe.templates import Template, by_name, function_of, shown_as
 from minishark.errors import OptionError
-from minishark.worker import pyspark_functions as py
-from minishark.worker import variant_functions as variants
-from minishark.worker import xml_functions as xml
+from minishark.functions.arguments import literal_text, no_options
+from minishark.functions.conversions import date_format
+from minishark.functions.python import values as py
+from minishark.functions.python import variants, xml
+from minishark.functions.templates import Template, by_name, function_of, shown_as
 
 
 @dataclass(frozen=True, slots=True)

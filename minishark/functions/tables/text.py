@@ -1,6 +1,6 @@
 """Text and blobs."""
 
-from minishark.dataframe.templates import Template as T
+from minishark.functions.templates import Template as T
 
 _RE2 = "Regular expressions are RE2's, which has no lookaround or backreferences."
 _PRINTF = "NULL if an argument is, of which Spark prints null."

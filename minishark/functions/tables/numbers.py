@@ -1,6 +1,6 @@
 """Conditions, numbers and bits."""
 
-from minishark.dataframe.templates import Template as T
+from minishark.functions.templates import Template as T
 
 _WHOLE = (
     "DECIMALs become BIGINT, or DOUBLE with a scale. NULL for NaN and what is no BIGINT, of which"

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax import saxutils
 
+from minishark.functions.python.values import type_of_text
 from minishark.sources.optional import library
-from minishark.worker.pyspark_functions import type_of_text
 
 # Section 2.3 of the recommendation, fifth edition.
 _FIRST = (

@@ -1,7 +1,7 @@
 """JSON, hashes, errors, and what a session knows."""
 
 from minishark.dataframe.column import Kind
-from minishark.dataframe.templates import Template as T
+from minishark.functions.templates import Template as T
 
 _VARIANT = "Variants are JSON."
 

@@ -12,16 +12,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from minishark.dataframe import higher_order
 from minishark.dataframe.column import Column, call, column_or_name, value
-from minishark.dataframe.conversions import json_tuple
-from minishark.dataframe.function_tables import TEMPLATES
 from minishark.dataframe.generated_functions import generated, offer_called
 from minishark.dataframe.local import declared_columns
 from minishark.dataframe.names import CamelCase, ident
 from minishark.dataframe.runtime import Runtime, latest_session
-from minishark.dataframe.templates import function_of
 from minishark.errors import OptionError, UnsupportedError
+from minishark.functions.conversions import json_tuple
+from minishark.functions.higher_order import (
+    explode,
+    explode_outer,
+    inline_outer,
+    posexplode,
+    posexplode_outer,
+    stack,
+)
+from minishark.functions.tables import TEMPLATES
+from minishark.functions.templates import function_of
 
 if TYPE_CHECKING:
     from minishark.dataframe.frame import DataFrame
@@ -147,15 +154,17 @@ class TableFunctions(CamelCase):
 
 
 _GENERATORS = {
-    "json_tuple": json_tuple,
-    **{
-        name: getattr(higher_order, name)
-        for name in (
-            *("explode", "explode_outer", "inline_outer", "posexplode", "posexplode_outer"),
-            "stack",
-        )
-    },
-    "inline": _INLINE,
+    function.__name__: function
+    for function in (
+        explode,
+        explode_outer,
+        _INLINE,
+        inline_outer,
+        json_tuple,
+        posexplode,
+        posexplode_outer,
+        stack,
+    )
 }
 
 

@@ -1,7 +1,7 @@
 """PySpark's functions that DuckDB lacks, in Python: each takes the values of a row, none NULL.
 
 Executors import this module; docs and the functions themselves come from
-`minishark.dataframe.python_functions`.
+`minishark.functions.python_functions`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minishark.dataframe.arguments import literal_text, no_options
 from minishark.dataframe.column import (
     ByType,
     Column,
@@ -31,8 +30,10 @@ from minishark.dataframe.column import (
 from minishark.dataframe.dates import date_pattern
 from minishark.dataframe.local import declared_columns, json_structure
 from minishark.dataframe.names import ident
-from minishark.dataframe.templates import filled, shown_as
+from minishark.dataframe.structs import json_text, struct
 from minishark.errors import OptionError, UnsupportedError
+from minishark.functions.arguments import literal_text, no_options
+from minishark.functions.templates import filled, shown_as
 
 _UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
 _UNITS = (
@@ -338,16 +339,6 @@ def session_window(timeColumn: Any, gapDuration: Any) -> SessionWindow:
 # Structs, maps, lists
 
 
-def struct(*cols: Any) -> Column:
-    """Columns as the fields of a struct; one without a name is called col1, col2 ..."""
-    parts: list[Any] = []
-    for number, item in enumerate(map(column_or_name, flat(cols)), 1):
-        reference = only_reference(item)
-        name = item.name or (reference.name.rpartition(".")[2] if reference else f"col{number}")
-        parts += [", "] * bool(parts) + [f"{ident(name)} := ", item]
-    return _atom(combine("struct_pack(", *parts, ")", bare=True))
-
-
 def named_struct(*cols: Any) -> Column:
     """A struct of alternating names, as literals, and values."""
     if not cols or len(cols) % 2:
@@ -500,8 +491,7 @@ def to_json(col: Any, options: Any = None) -> Column:
     def make(item: Column, type_: str) -> Column:
         if type_ == "JSON":
             return item.cast("VARCHAR")
-        made = call("to_json", item)
-        return (made if keeps else call("json_merge_patch", "{}", made)).cast("VARCHAR")
+        return call("to_json", item).cast("VARCHAR") if keeps else json_text(item)
 
     item = column_or_name(col)
     return ByType(argument=item, make=make).column().alias(f"to_json({shown_as(item)})")
@@ -562,3 +552,4 @@ __all__ = [
     for name, item in globals().items()
     if not name.startswith("_") and getattr(item, "__module__", None) == __name__
 ]
+__all__ += ["struct"]
