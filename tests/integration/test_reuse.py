@@ -421,6 +421,7 @@ def test_a_lost_or_damaged_output_is_a_miss(session: Session, damage: str) -> No
     assert expected == sorted(rows(session, BIG))
 
 
+@pytest.mark.slow
 def test_outputs_go_over_the_quota_and_with_the_session(tmp_path: Path) -> None:
     """Least recently used ones first, and none that is read."""
     with connected() as session:
@@ -464,8 +465,11 @@ def _queries(draw: st.DrawFn) -> str:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(_queries(), _CHANGES), min_size=2, max_size=6))
+@settings(
+    max_examples=max(2, settings.default.max_examples // 16),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.tuples(_queries(), _CHANGES), min_size=2, max_size=4))
 def test_answers_over_changing_tables_are_those_of_duckdb(
     session: Session, script: list[tuple[str, str]]
 ) -> None:
