@@ -137,9 +137,11 @@ class _User:
 
     def _published(self, tables: Sequence[Table]) -> None:
         number, running = self.model.publish(), self._running.get(self.front.fibers.current)
-        if running is not None:
-            running.number = number
-            self._note_stored(running, tables)
+        if running is None:
+            self.model.merged.append(number)
+            return
+        running.number = number
+        self._note_stored(running, tables)
 
     def _note_stored(self, running: _Running, tables: Sequence[Table]) -> None:
         statement = running.statement

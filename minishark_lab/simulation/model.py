@@ -125,6 +125,9 @@ class Model:
     transactions: list[Transaction] = field(default_factory=list)
     excused: Callable[[], bool] = lambda: False  # whether tables may have been loaded again
     rewritten: list[int] = field(default_factory=list)  # at which the file became new
+    # At which the engine itself has published something: rows have other numbers when small
+    # pieces of a table were merged, so a transaction that has changed it can't be committed.
+    merged: list[int] = field(default_factory=list)
     _states: list[tuple[int, State]] = field(default_factory=lambda: [(0, {})])
 
     def publish(self) -> int:
@@ -221,7 +224,11 @@ class Model:
             changed = names if inside is None else inside.tables
             first = failed.first if inside is None else inside.first
             others = (each for each in self.effects if first < each.number <= failed.last)
-            return self.excused() or any(each.touches(t) for each in others for t in changed)
+            return (
+                self.excused()
+                or any(first < number <= failed.last for number in self.merged)
+                or any(each.touches(t) for each in others for t in changed)
+            )
         states = self._seen_by(failed)
         if isinstance(failed.error, ConstraintError):
             return any(_breaks_key(statement, state) for state in states)
