@@ -221,11 +221,13 @@ def _stored(path: str, size: int) -> StoredFile:
 def _needed(part: MappedFile, pushed: Pushed) -> FilePart:
     if pushed.columns is None:
         return WHOLE
-    wanted = {*pushed.columns, *(each.column for each in pushed.predicates)}
-    columns = [each for each in part.columns if each.name in wanted and each.first_row is None]
-    if any(each.named is None for each in columns) or part.rows_until is not None:
+    names = {*pushed.columns, *(predicate.column for predicate in pushed.predicates)}
+    columns = [
+        column for column in part.columns if column.name in names and column.first_row is None
+    ]
+    if any(column.named is None for column in columns) or part.rows_until is not None:
         return WHOLE
-    return FilePart(columns=tuple(name for each in columns for name in each.named or ()))
+    return FilePart(columns=tuple(name for column in columns for name in column.named or ()))
 
 
 def _cut(file: MappedFile, size: int) -> list[MappedFile]:
@@ -321,8 +323,8 @@ def _column(column: MappedColumn, stored: Columns) -> str:
 def _position(column: MappedColumn, stored: Columns) -> int | None:
     if column.field_id is not None and stored.have_ids:
         return stored.places.get(column.field_id)
-    found = [name for name in column.stored if name in stored.names]
-    return stored.names.index(found[0]) if found else None
+    names = [name for name in column.stored if name in stored.names]
+    return stored.names.index(names[0]) if names else None
 
 
 def _conditions(

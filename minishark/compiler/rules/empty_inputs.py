@@ -29,13 +29,13 @@ _EMPTY_WITHOUT_RIGHT = KEEPS_RIGHT | {JoinKind.SEMI}
 
 def without_empty(plan: PhysicalPlan, situation: Situation, _: None) -> Revised:
     """The plan with no rows in place of each part that has none."""
-    found = _Emptiness(situation).rewritten(plan)
-    if found is plan:
+    without = _Emptiness(situation).rewritten(plan)
+    if without is plan:
         return Revised(plan)
     stages = dict.fromkeys(_empty_stages(plan, situation))
     names = ", ".join(f"stage {stage}" for stage in stages)
     verb = "has" if len(stages) == 1 else "have"
-    return Revised(found, (f"{names} {verb} no rows, nor has what is joined with them",))
+    return Revised(without, (f"{names} {verb} no rows, nor has what is joined with them",))
 
 
 def _empty_stages(plan: PhysicalPlan, situation: Situation) -> Iterator[int]:

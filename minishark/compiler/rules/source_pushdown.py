@@ -61,18 +61,18 @@ def _pushed(
     """The plan, of whose rows those are needed for which the predicates are true, or some."""
     match plan.operator:
         case ops.Scan() as scan if (source := sources.get(scan.table.lower())) is not None:
-            found = [_predicate(each, scan) for each in predicates]
+            told = [_predicate(predicate, scan) for predicate in predicates]
             pushed = Pushed(
                 columns=tuple(dict.fromkeys(name for name in scan.columns if name is not None)),
-                predicates=tuple(each for each in found if each is not None),
-                limit=None if None in found else limit,
+                predicates=tuple(predicate for predicate in told if predicate is not None),
+                limit=None if None in told else limit,
             )
             hints = replace(scan.hints, source=SourceScan(source, pushed))
             return replace(plan, operator=replace(scan, hints=hints))
-        case ops.Filter(predicates=own):
+        case ops.Filter(predicates=conditions):
             # A limit holds for the rows above all predicates, and they are told of one filter's.
             left = None if predicates else limit
-            return plan_over(plan, [_pushed(plan.children[0], own, left, sources)])
+            return plan_over(plan, [_pushed(plan.children[0], conditions, left, sources)])
         case ops.Project():
             left = None if predicates else limit
             return plan_over(plan, [_pushed(plan.children[0], (), left, sources)])
@@ -84,10 +84,10 @@ def _pushed(
 
 def plan_over(plan: LogicalPlan, children: Iterable[LogicalPlan]) -> LogicalPlan:
     """The plan over other children; the same object if they are the same."""
-    found = tuple(children)
-    if all(new is old for new, old in zip(found, plan.children, strict=True)):
+    planned = tuple(children)
+    if all(new is old for new, old in zip(planned, plan.children, strict=True)):
         return plan
-    return replace(plan, children=found)
+    return replace(plan, children=planned)
 
 
 def _predicate(expression: Expression, scan: ops.Scan) -> Predicate | None:
