@@ -141,17 +141,17 @@ class ReusedOutputs:
         if not wanted:
             return False
         self._looked.update(place for places in wanted.values() for place in places)
-        found = self._alive(self.reuse.take([*wanted]))
+        kept = self._alive(self.reuse.take([*wanted]))
         stages: dict[int, list[KeptOutput]] = {}
         # Forwards, so that a stage is known to be complete before those that read it.
-        for place, name in sorted((p, n) for n in found for p in wanted[n]):
-            self._put(*place, name, found[name])
-            self.graph.adopt(*place, _output(found[name]))
-            stages.setdefault(place[0], []).append(found[name])
+        for place, name in sorted((p, n) for n in kept for p in wanted[n]):
+            self._put(*place, name, kept[name])
+            self.graph.adopt(*place, _output(kept[name]))
+            stages.setdefault(place[0], []).append(kept[name])
         for stage, outputs in stages.items():
             self.on_taken(stage, outputs, is_answer=False)
         self._tell_complete(stages)
-        return bool(found)
+        return bool(kept)
 
     def _tell_complete(self, stages: Iterable[int]) -> None:
         for stage in stages:

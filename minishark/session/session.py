@@ -313,10 +313,10 @@ class Session(Operations, CamelCase):
 
     @property
     def _warehouse(self) -> Warehouse:
-        found = self._runtime.warehouse
-        if found is None:
+        warehouse = self._runtime.warehouse
+        if warehouse is None:
             raise CatalogError("The session has no warehouse: see connect(warehouse=...).")
-        return found
+        return warehouse
 
     def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
         """Let queries read a source by a name, where its rows are.
@@ -350,10 +350,10 @@ class Session(Operations, CamelCase):
         with runtime.up_to_date():
             if name.lower() in runtime.scratch.temporary:
                 return self.sql(f"FROM {ident(name)}")
-            found = runtime.scope.catalog.find(name)
-            if found is not None:
-                quoted = ident(found.name)
-                return relation_frame(runtime, quoted, found.schema, alias=found.name)
+            table = runtime.scope.catalog.find(name)
+            if table is not None:
+                quoted = ident(table.name)
+                return relation_frame(runtime, quoted, table.schema, alias=table.name)
             if runtime.planning.has_view(name):
                 view = runtime.definitions.views.get(name.lower())
                 if view is None:

@@ -156,16 +156,16 @@ class WholeFiles(FileSplit):
     @classmethod
     def joined(cls, splits: Sequence[Self]) -> Sequence[WholeFiles]:
         """Files that are read alike, at once: to open a reader takes longer than a small file."""
-        splits_: list[WholeFiles] = []
+        merged: list[WholeFiles] = []
         for split in splits:
-            if splits_ and splits_[-1].is_read_as(split):
-                last = splits_[-1]
-                splits_[-1] = replace(
+            if merged and merged[-1].is_read_as(split):
+                last = merged[-1]
+                merged[-1] = replace(
                     last, stored=last.stored + split.stored, bytes=last.bytes + split.bytes
                 )
             else:
-                splits_.append(split)
-        return splits_
+                merged.append(split)
+        return merged
 
     def is_read_as(self, other: WholeFiles) -> bool:
         """Whether one call reads the files of both."""

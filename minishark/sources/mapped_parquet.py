@@ -108,8 +108,8 @@ class MappedParquet(FileSplit):
         self.name = name
         self.access = access
         self.file_parts = tuple(parts)
-        known = [part.rows for part in self.file_parts if part.is_whole and not part.has_deletes]
-        counts = [rows for rows in known if rows is not None]
+        whole = [part.rows for part in self.file_parts if part.is_whole and not part.has_deletes]
+        counts = [rows for rows in whole if rows is not None]
         self.rows = sum(counts) if len(counts) == len(self.file_parts) else None
         self.bytes = sum(part.range_bytes for part in self.file_parts)
 
@@ -160,7 +160,7 @@ class MappedParquet(FileSplit):
     @classmethod
     def joined(cls, splits: Sequence[Self]) -> Sequence[MappedParquet]:
         """Splits of the same table as one; what is left of a file that was cut is read at once."""
-        found: list[MappedParquet] = []
+        merged: list[MappedParquet] = []
         for (name, access), some in groupby(splits, lambda split: (split.name, split.access)):
             parts: list[MappedFile] = []
             for part in (part for split in some for part in split.file_parts):
@@ -168,8 +168,8 @@ class MappedParquet(FileSplit):
                     parts[-1] = replace(parts[-1], last=part.last)
                 else:
                     parts.append(part)
-            found.append(MappedParquet(name, parts, access))
-        return found
+            merged.append(MappedParquet(name, parts, access))
+        return merged
 
 
 def divided(

@@ -321,10 +321,10 @@ def parallelize(context: Context, items: Iterable[Any], count: int) -> Items:
     Raises:
         OptionError: an item can't be pickled.
     """
-    items_ = list(items)
-    count = max(1, min(count, len(items_)))
-    ends = [len(items_) * (i + 1) // count for i in range(count)]
-    parts = [items_[first:end] for first, end in zip([0, *ends[:-1]], ends, strict=True)]
+    listed = list(items)
+    count = max(1, min(count, len(listed)))
+    ends = [len(listed) * (i + 1) // count for i in range(count)]
+    parts = [listed[first:end] for first, end in zip([0, *ends[:-1]], ends, strict=True)]
     made = stored(context, parts)
     return Items(context, (Part(Source(count, lambda: made)),))
 

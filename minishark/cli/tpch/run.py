@@ -80,13 +80,13 @@ def default_replicas(nodes: int) -> int:
 
 
 def versions() -> dict[str, str]:
-    versions_ = {"python": platform.python_version(), "platform": platform.platform()}
+    installed = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:
-            versions_[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            versions_[package] = "not installed"
-    return versions_
+            installed[package] = "not installed"
+    return installed
 
 
 def _make_data(options: TpchOptions, reporter: Reporter) -> Path:

@@ -120,8 +120,8 @@ def _column(expression: object, scan: Scan, types: re.Pattern[str]) -> str | Non
     """The table's column that an expression is, if it is one of certain types."""
     if not isinstance(expression, ColumnRef):
         return None
-    match = types.fullmatch(expression.type)
-    if match is None or int(match.groupdict().get("width") or 0) > _WIDTH_MAX:
+    type_match = types.fullmatch(expression.type)
+    if type_match is None or int(type_match.groupdict().get("width") or 0) > _WIDTH_MAX:
         return None
     return scan.columns[expression.index]
 

@@ -124,12 +124,12 @@ def _boolean(scan: ops.Scan, column: ColumnRef, *, value: bool) -> Predicate | N
 
 def _one_of(branches: Sequence[Predicate | None]) -> Predicate | None:
     """Predicates of which one has to be true, if they say what one column may be equal to."""
-    known = [branch for branch in branches if branch is not None]
-    columns = {branch.column for branch in known}
-    are_values = all(b.comparison in (Comparison.EQUAL, Comparison.IN) for b in known)
-    if len(known) < len(branches) or len(columns) > 1 or not are_values:
+    predicates = [branch for branch in branches if branch is not None]
+    columns = {branch.column for branch in predicates}
+    are_values = all(b.comparison in (Comparison.EQUAL, Comparison.IN) for b in predicates)
+    if len(predicates) < len(branches) or len(columns) > 1 or not are_values:
         return None
-    values = dict.fromkeys(value for branch in known for value in branch.values)
+    values = dict.fromkeys(value for branch in predicates for value in branch.values)
     return Predicate(columns.pop(), Comparison.IN, tuple(values))
 
 
@@ -158,9 +158,9 @@ def _value(literal: Literal) -> Any:
             return {"true": True, "false": False}.get(literal.sql)
         case "DATE" if isinstance(literal.value, str):
             return dt.date.fromisoformat(literal.value)
-        case "TIMESTAMP" if (found := _MICROSECONDS.fullmatch(literal.sql)) is not None:
+        case "TIMESTAMP" if (match := _MICROSECONDS.fullmatch(literal.sql)) is not None:
             try:
-                return _EPOCH + dt.timedelta(microseconds=int(found[1]))
+                return _EPOCH + dt.timedelta(microseconds=int(match[1]))
             except OverflowError:
                 return None
         case "FLOAT" | "DOUBLE":

@@ -241,7 +241,7 @@ def placement(board: Board) -> dict[str, Any]:
     for node, queue_s, _ in board.waits:
         by_node[node].append(queue_s)
     is_local = Counter([each[2] for each in board.waits])
-    placed = [found[3] for found in board.placed]
+    placed = [binding[3] for binding in board.placed]
     tasks = sum([each["tasks"] for each in placed])
     return {
         "tasks": len(board.waits),
@@ -263,8 +263,8 @@ def placement(board: Board) -> dict[str, Any]:
         if tasks
         else None,
         "jobs": [
-            {"at": at, "key": key, "stage": stage, **found}
-            for at, key, stage, found in list(board.placed)[-40:][::-1]
+            {"at": at, "key": key, "stage": stage, **binding}
+            for at, key, stage, binding in list(board.placed)[-40:][::-1]
         ],
     }
 
