@@ -96,7 +96,7 @@ def test_any_program_gives_the_sequential_result(rng: Random, workers: int) -> N
     assert same(run.result(LIMIT_S), run_sequentially(driver, partitions=4, source=source))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_programs_with_faults(first: int) -> None:
     """Loss, delay, duplication, moves, deaths, joins and leaves, of the controller too."""
@@ -285,7 +285,7 @@ def _leave(run: SimulatedRun) -> None:
 ACTS = (_kill_one, _kill_first, _replace_controller, _move_single, _move_other, _leave)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("act", ACTS)
 def test_a_fault_after_some_messages(act: Callable[[SimulatedRun], None]) -> None:
     """At a few places; the slow test does it at all."""
@@ -307,6 +307,7 @@ def test_a_fault_after_any_message(act: Callable[[SimulatedRun], None]) -> None:
 # --- what each fault costs ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_death_costs_no_more_than_what_came_after_the_snapshot() -> None:
     """The others take its partitions and go on from the last stage that is stored."""
     expected = run_sequentially(_busy, partitions=8)

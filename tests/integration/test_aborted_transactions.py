@@ -138,7 +138,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield found
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("failing", [*FAILING, *FAILING_ON_KEYS])
 def test_every_error_aborts_a_transaction(session: Session, failing: str, end: str) -> None:

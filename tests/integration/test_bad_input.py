@@ -265,6 +265,7 @@ def test_a_task_that_is_nonsense_fails_alone(session: Session) -> None:
 # Files
 
 
+@pytest.mark.slow
 def test_a_broken_partition_fails_its_queries_only(
     session: Session, cluster: ClusterRecord
 ) -> None:
@@ -382,7 +383,7 @@ def test_functions_that_fail(
         session.table("t").select("a").map_partitions(fn, "a BIGINT").count()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", [_catches_all, _forks, _starts_threads, _prints])
 def test_functions_that_misbehave(
     session: Session, cluster: ClusterRecord, fn: Callable[[pa.Table], pa.Table]
@@ -393,6 +394,7 @@ def test_functions_that_misbehave(
     until(lambda: family == _family(cluster), f"the end of copies, {family}")
 
 
+@pytest.mark.slow
 def test_a_scalar_function_that_forks(session: Session, cluster: ClusterRecord) -> None:
     """In SQL, too, copies of executors end."""
     forked: list[int] = []

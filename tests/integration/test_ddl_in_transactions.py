@@ -154,7 +154,7 @@ def compare(pair: tuple[Session, Session], script: list[str]) -> None:
     assert stored(one) == files(one)
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize(
     "script",

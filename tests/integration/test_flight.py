@@ -1070,6 +1070,7 @@ def test_other_machines_need_both(session: Session) -> None:
 # Other libraries
 
 
+@pytest.mark.slow
 def test_pandas_and_polars(server: Server) -> None:
     """Both read and write over ADBC."""
     with warnings.catch_warnings(), _connected(server) as connection:

@@ -101,6 +101,7 @@ def test_the_same_in_one_task(one_task: Session, sql: str) -> None:
         assert [] == differences(first, again.to_arrow())
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sql", PLAIN)
 def test_text_that_is_grouped_as_it_is(stages: Session, sql: str) -> None:
     """DuckDB does it well for one column; else there are many values, or none that are stored."""

@@ -191,7 +191,7 @@ def test_tasks_replace_the_partitions_that_have_rows_to_change(
     session.drop_table(name)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("sql", WRONG)
 def test_what_duckdb_refuses_changes_nothing(
     session: Session, plain: duckdb.DuckDBPyConnection, sql: str
@@ -344,7 +344,7 @@ def test_few_rows_are_found_where_they_are_stored(
     session.drop_table(name)
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("least", [1, SIZES.patched])
 @pytest.mark.parametrize(
     "search",

@@ -44,6 +44,7 @@ def session(plain: duckdb.DuckDBPyConnection) -> Iterator[Session]:
         yield found
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_lies_on_disk(session: Session) -> None:
     """Files keep to their share of shared memory; the rest is on disk, and both are told."""
     (node,) = session.nodes()

@@ -117,6 +117,7 @@ def test_settings_say_how_each_session_reads_files(
         root.drop_table("of_file")
 
 
+@pytest.mark.slow
 def test_temporary_definitions_of_the_first_session_are_its_own(
     sessions: tuple[Session, Session, Session],
 ) -> None:
@@ -238,6 +239,7 @@ def test_loads_are_interrupted_by_their_session() -> None:
             assert "loaded" not in root.tables
 
 
+@pytest.mark.slow
 def test_promised_rows_are_computed_by_the_settings_of_their_session(
     sessions: tuple[Session, Session, Session],
 ) -> None:

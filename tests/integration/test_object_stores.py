@@ -63,7 +63,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [

@@ -482,7 +482,8 @@ with minishark.connect(nodes=2, executors_per_node=1) as session:
 """
 
 
-@pytest.mark.parametrize("end", [pytest.param("interrupt", marks=pytest.mark.slow), "kill"])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["interrupt", "kill"])
 def test_the_front_end_ends(end: str, tmp_path: Path) -> None:
     """By Ctrl-C, which leaves a usable session, or by death; nothing remains of either."""
     begun = tmp_path / "begun"

@@ -235,6 +235,7 @@ def of_files(
         session.drop_table(name)
 
 
+@pytest.mark.slow
 def test_all_tables_of_a_query_are_loaded_again(
     session: Session, of_files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ def _length(header: str) -> int:
     return int(last) - int(first) + 1
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_is_read_anew(server: S3Server, tmp_path: Path) -> None:
     uri = server.make_bucket()
     with fresh(server) as session:

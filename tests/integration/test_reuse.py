@@ -213,6 +213,25 @@ def mapped(session: Session, folder: Path) -> Iterator[Any]:
         yield len((folder / "calls").read_text())
 
 
+def called(session: Session, _: Path) -> Iterator[Any]:
+    """Only the options of the calls differ; what reads their rows is reused."""
+
+    def fails(rows: pa.Table) -> pa.Table:
+        if rows["k"][0].as_py() % 20 == 0:
+            raise ValueError
+        return rows
+
+    kept = session.sql("SELECT k FROM t ORDER BY k LIMIT 100")
+    for options in ({"on_error": "null"}, {"on_error": "quarantine"}, {"batch_rows": 20}):
+        frame = kept.map_batches(
+            fails, "k BIGINT", **{"on_error": "null", "batch_rows": 10} | options
+        )
+        yield frame.agg({"k": "count", "*": "count"}).collect()
+    for divisor in (2, 3):
+        frame = kept.map_rows(lambda row: row.k // divisor, "k BIGINT")  # noqa: B023 - at once
+        yield frame.agg({"k": "sum"}).collect()
+
+
 def random(session: Session, _: Path) -> Iterator[Any]:
     asked = "SELECT count(*) FROM (SELECT random() AS r FROM t) WHERE r < 2"
     yield rows(session, asked)
@@ -235,7 +254,7 @@ def cached(session: Session, _: Path) -> Iterator[Any]:
 PAIRS = [
     time_zone, collation, integer_division, inserted, deleted, updated, rolled_back, replaced,
     view, macro, limit, columns, lossless, file_of_other_size, file_of_other_time, function,
-    mapped, random, variable, cached,
+    mapped, called, random, variable, cached,
 ]  # fmt: skip
 
 
@@ -402,6 +421,7 @@ def test_a_lost_or_damaged_output_is_a_miss(session: Session, damage: str) -> No
     assert expected == sorted(rows(session, BIG))
 
 
+@pytest.mark.slow
 def test_outputs_go_over_the_quota_and_with_the_session(tmp_path: Path) -> None:
     """Least recently used ones first, and none that is read."""
     with connected() as session:
@@ -445,8 +465,11 @@ def _queries(draw: st.DrawFn) -> str:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(_queries(), _CHANGES), min_size=2, max_size=6))
+@settings(
+    max_examples=max(2, settings.default.max_examples // 16),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.tuples(_queries(), _CHANGES), min_size=2, max_size=4))
 def test_answers_over_changing_tables_are_those_of_duckdb(
     session: Session, script: list[tuple[str, str]]
 ) -> None:

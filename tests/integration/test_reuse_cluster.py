@@ -94,6 +94,7 @@ def test_another_session_finds_what_one_has_computed(
     assert [0, 0] == [tasks for _, tasks in second]
 
 
+@pytest.mark.slow
 def test_tables_of_a_session_are_its_own(running: ClusterRecord) -> None:
     """Nobody can name what was computed from rows of another's memory."""
     found = []

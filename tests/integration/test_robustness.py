@@ -200,6 +200,7 @@ def _script(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_query_leaves_the_session_usable(tmp_path: Path) -> None:
     """KeyboardInterrupt comes out of the call soon; the next query runs."""
     script = f"""
@@ -227,6 +228,7 @@ def _busiest(started: Program) -> psutil.Process:
     return max(children, key=lambda process: process.cpu_times().user)
 
 
+@pytest.mark.slow
 def test_exit_without_stop(tmp_path: Path) -> None:
     """A program that forgets stop() ends at once, says nothing, and leaves nothing."""
     script = """
@@ -253,6 +255,7 @@ def test_an_exception_without_stop(tmp_path: Path) -> None:
         until(lambda: not started.remains(), f"the end of {started.remains()}")
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_without_a_word(tmp_path: Path) -> None:
     """No handler of Python's runs, so the children tidy up, in the middle of a query too."""
     script = f"""

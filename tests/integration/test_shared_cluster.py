@@ -154,6 +154,16 @@ def test_all_kinds_of_statements_run(session: Session) -> None:
     )
 
 
+def test_tables_of_like_names_are_changed(session: Session) -> None:
+    """The first and the tenth load, say: the name of one's folder is a part of the other's."""
+    names = [f"like_{i}" for i in range(12)]
+    for name in names:
+        session.create_table(name, pa.table({"i": range(20)}))
+    for name in (*names[:2], *names[8:]):
+        session.sql(f"DELETE FROM {name} WHERE i % 2 = 0")
+        assert 10 == len(session.sql(f"FROM {name}").collect())
+
+
 @pytest.mark.slow
 def test_dropped_tables_free_memory(session: Session, running: ClusterRecord) -> None:
     """No executor keeps a dropped table's memory, even if no task comes any more."""

@@ -363,6 +363,7 @@ def test_transactions_commit_no_key_twice(session: Session) -> None:
     session.drop_table("o")
 
 
+@pytest.mark.slow
 def test_readers_see_whole_statements_of_several_writers(session: Session) -> None:
     """Each moves an amount between two rows; nobody ever sees one half."""
     session.create_table("v", ROWS.select(["k", "g"]), partition_by="k", partitions=2)

@@ -33,7 +33,7 @@ def _columns() -> list[tuple[str, str]]:
         ]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(("table", "column"), _columns())
 def test_every_type_sorts(
     toy_session: Session, plain: duckdb.DuckDBPyConnection, table: str, column: str

@@ -225,6 +225,7 @@ def test_writers_of_one_catalog_lose_nothing(server: S3Server, bucket: str) -> N
     assert 18 == len({*entries.tables["n"].values()})
 
 
+@pytest.mark.slow
 def test_a_commit_to_an_older_version_fails(
     server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

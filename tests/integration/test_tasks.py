@@ -671,7 +671,7 @@ def _break_builtins(_: int) -> None:
     builtins.len = None  # type: ignore[assignment]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [_hold, _stop_itself])
 def test_a_call_that_silences_its_process_is_given_up(
     processes: Session, function: Callable[[int], None]

@@ -67,7 +67,7 @@ def quick_rows(experiment: AnyExperiment, seed: int = 1) -> list[Response | Poin
     return list(experiment.run(experiment.quick, seed, nothing))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in EXPERIMENTS]
 )
@@ -86,7 +86,7 @@ def test_each_experiment_writes_its_report(name: str, tmp_path: Path) -> None:
     assert 1.0 == pytest.approx(sum(shares))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", REPEATED)
 def test_a_seed_gives_the_same_rows(name: str) -> None:
     """Same seed, same rows; another seed, others."""
@@ -153,6 +153,7 @@ def test_agreement_notices_a_wrong_formula() -> None:
     assert 1.0 == agreement([*rows, inside, outside], tolerance=0.25)
 
 
+@pytest.mark.slow
 def test_cancellation_saves_idle_time() -> None:
     """Without it, idle time is the paper's bound to the last digit; with it, far below."""
     rows = on_paper.idle_time(IdleTime((3.0,), nodes=40, jobs=40), 1, nothing)
@@ -270,6 +271,7 @@ def test_steady_runs_seldom_show_a_trend() -> None:
     assert sum(has_trend(each, 10.0) for each in runs) <= 6
 
 
+@pytest.mark.slow
 def test_what_has_not_settled_says_so() -> None:
     """In tables, findings and the plot, and in what is merged of several runs."""
     experiment = EXPERIMENTS["past-sparrow"]
@@ -299,6 +301,7 @@ def test_an_omniscient_scheduler_runs_the_shortest_job_first() -> None:
     assert [23.0, 10.0, 11.0] == central_response_times_s(jobs, 1, 0.0, "srpt")
 
 
+@pytest.mark.slow
 def test_random_placement_settles_at_its_closed_form() -> None:
     """At 70 % load, within 4 %; a job's tasks that meet in a queue make it a little faster."""
     sweep = placements.Sweep(

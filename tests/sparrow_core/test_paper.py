@@ -126,7 +126,7 @@ def test_probability_of_no_wait(
     )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["random", "per_task", "batch"])
 def test_simulated_probability_of_no_wait(placement: str) -> None:
     """TR 4: so many jobs of constant tasks take no longer than a task and the messages."""
@@ -152,6 +152,7 @@ def test_mean_response_of_single_tasks(placement: str) -> None:
     assert mean_response(placement, 0.7) == pytest.approx(mean, rel=0.12)
 
 
+@pytest.mark.slow
 def test_late_binding_costs_little_idle_time() -> None:
     """TR 4.4: slots wait for answers at most d RTT / (t + d RTT) of their time, 2 % here."""
     cluster = quiet(50, 1)
@@ -273,7 +274,7 @@ def metered(workload: Workload, nodes: int, slots: int, *, cancellation: bool = 
     return meter
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "slots"), [(25, 16), (50, 8)])
 def test_four_messages_a_task(nodes: int, slots: int) -> None:
     """At m = 100, d = 2 at most 4 messages a task pass between nodes; 18 in the original."""
@@ -433,6 +434,7 @@ def test_long_tasks_hardly_hurt_short_jobs_on_large_nodes() -> None:
 # --- constraints -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_constraints_with_three_replicas_cost_little() -> None:
     """SOSP 3.2: per-task sampling over three nodes each, sharing information across tasks."""
     free, bound = (
@@ -507,6 +509,7 @@ def test_failover_takes_little_more_than_the_timeout() -> None:
     assert statistics.median(delays) < 0.12
 
 
+@pytest.mark.slow
 def test_resubmission_of_stragglers() -> None:
     """SOSP 3.4: a front end may submit slow tasks again, and the first result counts."""
     slowest = []

@@ -208,6 +208,7 @@ def test_it_is_told_the_same_on_the_express_simulator() -> None:
     assert 20 <= seen.heard["reserved"] <= seen.heard["asked"] <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("example")
 def test_the_example_runs_in_simulation_and_live(two_nodes: InProcessCluster) -> None:
     """One file, no other change."""

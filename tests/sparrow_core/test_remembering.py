@@ -58,7 +58,7 @@ def asks(
     return tasks
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", REMEMBERING)
 @pytest.mark.parametrize("slots", [1, 3])
 def test_jobs_end_on_the_machines(name: str, slots: int) -> None:

@@ -219,8 +219,8 @@ def run_seeds(seeds: range) -> list[JobFinished | JobFailed]:
     return ends
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("seeds", [SEEDS[start::3] for start in range(3)])
+@pytest.mark.sample(9)
+@pytest.mark.parametrize("seeds", [SEEDS[start::9] for start in range(9)])
 def test_every_job_ends_whatever_the_network_and_the_processes_do(seeds: range) -> None:
     """Loss, delay, reordering, doubles, partitions, stops and deaths: each task commits once.
 
@@ -241,6 +241,7 @@ def test_every_job_ends_in_thousands_of_histories(first: int) -> None:
     run_seeds(range(first, first + 500))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_all_jobs_are_over() -> None:
     """After a while nothing of any job remains in a machine, although messages were lost."""
     for seed in SEEDS[::20]:

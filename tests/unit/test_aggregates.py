@@ -111,7 +111,7 @@ def result_type(con: duckdb.DuckDBPyConnection, name: str, types: tuple[str, ...
     return str(con.sql(f"SELECT {call}").types[0])
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize(("name", "types"), CASES, ids=str)
 def test_two_phases_give_the_answer_of_one(

@@ -365,7 +365,7 @@ def join_cases() -> Iterator[tuple[JoinKind, str]]:
             yield kind, condition
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("kind", "condition"), list(join_cases()))
 @settings(check, max_examples=max(1, settings.default.max_examples // 20))
 @given(

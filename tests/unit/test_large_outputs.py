@@ -69,6 +69,7 @@ def test_rows_go_to_disk_as_they_come(runner: TaskRunner, store: Store, kind: Ou
     assert found.column("c0").to_pylist() == list(range(COUNT))
 
 
+@pytest.mark.slow
 def test_buckets_in_several_runs(runner: TaskRunner, store: Store) -> None:
     """A shuffle that is too large to be held has its buckets in several runs; none loses a row."""
     key = bucket_column((ColumnRef(0, "BIGINT"),), ("c0",), 3)

@@ -122,6 +122,7 @@ def test_others_read_what_was_written(session: Session, folder: Path) -> None:
     assert frame.rows() == some
 
 
+@pytest.mark.slow
 def test_types_that_iceberg_lacks(session: Session) -> None:
     """Wider ones where these hold every value; others are refused by name, and nothing is left."""
     session.sql(
@@ -374,6 +375,7 @@ def test_what_a_transaction_does_not_take(session: Session, sql: str) -> None:
     assert _rows(session, "FROM s.t") == [(1,)]
 
 
+@pytest.mark.slow
 def test_cached_tables_are_current(session: Session, folder: Path) -> None:
     """A table in memory is loaded again when another session has changed it."""
     session.sql("CREATE TABLE s.t AS SELECT 1 AS a")
