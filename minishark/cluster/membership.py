@@ -215,6 +215,7 @@ class Membership:
     def heard(self, asked: Ask, answered: Collection[Node]) -> None:
         """These have answered a request, and the others have not."""
         services = {node.at.service for node in asked.nodes}
+        assert all(node.at.service in services for node in answered), "only those asked answer"
         self._silent = (self._silent - services) | (services - {n.at.service for n in answered})
 
     def _asked(self, nodes: Iterable[Node], request: Request) -> Ask:

@@ -310,7 +310,7 @@ class Service:
                     damaged = f"{self._store_name} has {part.file}, but damaged"
                     yield wire.Chunk(last=final, part=number, problem=damaged), _NOTHING
                     continue
-                ranges = _whole(file) if request.whole else _stream(file, part)
+                ranges = [_mapped(file)] if request.whole else _stream(file, part)
             except (OSError, ClusterError, pa.ArrowException) as error:
                 yield wire.Chunk(last=final, part=number, problem=str(error)), _NOTHING
                 continue
@@ -400,11 +400,6 @@ def _pieces(ranges: Sequence[memoryview], transfer: _Transfer) -> Iterator[memor
 
 def _mapped(path: Path) -> memoryview:
     return memoryview(pa.memory_map(str(path)).read_buffer()).cast("B")
-
-
-def _whole(path: Path) -> list[memoryview]:
-    """The bytes of a file."""
-    return [_mapped(path)]
 
 
 def _stream(path: Path, part: wire.Part) -> list[memoryview]:

@@ -99,6 +99,7 @@ def stage_slices(
             (run.rows, structs.replace(whole, first=run.first, last=run.last))
             for run in outcome.bucket_runs(buckets)
         ]
+    assert slices, "a stage has tasks, and each has put something out"
     filled = tuple(item for rows, item in slices if rows)
     return filled or (slices[0][1],)
 

@@ -154,7 +154,7 @@ class Leaves:
             NoNameError: it is a part of a source that can't be told from others.
         """
         if partition.read:
-            return self._source(table, partition.read)
+            return self.source(table.title or table.name, partition.read)
         files = [(partition.file, partition.deleted)]
         files += [(delta.file, delta.deleted) for delta in partition.deltas]
         parts = [part for file, deleted in files for part in (self._file(file), deleted)]
@@ -163,9 +163,6 @@ class Leaves:
 
     def _file(self, file: str) -> str:
         return self.contents.get(file) or named("file", self.token, file)
-
-    def _source(self, table: Table, pickled: bytes) -> str:
-        return self.source(table.title or table.name, pickled)
 
     def source(self, name: str, pickled: bytes) -> str:
         """The name of a part of a source, which is called `name` where it has none.

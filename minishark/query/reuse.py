@@ -181,6 +181,7 @@ class Reuse:
     def _forget(self, name: str) -> KeptOutput:
         output = self._kept.pop(name)
         self._bytes -= _size(output)
+        assert self._bytes >= 0, "all that is kept is counted"
         return output
 
     def _remove(self, outputs: Iterable[KeptOutput]) -> None:

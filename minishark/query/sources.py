@@ -676,12 +676,8 @@ class SourceRows:
             for name, stream in scans.streams.items():
                 connection.register(name, stream)
             reader = connection.sql(f"FROM {scans.relations['rows']}").to_arrow_reader()
-            yield _empty(reader.schema)
+            yield pa.RecordBatch.from_pylist([], schema=reader.schema)
             yield from reader
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 @contextlib.contextmanager

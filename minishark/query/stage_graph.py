@@ -158,7 +158,7 @@ class StageGraph:
         return None not in self._outputs[node.index] or self.has_enough(node.index)
 
     def _is_open(self, stage: int) -> bool:
-        return any(submission.stage == stage for submission in self._open.values())
+        return any(job.stage == stage for job in self._open.values())
 
     @property
     def started(self) -> Collection[int]:
@@ -276,11 +276,9 @@ class StageGraph:
         """Mark the open submissions that still have to read an output."""
         # Their tasks that have completed keep their outputs; only the others start anew.
         for reader, read in self._readers(stage):
-            for number, submission in self._open.items():
-                waiting = (t for t in submission.tasks if self._outputs[reader.index][t] is None)
-                if submission.stage == reader.index and any(
-                    not read.own or t == task for t in waiting
-                ):
+            for number, job in self._open.items():
+                waiting = (t for t in job.tasks if self._outputs[reader.index][t] is None)
+                if job.stage == reader.index and any(not read.own or t == task for t in waiting):
                     self._hopeless[number] = None
 
     # --- decisions --------------------------------------------------------------------
@@ -294,11 +292,10 @@ class StageGraph:
         # ends, as each clears an exposed flag.
         while self._retract(missing, cancelled):
             missing = self._missing()
-        for number in [
-            n for n, submission in self._open.items() if self._is_useless(submission, missing)
-        ]:
+        for number in [n for n, job in self._open.items() if self._is_useless(job, missing)]:
             del self._open[number]
             cancelled.append(number)
+        assert self._open.keys().isdisjoint(cancelled), "what is cancelled is over"
         return Step(tuple(self._ready(missing)), tuple(cancelled))
 
     def _missing(self) -> dict[int, tuple[int, ...]]:
@@ -340,12 +337,11 @@ class StageGraph:
         for task in tasks:
             self._outputs[stage][task] = None
             self._exposed[stage][task] = False
+        # Only what was exposed is taken back, and each only once: that ends at the last stage.
         for reader, read in self._readers(stage):
             affected = tasks if read.own else range(reader.tasks)
-            for number, submission in list(self._open.items()):
-                if submission.stage == reader.index and any(
-                    task in affected for task in submission.tasks
-                ):
+            for number, job in list(self._open.items()):
+                if job.stage == reader.index and any(task in affected for task in job.tasks):
                     del self._open[number]
                     cancelled.append(number)
             # Readers need not vary themselves: other input gives them other output.

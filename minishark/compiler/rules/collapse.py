@@ -84,7 +84,7 @@ def _own_rows(plan: PhysicalPlan, situation: Situation, defined: set[int]) -> in
         case Scan() as scan:
             return _table_rows(plan, scan, situation.catalog)
         case CteRef(index=index):
-            return 0 if index in defined else None
+            return 0 if index in defined else None  # its definition counts what it reads
         case Values(rows=rows):
             return len(rows)
         case _:

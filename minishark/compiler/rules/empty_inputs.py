@@ -77,11 +77,11 @@ class _Emptiness:
             case ops.Values(rows=rows), _:
                 return not rows
             case Boundaries(), _:
-                return False
+                return False  # NULLs, if there are no samples
             case ops.Cte(), [_, main]:
                 return main
             case RangeShuffle(), [rows_, _]:
-                return rows_
+                return rows_  # beside boundaries, which are no rows of its own
             case ops.Join(kind=kind), [left, right]:
                 return (left and kind in _EMPTY_WITHOUT_LEFT) or (
                     right and (kind in _EMPTY_WITHOUT_RIGHT or (left and kind is JoinKind.FULL))

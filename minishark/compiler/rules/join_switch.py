@@ -107,12 +107,13 @@ class _Switch:
         )
         cost, best = min(costs.candidates(join))
         now = costs.cost(present)
+        # Costs are estimates: what saves little, or a small share, may cost more in the end.
         if now - cost < self._options.gain_min or cost > self._options.ratio_max * now:
             return None
         sides = as_planned(left), as_planned(right)
         placed = self._placing.place(join, sides, plan.schema).plan
         self.reasons.append(_reason(measured, present, best))
-        return replace(placed, rows=plan.rows)
+        return replace(placed, rows=plan.rows)  # elsewhere, but the same ones
 
     def _tasks(self, plan: PhysicalPlan) -> float:
         """How many tasks the stage of a join is worth, each of which would read a broadcast."""
@@ -201,6 +202,7 @@ def waiting(stages: Sequence[Stage], options: JoinSwitchOptions) -> Sequence[Sta
         if sides is None:
             continue
         large, small = shuffles[id(sides[0])].index, _stage_number(sides[1], shuffles)
+        # Else each would wait for the other, by way of stages between them.
         if large not in _all_needed(small, needs):
             after[large] = small
             needs[large].add(small)

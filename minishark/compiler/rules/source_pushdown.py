@@ -65,6 +65,7 @@ def _pushed(
             pushed = Pushed(
                 columns=tuple(dict.fromkeys(name for name in scan.columns if name is not None)),
                 predicates=tuple(predicate for predicate in told if predicate is not None),
+                # Rows that only the query can test do not count towards a limit.
                 limit=None if None in told else limit,
             )
             hints = replace(scan.hints, source=SourceScan(source, pushed))
@@ -74,11 +75,13 @@ def _pushed(
             left = None if predicates else limit
             return plan_over(plan, [_pushed(plan.children[0], conditions, left, sources)])
         case ops.Project():
+            # Predicates above speak of what it computes; each of its rows is one of those below.
             left = None if predicates else limit
             return plan_over(plan, [_pushed(plan.children[0], (), left, sources)])
         case ops.Limit(limit=int(count), offset=offset):
             return plan_over(plan, [_pushed(plan.children[0], (), count + offset, sources)])
         case _:
+            # A row of a join or a group may come from any of the rows below.
             return plan_over(plan, [_pushed(child, (), None, sources) for child in plan.children])
 
 
@@ -127,6 +130,7 @@ def _one_of(branches: Sequence[Predicate | None]) -> Predicate | None:
     predicates = [branch for branch in branches if branch is not None]
     columns = {branch.column for branch in predicates}
     are_values = all(b.comparison in (Comparison.EQUAL, Comparison.IN) for b in predicates)
+    # A branch that the source can't test may be true of any row.
     if len(predicates) < len(branches) or len(columns) > 1 or not are_values:
         return None
     values = dict.fromkeys(value for branch in predicates for value in branch.values)
