@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
@@ -59,6 +59,16 @@ def row_place(number: int) -> tuple[int, int, int]:
     return number >> PARTITION_SHIFT, (number >> FILE_SHIFT) & files, number & rows
 
 
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What is said of a table's rows, besides their types."""
+
+    defaults: Mapping[int, str] = field(default_factory=dict, hash=False)  # SQL, by columns
+    checks: tuple[str, ...] = ()  # conditions that each row meets
+    # The columns of each PRIMARY KEY or UNIQUE: no two rows have them in common, but for NULL.
+    keys: tuple[tuple[str, ...], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """Rows that were added to a partition after it was stored: an Arrow IPC file of its own."""
@@ -110,10 +120,9 @@ class Table:
     is_computed: bool = True  # False for a cached table that is computed when first needed
     title: str = ""  # what users know it as, if not by its name
     version: int = 0  # 0 as it was stored; each change gives it a number that no other has
-    # The statement that creates an empty one, if it has defaults or constraints besides columns;
-    # and the columns of each of its PRIMARY KEY or UNIQUE constraints.
+    # What its constraints are, and the statement that creates an empty one, if columns don't.
+    constraints: Constraints = field(default_factory=Constraints)
     definition: str = ""
-    keys: tuple[tuple[str, ...], ...] = ()
 
     @property
     def folder(self) -> str:

@@ -254,9 +254,7 @@ class SessionCatalog(CamelCase):
         with self.runtime.up_to_date():
             for table in self.runtime.engine.cached:
                 self.runtime.engine.cached.forget(table.name)
-            if self.runtime.warehouse is not None:
-                for name in filter(self.is_cached, self.runtime.warehouse.names):
-                    self.session.uncache(name)
+            self.runtime.stores.clear_cache()
 
     def refresh_table(self, name: str) -> None:
         """Do nothing but check the name: queries see the current rows.
@@ -364,9 +362,7 @@ class SessionCatalog(CamelCase):
             return TableInfo(name=name, kind="view")
         table = self.runtime.scope.catalog.find(name)
         if table is None:
-            warehouse = self.runtime.warehouse
-            counts = None if warehouse is None else warehouse.size(name)
-            rows, size = counts or (None, None)
+            rows, size = self.runtime.stores.size(name)
             return TableInfo(name=name, kind="table", rows=rows, bytes=size)
         doubted = self.runtime.tables.doubted(table)
         return table_info(table, "table", self.runtime.cluster.nodes, doubted)

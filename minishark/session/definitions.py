@@ -139,6 +139,8 @@ class Definitions:
             self.scope.planning.change_setting(setting)
 
     def create_enum(self, statement: CreateEnum) -> None:
+        if in_memory(self.scope.transaction) is not None:
+            raise UnsupportedError(NOT_IN_TRANSACTION)
         with self._evaluating(statement.query):
             enum = self.scope.scratch.create_enum(statement)
             self.scope.planning.define(enum)

@@ -153,6 +153,11 @@ class Declared:
         if isinstance(value, Mapping):
             check_names([*value], self.names, self.label)
             return tuple([value[name] for name in self.names])
+        if isinstance(value, Coroutine):
+            value.close()
+            raise FunctionFailedError(
+                f"The function of {self.label} gave a coroutine: define it with `async def`."
+            )
         if len(self.names) == 1:
             return (value,)
         raise FunctionFailedError(
@@ -285,7 +290,7 @@ class CallSlot:
         """End the event loop, with all that runs in it, and forget the instances."""
         self._instances.clear()
         loop, self._loop = self._loop, None
-        if loop is None:
+        if loop is None or loop.is_running():  # in a thread that nobody waits for any more
             return
         import asyncio  # noqa: PLC0415 - as above
 

@@ -238,6 +238,12 @@ def test_rows_have_all_declared_columns() -> None:
             declared.row(wrong)
 
 
+def test_a_coroutine_that_nobody_awaits() -> None:
+    """A sentence says what to do."""
+    with pytest.raises(FunctionFailedError, match="async def"):
+        run_of(lambda row: Counted().later(row))(rows(1))
+
+
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("error", [MemoryError, SystemExit, KeyboardInterrupt])
 def test_what_says_nothing_of_a_row_is_never_swallowed(

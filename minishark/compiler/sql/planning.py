@@ -607,8 +607,10 @@ class PlanningDatabase:
             return self._names_definition(sql)
 
     def _names_definition(self, sql: str) -> bool:
-        text = sql.lower()
-        return self._shared.has_macros or any(name.lower() in text for name in self.views())
+        shared, text = self._shared, sql.lower()
+        if shared.has_macros or not shared.has_views:
+            return shared.has_macros
+        return any(name.lower() in text for name in self.views())
 
     def varies(self, sql: str) -> bool:
         """Whether part of a statement may have another value when it is evaluated again."""
@@ -653,8 +655,12 @@ class PlanningDatabase:
         """
         if not self._shared.python or "try" not in sql.lower():
             return False
-        tried = " ".join(call.arguments.lower() for call in find_calls(sql, {"try"}))
-        return any(name in tried for name in self._shared.python)
+        return self.calls_python(" ".join(call.arguments for call in find_calls(sql, {"try"})))
+
+    def calls_python(self, sql: str) -> bool:
+        """Whether part of a statement may call a Python function."""
+        text = sql.lower()
+        return any(name in text for name in self._shared.python)
 
     def whole(self, bound: BoundStatement, reason: str) -> LogicalPlan:
         """The plan of a statement as a whole, in one task over all rows of its tables."""
