@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 _INSTANCES_MAX = 8
 _ROWS = 4096  # that are converted together
+_CANCEL_S = 1.0
+"""How long calls that were cancelled are waited for: they may ignore it."""
+
 _FLUSH_S = 0.01
 """Outcomes of rows that took less time are written together: to log them costs more."""
 
@@ -298,7 +301,7 @@ class CallSlot:
         for task in left:
             task.cancel()
         if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+            loop.run_until_complete(asyncio.wait(left, timeout=_CANCEL_S))
         loop.close()
 
 
@@ -527,6 +530,8 @@ class CallRun:
         """Find which values between two places can't be what is declared."""
         try:
             self.calls.shape.table(values[first:end], self._declared)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever converting them raises
             if end - first == 1:
                 values[first], failures[first] = None, Failed.of(error, 1)
@@ -563,7 +568,9 @@ async def _all_of(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
     finally:
         for each in tasks:
             each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        done, _ = await asyncio.wait(tasks, timeout=_CANCEL_S)
+        for each in [each for each in tasks if each in done and not each.cancelled()]:
+            each.exception()  # it was raised already, or is not the first
 
 
 def _tables(reader: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:

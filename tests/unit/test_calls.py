@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import threading
@@ -319,6 +320,27 @@ def test_an_error_of_an_async_call_ends_the_others() -> None:
         run_of(fails, concurrency=4)(rows(10))
     assert {0, 1, 3} >= {*ended}
     assert {0, 1} <= {*ended}
+
+
+def test_a_call_that_ignores_that_it_is_cancelled_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error of the other one comes out."""
+    monkeypatch.setattr(module, "_CANCEL_S", 0.01)
+    ends: list[asyncio.Event] = []
+
+    async def fails(row: Row) -> int:
+        if row.a == 1:
+            raise LookupError("one")
+        ends.append(asyncio.Event())
+        while not ends[0].is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ends[0].wait()
+        return 0
+
+    with pytest.raises(LookupError, match="one"):
+        run_of(fails, concurrency=2)(rows(2))
+    ends[0].set()
 
 
 class Model:
