@@ -329,6 +329,15 @@ def test_the_structure_gets_no_worse(pytestconfig: pytest.Config) -> None:
     assert {} == lower, "fewer than CONTRIBUTING.md says: lower its numbers with --rewrite"
 
 
+def test_rooms_are_in_no_circle() -> None:
+    """Folders with layers of their own do not make their rooms import each other."""
+    graph: dict[str, list[str]] = {}
+    for room, target in _arrows():
+        graph.setdefault(room, []).append(target)
+        graph.setdefault(target, [])
+    assert [] == [(a, b) for a, b in _arrows() if a in _reached(b, graph)]
+
+
 def test_shims_only_import_names() -> None:
     """The public paths of other rooms' modules have no code of their own."""
     for shim in SHIMS:

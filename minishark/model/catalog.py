@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
@@ -59,6 +59,16 @@ def row_place(number: int) -> tuple[int, int, int]:
     return number >> PARTITION_SHIFT, (number >> FILE_SHIFT) & files, number & rows
 
 
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What is said of a table's rows, besides their types."""
+
+    defaults: Mapping[int, str] = field(default_factory=dict, hash=False)  # SQL, by columns
+    checks: tuple[str, ...] = ()  # conditions that each row meets
+    # The columns of each PRIMARY KEY or UNIQUE: no two rows have them in common, but for NULL.
+    keys: tuple[tuple[str, ...], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """Rows that were added to a partition after it was stored: an Arrow IPC file of its own."""
@@ -110,10 +120,9 @@ class Table:
     is_computed: bool = True  # False for a cached table that is computed when first needed
     title: str = ""  # what users know it as, if not by its name
     version: int = 0  # 0 as it was stored; each change gives it a number that no other has
-    # The statement that creates an empty one, if it has defaults or constraints besides columns;
-    # and the columns of each of its PRIMARY KEY or UNIQUE constraints.
+    # What its constraints are, and the statement that creates an empty one, if columns don't.
+    constraints: Constraints = field(default_factory=Constraints)
     definition: str = ""
-    keys: tuple[tuple[str, ...], ...] = ()
 
     @property
     def folder(self) -> str:
@@ -223,15 +232,15 @@ class Catalog:
 
     def again(self, table: Table) -> Table | None:
         """The same version of a table with its current locations; None if there is another."""
-        found = self.find(table.name)
-        return found if found is not None and found.same_rows(table) else None
+        current = self.find(table.name)
+        return current if current is not None and current.same_rows(table) else None
 
     def unknown(self, name: str) -> CatalogError:
         names = (table.name.lower() for table in self)
-        known = sorted(each for each in names if not each.startswith("_"))  # kept rows
-        near = difflib.get_close_matches(name.lower(), known, n=1)
+        present = sorted(each for each in names if not each.startswith("_"))  # kept rows
+        near = difflib.get_close_matches(name.lower(), present, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        listed = ", ".join(known) or "none"
+        listed = ", ".join(present) or "none"
         return CatalogError(f"There is no table called {name!r}; the tables are: {listed}.{hint}")
 
     def __contains__(self, name: str) -> bool:
@@ -268,7 +277,7 @@ class CatalogView(Catalog):
         return now
 
     def __iter__(self) -> Iterator[Table]:
-        own = dict(self._decided)
-        names = [table.name for table in self._seen if own.pop(table.name.lower(), True)]
-        names += [name for name, is_there in own.items() if is_there]
+        decided = dict(self._decided)
+        names = [table.name for table in self._seen if decided.pop(table.name.lower(), True)]
+        names += [name for name, is_there in decided.items() if is_there]
         return iter([table for table in map(self.find, names) if table is not None])

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pyarrow as pa
 from msgspec import structs
@@ -49,7 +50,7 @@ from minishark.query.progress import ProgressHandler, QueryProgress, StageProgre
 from minishark.query.reuse import Reuse
 from minishark.query.reused import ReusedOutputs, reused_event
 from minishark.query.shown import operator_figures, shown
-from minishark.query.sinks import Output
+from minishark.query.sinks import Output, Sink
 from minishark.query.stage_graph import Read, StageGraph, StageNode, Submission, TaskOutput
 from minishark.query.stage_jobs import StageJobs
 from minishark.worker.prints import PRINTS_FOLDER, PrintedFiles
@@ -64,6 +65,7 @@ from minishark.worker.protocol import (
 )
 from minishark.worker.store import InputMissingError, Store
 
+Result = TypeVar("Result")
 _KEPT = (OutputKind.PARTITION, OutputKind.FILES)
 """Outputs that are what the user asked for: no query takes them for itself."""
 
@@ -90,9 +92,9 @@ def site_of(
     """Where jobs run that write to these folders: on nodes that have them."""
 
     def placed() -> Placement:
-        found = placement()
+        site = placement()
         cluster.make_folder(*folders)
-        return found
+        return site
 
     return Site(cluster.backend, placed, cluster.lost_nodes, clock)
 
@@ -235,12 +237,22 @@ class QueryRun:
         if self._reused is not None:
             self._reused.close()
 
-    def run_again(self, lost: FilesLostError) -> None:
-        """Compute outputs of the last stage again that were lost after `run`.
+    def finished(self, sink: Sink[Result]) -> Result:
+        """What a sink makes of the outputs; those that it finds lost are computed again.
 
         Raises:
             MinisharkError: as `run` does.
         """
+        while True:
+            try:
+                return sink.finish(self)
+            except InputMissingError as missing:
+                self._run_again(FilesLostError(missing.files))
+            except FilesLostError as lost:
+                self._run_again(lost)
+
+    def _run_again(self, lost: FilesLostError) -> None:
+        """Compute outputs of the last stage again that were lost after `run`."""
         if self._answer is not None and self._reused is not None:
             self._reused.lost(item.file for item in lost.files)
             self._answer = None
@@ -261,7 +273,7 @@ class QueryRun:
         Raises:
             ExecutionError: they have other columns than the query had when it was planned.
         """
-        tables = self._read_all()
+        tables = self._outputs()
         filled = [table for table in tables if table.num_rows] or tables[:1]
         return self._named(pa.concat_tables(filled))
 
@@ -274,7 +286,7 @@ class QueryRun:
         Raises:
             ExecutionError: they have other columns than the query had when it was planned.
         """
-        tables = deque(map(self._named, self._read_all()))
+        tables = deque(map(self._named, self._outputs()))
         self.store.forget(self.folder)
         return pa.RecordBatchReader.from_batches(tables[0].schema, _drained(tables))
 
@@ -299,13 +311,9 @@ class QueryRun:
             )
         return table.rename_columns(names)
 
-    def _read_all(self) -> list[pa.Table]:
-        """The last stage's outputs; those that are lost by now are computed again."""
-        while True:
-            try:
-                return [self._read(outcome, node) for outcome, node in self.outcomes()]
-            except InputMissingError as error:
-                self.run_again(FilesLostError(error.files))
+    def _outputs(self) -> list[pa.Table]:
+        """The last stage's outputs."""
+        return [self._read(outcome, node) for outcome, node in self.outcomes()]
 
     def _read(self, outcome: TaskOutcome, node: str) -> pa.Table:
         if outcome.inline is not None:

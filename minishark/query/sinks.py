@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import pyarrow as pa
 from msgspec import structs
 
-from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.model.expressions import Schema
@@ -134,9 +133,6 @@ class CompleteRun(Protocol):
     def pieces(self) -> list[FileSlice | pa.Table]:
         """The last stage's outputs: where each is stored, or itself if it came in a message."""
 
-    def run_again(self, lost: FilesLostError) -> None:
-        """Compute outputs of the last stage again that were lost since."""
-
 
 class Sink(Generic[Result_co]):
     """What a query is run for; by default, its plan stays, and its rows go to the front end."""
@@ -227,7 +223,7 @@ class HandOver(Sink[Result_co]):
     """Rows that another system takes over piece by piece, while the query's files exist.
 
     `take` is given the pieces, which are stored files or small tables, and the names of their
-    columns. Its FilesLostError says which of them no node has any more; they are computed again.
+    columns.
     `take_stored` is given columns of a stored table, and may return None for tasks to read them.
     """
 
@@ -240,11 +236,7 @@ class HandOver(Sink[Result_co]):
         return True
 
     def finish(self, run: CompleteRun) -> Result_co:
-        while True:
-            try:
-                return self.take(run.pieces(), run.output.names)
-            except FilesLostError as lost:
-                run.run_again(lost)
+        return self.take(run.pieces(), run.output.names)
 
     def accept(self, rows: pa.Table) -> Result_co:
         return self.take([rows], rows.column_names)

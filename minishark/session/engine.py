@@ -293,9 +293,9 @@ class Engine:
 
     def limited_environment(self, scope: Scope) -> Environment:
         """The same, with the limits of each query."""
-        found = self.environment(scope)
+        full = self.environment(scope)
         limits = self.limits.settings(self.cluster.total_slots)
-        return replace(found, settings=(*limits, *found.settings)) if limits else found
+        return replace(full, settings=(*limits, *full.settings)) if limits else full
 
     def add_definition(self, sql: str) -> None:
         """Note a definition for all sessions, which the planning database accepts."""
@@ -382,14 +382,16 @@ class Engine:
         kind: str = "query",
     ) -> Iterator[QueryObserver]:
         """The observer of a query or load of a session while it runs; tells how it fails."""
+        emit = self.events.emit
 
-        def emit(event: AnyEvent) -> None:
-            self.events.emit(event)
-            if keep is not None:
-                keep(event)
+        def emit_both(event: AnyEvent) -> None:
+            emit(event)
+            assert keep is not None, "it takes them, too"
+            keep(event)
 
         number, began_s = next(self._query_numbers), time.perf_counter()
-        observer = QueryObserver(number=number, emit=emit, kind=kind)
+        told = emit if keep is None else emit_both
+        observer = QueryObserver(number=number, emit=told, kind=kind)
         self.running[number] = observer
         if scope is not None:
             scope.running[number] = scope.tags
@@ -464,8 +466,8 @@ class Engine:
 
     def _promiser(self, name: str, scope: Scope) -> Scope:
         """By whose settings and views a cached table is computed that a session needs."""
-        found = self._promised.get(name, scope)
-        return scope if found.is_stopped else found
+        promiser = self._promised.get(name, scope)
+        return scope if promiser.is_stopped else promiser
 
     def compute(
         self, names: Sequence[str], scope: Scope, handlers: tuple[ProgressHandler, ...] = ()
@@ -531,10 +533,10 @@ class Engine:
         placement = self.placement()
         return bool(hosts_of(placement.nodes, placement.stores))
 
-    def threads(self, queries: int) -> int:
+    def threads(self, queries: int, *, on_hosts: bool) -> int:
         """Threads of a large task that is alone in its stage, while so many queries are open."""
         # The cores are shared: several queries with a thread per core would only take turns.
-        return 1 if self.on_hosts else max(1, self.planner.options.threads // max(1, queries))
+        return 1 if on_hosts else max(1, self.planner.options.threads // max(1, queries))
 
     @property
     def storage(self) -> Storage:
@@ -596,13 +598,14 @@ class _Query(Generic[Result]):
     handlers: tuple[ProgressHandler, ...] = ()  # told of its progress, besides the session's
     _started_s: float = field(default_factory=time.perf_counter)
     _planned_s: float = 0.0
+    _on_hosts: bool = False  # whether there were several hosts when it was planned
 
     def run(self) -> tuple[Result, QueryRecord]:
         return climb(self)
 
     def plan(self, *, whole: bool) -> QueryPlan:
-        on_hosts = self.engine.on_hosts
-        plan = self.planner.plan(self.sql, self.sink, on_hosts=on_hosts, whole=whole)
+        self._on_hosts = self.engine.on_hosts
+        plan = self.planner.plan(self.sql, self.sink, on_hosts=self._on_hosts, whole=whole)
         self._planned_s = time.perf_counter()
         self.observer.planned(plan, self._planned_s - self._started_s)
         return plan
@@ -629,7 +632,7 @@ class _Query(Generic[Result]):
             with contextlib.suppress(QueryError):
                 rows = planning.show(self.sql)
                 return self.sink.accept(rows), self._ended(warnings, in_front_end=True)
-        if self.sink.takes_stored(on_hosts=engine.on_hosts):
+        if self.sink.takes_stored(on_hosts=self._on_hosts):
             stored = stored_rows(plan, partial(planning.arrow_schema, self.sql))
             if stored is not None:
                 taken = self.sink.accept_stored(stored, engine.cluster.store())
@@ -659,7 +662,7 @@ class _Query(Generic[Result]):
                 folder=folder,
                 output=output,
                 environment=engine.limited_environment(self.scope),
-                threads=engine.threads(engine.open_queries.count),
+                threads=engine.threads(engine.open_queries.count, on_hosts=self._on_hosts),
                 explained=self.explained,
                 traced=engine.explains_all,
                 on_progress=self._tell if self.handlers or self.scope.progress_handlers else None,
@@ -672,7 +675,7 @@ class _Query(Generic[Result]):
             )
             with contextlib.closing(run):
                 run.run()
-                result = self.sink.finish(run)
+                result = run.finished(self.sink)
         record = self.observer.record
         if record.uses_disk:
             engine.warn(_DISK_WARNING)

@@ -23,7 +23,7 @@ from minishark.tasks.verbs import Calls
 from minishark.worker.prints import PRINTS_FOLDER
 
 if TYPE_CHECKING:
-    from minishark.tables.warehouse.tables import SharedWarehouse
+    from minishark.tables.warehouse.shared import SharedWarehouse
 
 
 class Stoppable(Protocol):
@@ -80,6 +80,11 @@ class SessionGroup:
         if self.page is not None:
             self.page.stop()
 
+    def close(self) -> None:
+        """Close what the engine has read from, once it has stopped."""
+        if self.warehouse is not None:
+            self.warehouse.catalog.close()
+
 
 def _calls(engine: Engine) -> Calls:
     cluster = engine.cluster
@@ -108,6 +113,6 @@ def _warehouse(engine: Engine, where: str | Path | Mapping[str, str]) -> SharedW
     from minishark.tables.warehouse.opening import open_catalog  # noqa: PLC0415 - often unused
 
     catalog = open_catalog(where, engine.storage.access)
-    from minishark.tables.warehouse.tables import SharedWarehouse  # noqa: PLC0415
+    from minishark.tables.warehouse.shared import SharedWarehouse  # noqa: PLC0415
 
     return SharedWarehouse.of(catalog, engine.planning.syntax)

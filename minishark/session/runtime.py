@@ -28,7 +28,6 @@ from minishark.dataframe.applied import RowsOf
 from minishark.dataframe.frame import cached_frame
 from minishark.dataframe.lazy_query import query_of
 from minishark.dataframe.local import local_table
-from minishark.dataframe.names import ident
 from minishark.dataframe.partitioned import kept
 from minishark.dataframe.profile import Profile
 from minishark.errors import VerificationError
@@ -53,14 +52,13 @@ from minishark.sources.contract import Source
 from minishark.tables.cached import CachedRows, CachePlan
 from minishark.tables.memory_store import MemoryStore
 from minishark.tables.scratch_store import ScratchTables, TemporaryTables
-from minishark.tables.stores import StoreContext, TableStore
+from minishark.tables.stores import SelectedRows, StoreContext, Stores, TableStore
 from minishark.tasks.items import Items
 from minishark.tasks.verbs import Calls
 from minishark.worker.protocol import TaskFunction
 
 if TYPE_CHECKING:
-    from minishark.tables.warehouse.store import Warehouse
-    from minishark.tables.warehouse.tables import SharedWarehouse
+    from minishark.tables.warehouse.shared import SharedWarehouse
 
 
 class Runtime:
@@ -104,22 +102,15 @@ class Runtime:
         self.remove_function = self.definitions.remove_function
         self.register_progress_handler = scope.register_progress_handler
         self.remove_progress_handler = scope.remove_progress_handler
-        self.warehouse = None if warehouse is None else self._warehouse(warehouse)
-        self.stores: tuple[TableStore, ...] = (
-            *((self.warehouse,) if self.warehouse is not None else ()),
-            TemporaryTables(self.context),
-            self.named,
-            self.elsewhere,
-        )
+        own = (TemporaryTables(self.context), self.named, self.elsewhere)
+        self.stores = Stores(own if warehouse is None else (self._warehouse(warehouse), *own))
 
-    def _warehouse(self, shared: SharedWarehouse) -> Warehouse:
+    def _warehouse(self, shared: SharedWarehouse) -> TableStore:
         from minishark.tables.warehouse.store import Warehouse  # noqa: PLC0415 - an extra
-        from minishark.tables.warehouse.tables import WarehouseTables  # noqa: PLC0415
-        from minishark.tables.warehouse.writes import WarehouseWrites  # noqa: PLC0415
 
-        tables = WarehouseTables(context=self.context, named=self.named, shared=shared)
-        self.scope.before_statements = tables.refresh
-        return Warehouse(tables, WarehouseWrites(tables))
+        store = Warehouse(self.context, shared, self.named, self.elsewhere)
+        self.scope.before_statements = store.refresh
+        return store
 
     @property
     def session(self) -> Any:
@@ -163,14 +154,9 @@ class Runtime:
         if self.scope.transaction.is_active and not self.is_stopped:
             with contextlib.suppress(Exception):  # VACUUM removes files that are left
                 self.scope.transaction.end("ROLLBACK")
-        if not with_engine:
-            return self.scope.close()
-        stopped = self.engine.stop(self.scope)
-        if stopped and self.warehouse is not None:  # it is the parent's in a fork of the process
-            self.warehouse.close()
-        return stopped
+        return self.engine.stop(self.scope) if with_engine else self.scope.close()
 
-    # Tables, in memory or in the warehouse
+    # Tables
 
     def create_table(
         self,
@@ -181,31 +167,21 @@ class Runtime:
         replace: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        warehouse = self.warehouse
         with self.scope.transaction.statement():
-            if warehouse is None or not warehouse.has_place_for(name):
-                if isinstance(data, DataFrame) and not data.is_local():
-                    layout = kept(query_of(data), layout)
-                    with self.up_to_date():
-                        self.named.store_query(name, data.sql(), layout, replace=replace)
-                    return
-                self.named.load(name, data, layout=layout, replace=replace, on_progress=on_progress)
-                return
-            rows = self.store_rows(data)
-            try:
-                warehouse.create_table(name, f"FROM {ident(rows.name)}", replace=replace)
-            finally:
-                self.release(rows)
+            if isinstance(data, DataFrame) and not data.is_local():
+                data, layout = SelectedRows(data.sql()), kept(query_of(data), layout)
+            self.stores.create(name, data, layout, replace=replace, on_progress=on_progress)
 
     def insert(self, name: str, query: str) -> None:
-        with self.scope.transaction.statement():
-            if self.warehouse is None or not self.warehouse.insert(name, query):
-                self.named.insert(name, query)
+        self._change(f"INSERT INTO {self.stores.written(name)} {query}")
 
     def drop_table(self, name: str) -> None:
+        self._change(f"DROP TABLE {self.stores.written(name)}")
+
+    def _change(self, sql: str) -> None:
         with self.scope.transaction.statement():
-            if self.warehouse is None or not self.warehouse.drop_table(name):
-                self.named.drop(name)
+            for statement in self.planning.statements(sql):
+                self.stores.run(statement)
 
     def setting(self, name: str) -> Any:
         answer = self.planning.show(f"SELECT current_setting({quote_text(name)}) AS value")
@@ -275,21 +251,23 @@ class Runtime:
         with self._asked():
             if mode == "analyze":
                 return metrics_text(self._run(sql, CollectRows(), explained=True)[1])
-            plan = self.planner.describe(sql, on_hosts=self.engine.on_hosts)
-            text = explain_text(plan, mode, threads=self.engine.threads(queries=1))
+            on_hosts = self.engine.on_hosts
+            plan = self.planner.describe(sql, on_hosts=on_hosts)
+            threads = self.engine.threads(queries=1, on_hosts=on_hosts)
+            text = explain_text(plan, mode, threads=threads)
             if self.engine.reuse is None or mode not in ("stages", "all"):
                 return text
             environment = self.engine.limited_environment(self.scope)
-            found = reuse_text(plan, self.engine.reuse, environment)
-            return f"{text}\n\nReuse\n{found}"
+            reuse = reuse_text(plan, self.engine.reuse, environment)
+            return f"{text}\n\nReuse\n{reuse}"
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         expected = self.query_in_front_end(sql)
         with contextlib.closing(self.planning.connection()) as connection:
             order = output_order(connection, sql, expected.column_names)
-        found = differences(expected, answer, ordered_by=order)
-        if found:
-            raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
+        wrong = differences(expected, answer, ordered_by=order)
+        if wrong:
+            raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(wrong)}")
 
     # Named tables and views
 
@@ -305,8 +283,7 @@ class Runtime:
 
     @property
     def table_names(self) -> list[str]:
-        names = self.named.names
-        return names if self.warehouse is None else [*names, *self.warehouse.names]
+        return self.stores.names
 
     # Cached rows
 

@@ -31,7 +31,7 @@ from minishark.dataframe.parameters import with_dollars, with_values
 from minishark.dataframe.reader import DataFrameReader
 from minishark.dataframe.runtime import note_session
 from minishark.dataframe.udf import UserFunctions
-from minishark.errors import CatalogError, OptionError, UnsupportedError
+from minishark.errors import OptionError
 from minishark.events.kinds import NodeReport
 from minishark.query.progress import ProgressHandler
 from minishark.query.run import working_folder
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from minishark.functions import TableFunctions, TableValued
-    from minishark.tables.warehouse.store import Warehouse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -207,20 +206,13 @@ class Session(Operations, CamelCase):
             UnsupportedError: `lazily`, and the session has no warehouse.
         """
         self._runtime.check_open()
-        if self._runtime.warehouse is not None:
-            with self._runtime.scope.transaction.aborted_by_errors():
-                self._runtime.warehouse.begin(is_lazy=lazily)
-        elif lazily:
-            raise UnsupportedError(
-                "Without a warehouse (connect(warehouse=...)) transactions begin with BEGIN."
-            )
-        else:
-            self.sql("BEGIN")
+        with self._runtime.scope.transaction.aborted_by_errors():
+            self._runtime.stores.begin(is_lazy=lazily)
 
     @property
     def has_transactions(self) -> bool:
         """Whether it has a warehouse, whose tables change in transactions."""
-        return self._runtime.warehouse is not None
+        return self._group.warehouse is not None
 
     @property
     def in_transaction(self) -> bool:
@@ -300,23 +292,18 @@ class Session(Operations, CamelCase):
 
         Raises:
             CatalogError: there is no such table in the warehouse.
+            UnsupportedError: the session has no warehouse.
         """
-        return self._warehouse.cache(name)
+        return int(self.sql(f"CACHE TABLE {name}").collect()[0][0])
 
     def uncache(self, name: str) -> None:
         """Free the memory of a table that `cache` has loaded.
 
         Raises:
             CatalogError: it is not cached.
+            UnsupportedError: the session has no warehouse.
         """
-        self._warehouse.uncache(name)
-
-    @property
-    def _warehouse(self) -> Warehouse:
-        found = self._runtime.warehouse
-        if found is None:
-            raise CatalogError("The session has no warehouse: see connect(warehouse=...).")
-        return found
+        self.sql(f"UNCACHE TABLE {name}")
 
     def register_source(self, name: str, source: Source, *, replace: bool = False) -> None:
         """Let queries read a source by a name, where its rows are.
@@ -350,10 +337,10 @@ class Session(Operations, CamelCase):
         with runtime.up_to_date():
             if name.lower() in runtime.scratch.temporary:
                 return self.sql(f"FROM {ident(name)}")
-            found = runtime.scope.catalog.find(name)
-            if found is not None:
-                quoted = ident(found.name)
-                return relation_frame(runtime, quoted, found.schema, alias=found.name)
+            table = runtime.scope.catalog.find(name)
+            if table is not None:
+                quoted = ident(table.name)
+                return relation_frame(runtime, quoted, table.schema, alias=table.name)
             if runtime.planning.has_view(name):
                 view = runtime.definitions.views.get(name.lower())
                 if view is None:
@@ -361,7 +348,7 @@ class Session(Operations, CamelCase):
                 return view_frame(view, name)
             if name in runtime.engine.sources:
                 return self.relation(ident(name), alias=name)
-            stored = None if runtime.warehouse is None else runtime.warehouse.registered(name)
+            stored = runtime.stores.relation(name)
             if stored is not None:
                 return self.relation(ident(stored), alias=name.rpartition(".")[2])
             if name.lower() in runtime.scratch.own_tables:
@@ -898,6 +885,7 @@ class Session(Operations, CamelCase):
                 other.stop()
             self._group.stop()
         if self._runtime.stop(with_engine=True):
+            self._group.close()
             atexit.unregister(self.stop)
 
     def __enter__(self) -> Self:

@@ -16,8 +16,6 @@ from minishark.dataframe.frame import local_frame, statement_frame
 from minishark.errors import CatalogError, QueryError, TaskFailedError, UnsupportedError
 from minishark.session.runtime import Runtime
 from minishark.session.variables import variable_advice
-from minishark.tables.memory_store import HIDDEN
-from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
 from minishark.tables.stores import counted
 
 _ROLLED_BACK = "A COMMIT has rolled back its transaction, which an error had aborted."
@@ -31,8 +29,6 @@ _OPTIONS = {
     "threads": "task_threads and executors_per_node",
     "memory": "memory_limit",
 }
-
-_DEFINES = (kinds.FrontEndCommand, kinds.CreateEnum)  # besides what `Definitions` refuses
 
 
 @dataclass(slots=True)
@@ -76,19 +72,10 @@ class Statements:
         runtime = self.runtime
         if not isinstance(statement, kinds.Transaction):
             runtime.scope.transaction.check()
-        if runtime.warehouse is not None:
-            answered = runtime.warehouse.run(statement)
-            if isinstance(answered, pa.Table):
-                return local_frame(runtime, answered)
-            statement = answered
-        sql = statement.sql
-        is_write = isinstance(statement, kinds.Comment)
-        if (
-            in_memory(runtime.scope.transaction)
-            and isinstance(statement, _DEFINES)
-            and not is_write
-        ):
-            raise UnsupportedError(NOT_IN_TRANSACTION)
+        answered = runtime.stores.run(statement)
+        if isinstance(answered, pa.Table):
+            return local_frame(runtime, answered)
+        statement, sql = answered, answered.sql
         match statement:
             case kinds.Query(parsed=parsed):
                 return self._query(sql, None, parsed)
@@ -96,14 +83,8 @@ class Statements:
                 return self._query(sql, "analyze" if analyze else "plan")
             case kinds.Execute(name=name, arguments=arguments):
                 return self.run(self._prepared_statement(name), arguments)
-            case kinds.Show():
-                answer = self._show(statement)
             case kinds.FrontEndQuery():
                 answer = runtime.query_in_front_end(sql)
-            case kinds.Write() | kinds.Comment():
-                answer = self._write(statement)
-            case kinds.FrontEndCommand():
-                answer = runtime.elsewhere.execute(sql)
             case kinds.CopyTo(query=query, destination=destination):
                 answer = self._copy(query, destination)
             case kinds.Transaction(verb=verb):
@@ -111,6 +92,9 @@ class Statements:
                 answer = counted(0)
             case kinds.Vacuum() | kinds.CacheTable():
                 raise UnsupportedError(_WAREHOUSE)
+            case kinds.Show() | kinds.Write() | kinds.FrontEndCommand():
+                message = "the last store takes all of them"
+                raise AssertionError(message)
             case _:
                 self._define(statement)
                 answer = counted(0)
@@ -118,15 +102,11 @@ class Statements:
 
     def _transact(self, verb: str) -> None:
         """BEGIN, COMMIT or ROLLBACK."""
-        scope, warehouse = self.runtime.scope, self.runtime.warehouse
-        if verb != "BEGIN":
-            commits = scope.transaction.end(verb)
-            if verb == "COMMIT" and not commits:
-                scope.warn(_ROLLED_BACK)
-        elif warehouse is not None:
-            warehouse.begin()
-        else:
-            self.runtime.named.begin()
+        scope = self.runtime.scope
+        if verb == "BEGIN":
+            self.runtime.stores.begin()
+        elif not scope.transaction.end(verb) and verb == "COMMIT":
+            scope.warn(_ROLLED_BACK)
 
     def _define(
         self,
@@ -145,8 +125,8 @@ class Statements:
                 view = name if statement.is_view else ""
                 runtime.definitions.define(sql, own=own, view=view, drops=drops)
             case kinds.Setting(is_reserved=True):
-                known = (option for word, option in _OPTIONS.items() if word in sql.lower())
-                option = next(known, "memory, nodes and more")
+                options = (option for word, option in _OPTIONS.items() if word in sql.lower())
+                option = next(options, "memory, nodes and more")
                 raise UnsupportedError(
                     f"minishark chooses this setting itself: connect() takes {option}."
                 )
@@ -200,23 +180,6 @@ class Statements:
             return local_frame(runtime, runtime.query_in_front_end(sql))
         plan = runtime.scratch.explain(sql, analyze=explain == "analyze")
         return local_frame(runtime, pa.table({"explain_value": [f"Runs in the front end\n{plan}"]}))
-
-    def _show(self, statement: kinds.Show) -> pa.Table:
-        """Answer a statement about the catalog; the planning database's rows are made up."""
-        sql, runtime = statement.sql, self.runtime
-        with runtime.up_to_date():
-            if not statement.is_show and runtime.planning.tables_in(sql):
-                return runtime.query_in_front_end(sql)
-            return runtime.scratch.catalog(sql, HIDDEN)
-
-    def _write(self, statement: kinds.Write | kinds.Comment) -> pa.Table:
-        """A statement about a table: the first store that owns it runs it."""
-        for store in self.runtime.stores:
-            if store.owns(statement):
-                return store.write(statement)
-            statement = store.handed_on(statement)
-        message = "the last store owns all tables"
-        raise AssertionError(message)
 
     def _copy(self, query: str, target: str) -> pa.Table:
         runtime = self.runtime

@@ -100,8 +100,11 @@ class CachedTables:
     ) -> CachedRows:
         rows = self._register(CachedTable(None, self.tables.clock.lock()), ())
         layout = Layout(partitions=partitions, replicas=2)
-        self.tables.create(rows.name, data, layout, observed=observed)
-        rows.schema = self.tables.catalog.get(rows.name).schema
+        check_layout(layout)
+        with self.tables.folder() as folder:
+            table = self.tables.build(rows.name, folder, data, layout, observed=observed)
+            self.tables.publish(table, replace=False)
+        rows.schema = table.schema
         return rows
 
     def _register(self, cached: CachedTable, schema: Schema) -> CachedRows:

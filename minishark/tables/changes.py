@@ -9,7 +9,7 @@ above.
 What the others do is a patch: the numbers of rows, and what becomes of each, as a query on the
 cluster finds out. Where it says all, tasks apply it if it is large. Otherwise the statement runs in
 DuckDB on a table that has only the rows that are concerned: these are deleted, and what is left of
-them is added, with rows that a MERGE adds.
+them is added, with rows that a MERGE adds. In a table of few rows, the scratch database finds them.
 
 A key (PRIMARY KEY, UNIQUE) is that of one row only: the store looks for rows with the keys that a
 statement has made. If there are some, the statement runs again on a table that has these rows, too,
@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from minishark.compiler.sql import change_queries as queries
 from minishark.compiler.sql.changes import Change, Changed, Delete, Insert, Merge
@@ -35,7 +36,7 @@ from minishark.errors import DataError, DataValueError, QueryError, UnsupportedE
 from minishark.model.catalog import ROW_NUMBER
 from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows
-from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase
+from minishark.tables.scratch_database import ROWS, MadeRows, ScratchDatabase, Shell
 from minishark.tables.stores import ChangedTable, RunQuery, Stored, counted
 
 _NEVER = sys.maxsize
@@ -182,15 +183,37 @@ class Changes:
             target = _target(table)
             is_patch = self._is_patch(change, table, target)
             is_last = self._is_last(sql, change, table, is_patch=is_patch)
-            patch = self._patch(sql, change, table, target if is_patch else None, is_last=is_last)
-            if isinstance(patch, Stored):
-                return self._in_tasks(sql, change, table, patch)
+            found = None if is_last else self._found_here(change, table)
+            if found is not None:
+                numbers = found.column(found.num_columns - 1).to_numpy()
+            else:
+                known = target if is_patch else None
+                patch = self._patch(sql, change, table, known, is_last=is_last)
+                if isinstance(patch, Stored):
+                    return self._in_tasks(sql, change, table, patch)
+                numbers = patch.column(0).to_numpy()
             if isinstance(change, Delete) and not change.returning:
-                if patch.num_rows:
-                    table.publish(table.without(patch.column(0).to_numpy()), None)
-                return counted(patch.num_rows)
-            found = self._found(sql, change, table, patch)
-        return self._published(table, lambda rows: self._in_shell(sql, change, table, rows), found)
+                if len(numbers):
+                    table.publish(table.without(numbers), None)
+                return counted(len(numbers))
+            if found is None:
+                found = self._found(sql, change, table, numbers)
+        keys = () if is_patch else table.shell.keys
+        shell = replace(table.shell, keys=keys)
+        return self._published(
+            table, lambda rows: self._in_shell(sql, change, table, shell, rows), found
+        )
+
+    def _found_here(self, change: Changed, table: ChangedTable[Made]) -> pa.Table | None:
+        """The rows that a statement may change; None if it is better that tasks look for them."""
+        search = queries.search_of(change)
+        if queries.reads_others(change) or self.planning.calls_python(search):
+            return None
+        rows = table.few_rows()
+        if rows is None:
+            return None
+        found = self.scratch.select(queries.concerned(change, quote(ROWS), "*"), rows)
+        return found if found.num_rows < table.many else None
 
     def _is_last(
         self, sql: str, change: Changed, table: ChangedTable[Made], *, is_patch: bool
@@ -218,11 +241,16 @@ class Changes:
         return True
 
     def _in_shell(
-        self, sql: str, change: Changed, table: ChangedTable[Made], rows: pa.Table | None
+        self,
+        sql: str,
+        change: Changed,
+        table: ChangedTable[Made],
+        shell: Shell,
+        rows: pa.Table | None,
     ) -> MadeRows:
         assert rows is not None, "there are some, or none, but that is known"
         is_alone = not queries.reads_others(change)
-        return self.scratch.change_some(table.in_scratch(sql), table.shell, rows, is_alone=is_alone)
+        return self.scratch.change_some(table.in_scratch(sql), shell, rows, is_alone=is_alone)
 
     def _patch(
         self,
@@ -275,7 +303,7 @@ class Changes:
             return True
         if any(map(self.planning.varies, target.defaults.values())):
             return False
-        says = table.constraints()
+        says = table.constraints
         if isinstance(change, Merge) and change.adds and (says.checks or says.keys):
             return False
         named = self._with_names(change)
@@ -286,12 +314,12 @@ class Changes:
         return names.isdisjoint(name.lower() for name in kept)
 
     def _found(
-        self, sql: str, change: Changed, table: ChangedTable[Made], patch: pa.Table
+        self, sql: str, change: Changed, table: ChangedTable[Made], numbers: NDArray[Any]
     ) -> pa.Table:
         """The rows that a statement may change, with their numbers."""
         # A MERGE adds rows for those of its source that have no partner, changed or not.
         if not isinstance(change, Merge):
-            stored = table.rows_at(np.sort(patch.column(0).to_numpy()))
+            stored = table.rows_at(np.sort(numbers))
             if stored is not None:
                 return stored
         with table.numbered(is_alone=not queries.reads_others(change)) as rows:
@@ -331,7 +359,7 @@ class Changes:
 
 
 def _target(table: ChangedTable[Any]) -> queries.Target:
-    return queries.Target(table.called, table.schema, table.constraints().defaults)
+    return queries.Target(table.called, table.schema, table.constraints.defaults)
 
 
 def _once(tables: Sequence[pa.Table]) -> pa.Table:

@@ -218,6 +218,17 @@ class DeltaWriter:
         found = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
         return found.append_column(ROW_NUMBER, pa.array(numbers))
 
+    def all_rows(self, table: Table) -> pa.Table:
+        """All rows of a table, and their numbers as a last column.
+
+        Raises:
+            PartitionsLostError: no node has some partitions any more.
+        """
+        parts = [dataclasses.replace(part, is_numbered=True) for part in table.partitions]
+        with _told(table):
+            slices = tuple(item for part in parts for item in partition_slices(part))
+            return self.cluster.store().read(slices)
+
     def emptied(self, table: Table) -> Table:
         """The next version of a table, without any row.
 

@@ -25,12 +25,13 @@ from minishark.tables.changed_statistics import joined_statistics
 from minishark.tables.deltas import SCATTERED_ROWS, changed_files, versions, without_rows
 from minishark.tables.memory_transaction import AddedRows, MemoryTransaction, measured, with_rows
 from minishark.tables.patches import ApplyPatch
-from minishark.tables.scratch_database import Constraints, NewKeys, Shell
+from minishark.tables.scratch_database import NewKeys, Shell
 from minishark.tables.store import StoreMany
 from minishark.tables.stores import ChangedTable, NumberedRows, StoreContext, Stored
 from minishark.tables.tables import numbered_name
 
 _VALUES_MAX = 1_000  # in the text of a query; more go to the cluster as rows
+_FEW_BYTES = 16 << 20  # that one process searches in the time in which a query begins
 _INTEGER = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?")
 
 
@@ -46,12 +47,7 @@ class MemoryTable(ChangedTable[Table]):
         self.called, self.schema, self.placed_by = table.name, table.schema, table.partition_by
         self.shell = _shell(table)
         self.many = max(context.tables.sizes.patched, table.rows // SCATTERED_ROWS)
-        self._constraints: Constraints | None = None
-
-    def constraints(self) -> Constraints:
-        if self._constraints is None:
-            self._constraints = self._context.scratch.constraints(self.shell)
-        return self._constraints
+        self.constraints = table.constraints
 
     # Rows that are there
 
@@ -60,6 +56,12 @@ class MemoryTable(ChangedTable[Table]):
         with self._context.tables.numbered(self._table, is_alone=is_alone) as numbered:
             view = CatalogView(self._context.catalog, [numbered])
             yield NumberedRows(quote(numbered.name), view)
+
+    def few_rows(self) -> pa.Table | None:
+        table, context = self._table, self._context
+        if table.bytes > _FEW_BYTES or context.on_hosts():
+            return None
+        return context.tables.deltas.all_rows(table)
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         if self._context.on_hosts():
@@ -71,7 +73,7 @@ class MemoryTable(ChangedTable[Table]):
         by_name = {column.name.lower(): column for column in table.schema}
         columns = [by_name[name.lower()] for name in keys.columns]
         names = [f"c{i}" for i in range(len(columns))]
-        values = keys.values.rename_columns(names)
+        values = keys.values.rename_columns(names).slice(0, None if table.rows else 0)
         if len(columns) == 1 and _INTEGER.fullmatch(columns[0].type):
             values = _within(values, table.column_statistics(columns[0].name))
         if not values.num_rows:
@@ -120,7 +122,7 @@ class MemoryTable(ChangedTable[Table]):
         return Stored(stored, stored.rows) if isinstance(stored, Table) else stored
 
     def wrong_rows(self, added: Stored[Table]) -> pa.Table | None:
-        context, table, says = self._context, self._table, self.constraints()
+        context, table, says = self._context, self._table, self.constraints
         new = replace(added.made, name=numbered_name(f"new_{table.folder}"))
         rows = quote(new.name)
         wrong = [f"FROM {rows} WHERE NOT ({each}) LIMIT 1" for each in says.checks]
@@ -173,7 +175,7 @@ class MemoryTable(ChangedTable[Table]):
             return
         try:
             # Another transaction may add rows with the same keys: both can't be committed.
-            is_alone = patched is not None or bool(self._table.keys)
+            is_alone = patched is not None or bool(self.constraints.keys)
             self._next(new, None if is_alone else rows)
         except BaseException:
             self._context.tables.retire(changed_files(new, self._table))
@@ -220,8 +222,7 @@ def _shell(table: Table) -> Shell:
     return Shell(
         name=table.name,
         create=table.definition or f"CREATE TABLE memory.main.{quote(table.name)} ({columns})",
-        says_more=bool(table.definition),
-        keys=table.keys,
+        keys=table.constraints.keys,
         types=tuple(column.type for column in table.schema),
         bucket=_bucket(table),
     )

@@ -16,8 +16,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from minishark.compiler.hints import UNNAMED_SOURCE
-from minishark.compiler.sql.changes import parse_change
 from minishark.compiler.sql.statements import (
     AlterTable,
     ChangeRows,
@@ -25,6 +23,7 @@ from minishark.compiler.sql.statements import (
     CreateTable,
     CreateTableAs,
     DropTable,
+    ParsedStatement,
     Target,
     Write,
 )
@@ -35,7 +34,6 @@ from minishark.query.sinks import Layout
 from minishark.sources.contract import Source
 from minishark.sources.files import NamedFiles
 from minishark.tables.attempts import attempted
-from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.changes import Changes, NotHereError
 from minishark.tables.memory_changes import MemoryTable
 from minishark.tables.memory_transaction import (
@@ -45,7 +43,7 @@ from minishark.tables.memory_transaction import (
     in_memory,
 )
 from minishark.tables.scratch_database import ScratchTable
-from minishark.tables.scratch_store import ScratchTables
+from minishark.tables.scratch_store import HIDDEN, ScratchTables
 from minishark.tables.sources import arrow_table
 from minishark.tables.store import (
     StoreAsTable,
@@ -55,11 +53,8 @@ from minishark.tables.store import (
     survives_arrow,
     table_schema,
 )
-from minishark.tables.stores import StoreContext, TableStore, counted
+from minishark.tables.stores import SelectedRows, StoreContext, TableStore, counted
 from minishark.tables.tables import Tables, check_layout, named_columns
-
-HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.")
-"""How the names of tables start that no user has named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +63,13 @@ class MemoryStore(TableStore):
 
     context: StoreContext
 
-    def begin(self) -> None:
-        """Begin a transaction over tables in memory."""
+    def begin(self, *, is_lazy: bool) -> bool:
+        if is_lazy:
+            raise UnsupportedError(
+                "Without a warehouse (connect(warehouse=...)) transactions begin with BEGIN."
+            )
         self.context.transaction.begin(lambda: begin(self.context))
+        return True
 
     @property
     def _open(self) -> MemoryTransaction | None:
@@ -93,52 +92,59 @@ class MemoryStore(TableStore):
                 self.check_new(name, replace=False)
             self.context.sources.add(name, source)
 
-    def load(
+    def written(self, name: str) -> str | None:
+        return f"memory.main.{quote(name)}" if self.context.scratch.is_elsewhere else None
+
+    def create(
         self,
         name: str,
-        data: Any,
-        *,
+        rows: Any,
         layout: Layout,
-        replace: bool = False,
+        *,
+        replace: bool,
         on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Create a table of what `Session.create_table` takes, but for queries."""
+    ) -> bool:
         context = self.context
         with context.up_to_date():
+            if isinstance(rows, SelectedRows):
+                self.store_query(name, rows.sql, layout, replace=replace)
+                return True
             self.check_new(name, replace=replace)
-            if isinstance(data, duckdb.DuckDBPyRelation) and not kept_by_arrow(
-                map(str, data.types)
+            check_layout(layout)
+            if isinstance(rows, duckdb.DuckDBPyRelation) and not kept_by_arrow(
+                map(str, rows.types)
             ):
                 self._refuse_in_transaction()
-                columns = zip(data.columns, map(str, data.types), strict=True)
-                context.scratch.put(name, columns, arrow_table(data))
+                columns = zip(rows.columns, map(str, rows.types), strict=True)
+                context.scratch.put(name, columns, arrow_table(rows))
                 context.warn(
                     f"Table {name} stays in the front end, as Arrow lacks types of its columns."
                 )
-                return
-            check_layout(layout)
-            if isinstance(data, str | Path):
-                data = NamedFiles(data, context.sources.reach(context.planning.settings))
+                return True
+            if isinstance(rows, str | Path):
+                rows = NamedFiles(rows, context.sources.reach(context.planning.settings))
             with context.tables.folder() as folder:
                 table = context.tables.build(
                     name,
                     folder,
-                    data,
+                    rows,
                     layout,
                     on_progress=on_progress,
                     observed=context.observed,
                 )
                 self._publish(table, replace=replace)
+        return True
 
     def check_new(self, name: str, *, replace: bool) -> None:
         """Raise CatalogError if there is something else of that name."""
         context = self.context
-        context.tables.check_new(name, replace=replace, catalog=context.catalog)
+        if not name or "\0" in name:
+            raise CatalogError("A table needs a name, without zero bytes.")
         if context.planning.has_view(name):
             raise CatalogError(f"There is a view called {name!r}; drop it first.")
         if name in context.sources:
             raise CatalogError(f"There is a source called {name!r}; drop it first.")
-        if not replace and name.lower() in context.scratch.own_tables:
+        if not replace and (name in context.catalog or name.lower() in context.scratch.own_tables):
             raise AlreadyExistsError(
                 f"There is a table called {name!r} already; pass replace=True."
             )
@@ -207,26 +213,20 @@ class MemoryStore(TableStore):
             elif not missing_ok:
                 raise self.context.catalog.unknown(name)
 
-    def insert(self, name: str, query: str) -> None:
-        sql = f"INSERT INTO {quote(name)} {query}"
-        self.write(ChangeRows(sql, Target(name, is_main=True), parse_change(sql)))
-
-    def owns(self, statement: Write | Comment) -> bool:
-        target = statement.target
-        if target is None:
-            return not isinstance(statement, Comment)
-        is_elsewhere = self.context.scratch.is_elsewhere
-        return target.is_main and (len(target.path) > 1 or not is_elsewhere)
-
-    def write(self, statement: Write | Comment) -> pa.Table:
+    def run(self, statement: ParsedStatement) -> pa.Table | ParsedStatement:
+        if not isinstance(statement, Write | Comment):
+            return statement
         context, target = self.context, statement.target
+        if target is None:
+            if isinstance(statement, Comment):
+                return statement
+        elif not target.is_main or (len(target.path) == 1 and context.scratch.is_elsewhere):
+            return statement
         context.check_open()
-        match statement:
-            case Comment(sql=sql):
-                return self._comment(sql, target)
-            case CreateTable(is_temporary=True) if self._open is not None:
-                raise UnsupportedError(NOT_IN_TRANSACTION)
-        if self._open is not None and self._is_here(statement.sql):
+        if isinstance(statement, Comment):
+            return self._comment(statement.sql, target)
+        is_temporary = isinstance(statement, CreateTable) and statement.is_temporary
+        if self._open is not None and (is_temporary or self._is_here(statement.sql)):
             raise UnsupportedError(NOT_IN_TRANSACTION)
         match statement:
             case CreateTableAs() if target is not None and self._can_create(target.name, statement):
@@ -355,4 +355,6 @@ class MemoryStore(TableStore):
 def built(tables: Tables, changed: ScratchTable, folder: str) -> Table:
     """A table that a statement has changed in the scratch database, not published yet."""
     table = tables.build(changed.name, folder, changed.rows, Layout(replicas=2))
-    return dataclasses.replace(table, definition=changed.definition or "", keys=changed.keys)
+    return dataclasses.replace(
+        table, definition=changed.definition or "", constraints=changed.constraints
+    )

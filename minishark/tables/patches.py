@@ -20,7 +20,6 @@ from minishark.query.sinks import CompleteRun, Output, Sink
 from minishark.tables.stores import Stored
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import OutputKind
-from minishark.worker.store import InputMissingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +41,10 @@ class ApplyPatch(Sink[pa.Table | Stored[Table]]):
         return Output(kind=OutputKind.BUCKETS, columns=columns, buckets=len(self.table.partitions))
 
     def finish(self, run: CompleteRun) -> pa.Table | Stored[Table]:
-        while True:
-            try:
-                return self._applied(run)
-            except InputMissingError as missing:
-                run.run_again(FilesLostError(missing.files))
-            except FilesLostError as lost:
-                gone = lost_partitions(self.table, lost.files)
-                if gone is not None:
-                    raise gone from lost
-                run.run_again(lost)
+        try:
+            return self._applied(run)
+        except FilesLostError as lost:
+            raise lost_partitions(self.table, lost.files) or lost from lost
 
     def _applied(self, run: CompleteRun) -> pa.Table | Stored[Table]:
         outcomes, nodes = zip(*run.outcomes(), strict=True)

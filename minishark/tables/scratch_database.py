@@ -40,7 +40,7 @@ from minishark.errors import (
     TaskFailedError,
     UnsupportedError,
 )
-from minishark.model.catalog import Catalog, Table
+from minishark.model.catalog import Catalog, Constraints, Table
 from minishark.model.expressions import DUCKDB_TYPE, WIDE_INTEGERS, quote, quote_text
 from minishark.tables.interruption import stopped_by
 from minishark.tables.store import kept_by_arrow
@@ -84,7 +84,7 @@ class ScratchTable:
     rows: pa.Table | None
     # What a table in the cluster has to know besides (see `Table`); None if it must also be here.
     definition: str | None
-    keys: tuple[tuple[str, ...], ...]
+    constraints: Constraints
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +102,20 @@ class Shell:
 
     name: str
     create: str  # the statement that creates it
-    says_more: bool  # whether that has more than columns
-    keys: tuple[tuple[str, ...], ...]  # the columns of each PRIMARY KEY or UNIQUE constraint
     types: tuple[str, ...]
-    bucket: str  # an expression for the number of a row's partition
+    keys: tuple[tuple[str, ...], ...] = ()  # those of which a statement may make new ones
+    bucket: str = "0 AS bucket"  # an expression for the number of a row's partition
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """What is said of a table's rows, besides their types."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    """A table that is here."""
 
-    defaults: Mapping[int, str]  # expressions, by the positions of columns
-    checks: tuple[str, ...]  # conditions that each row meets
-    keys: tuple[tuple[str, ...], ...]  # columns that no two rows have in common, unless one is NULL
+    place: str  # its name, qualified
+    has_collations: bool
+    is_only_rows: bool  # whether statements on it need no other one, and Arrow can hold its rows
+    definition: str  # what makes an empty one like it
+    constraints: Constraints
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +338,7 @@ class ScratchDatabase:
                     answer = self._answer(sql)
             except MinisharkError:
                 for each in taken:  # nothing has changed: the cluster's are theirs again
-                    self._drop(each)
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(each)}")
                 raise
             after = self._tables()
             for table in after:
@@ -363,6 +364,13 @@ class ScratchDatabase:
         """
         return self._in_shell(sql, shell, given, stored, keeps_same=True)
 
+    def select(self, sql: str, rows: pa.Table) -> pa.Table:
+        """Run a query that reads these rows alone, as `ROWS`."""
+        with self._lock:
+            self._replay()
+            with self._registered(rows):
+                return self._answer(sql)
+
     def change_some(self, sql: str, shell: Shell, rows: pa.Table, *, is_alone: bool) -> MadeRows:
         """Run a statement on a table that has these rows only.
 
@@ -381,12 +389,20 @@ class ScratchDatabase:
     def check(self, sql: str, shell: Shell, *, is_alone: bool) -> None:
         """Raise what is wrong with a statement on a table like this, without running it."""
         seen = contextlib.nullcontext() if is_alone else self._shows(sql, named_only=True)
-        with self._lock, seen, self._shared.lock:
+        with self._lock, seen, self._made(shell):
+            self._run(f"EXPLAIN {sql}")
+
+    @contextlib.contextmanager
+    def _made(self, shell: Shell, rows: Mapping[str, pa.Table] = {}) -> Iterator[None]:
+        """A block in which a shell is here, and rows are under these names."""
+        with self._lock, self._shared.lock, contextlib.ExitStack() as stack:
             self._replay()
             self._hide(shell.name)
-            with self._undone():
-                self._run(shell.create)
-                self._run(f"EXPLAIN {sql}")
+            for name, registered in rows.items():
+                stack.enter_context(self._registered(registered, name))
+            stack.enter_context(self._undone())
+            self._run(shell.create)
+            yield
 
     def _in_shell(
         self,
@@ -398,14 +414,8 @@ class ScratchDatabase:
         keeps_same: bool,
     ) -> MadeRows:
         settings = {k: v for k, v in stored_settings(shell.types).items() if k not in _SETTINGS}
-        with self._lock, self._shared.lock, contextlib.ExitStack() as stack:
-            self._replay()
-            self._hide(shell.name)
-            for rows, name in (given, ROWS), (stored, _STORED):
-                if rows is not None:
-                    stack.enter_context(self._registered(rows, name))
-            stack.enter_context(self._undone())
-            self._run(shell.create)
+        read = {name: r for name, r in ((ROWS, given), (_STORED, stored)) if r is not None}
+        with self._made(shell, read), contextlib.ExitStack() as stack:
             table, before = f"memory.main.{quote(shell.name)}", quote(_STORED)
             if stored is not None:
                 number = quote(stored.column_names[-1])
@@ -420,12 +430,12 @@ class ScratchDatabase:
             ]
             made, replaced = f"{table} AS t", pa.table({"number": pa.array([], pa.int64())})
             if stored is not None:
-                was = f"SELECT s.{number} FROM {before} AS s"
+                replaced = stored.select([stored.column_names[-1]])
                 if keeps_same:  # rows with keys, so that no two are the same
                     same = " AND ".join(map(_is_same, stored.column_names[:-1]))
-                    was += f" ANTI JOIN {made} ON {same}"
+                    was = f"SELECT s.{number} FROM {before} AS s ANTI JOIN {made} ON {same}"
                     made += f" ANTI JOIN {before} AS s ON {same}"
-                replaced = self._executed(was)
+                    replaced = self._executed(was)
             rows = self._executed(f"SELECT t.*, {shell.bucket} FROM {made}")
             return MadeRows(answer, rows, tuple(keys), replaced)
 
@@ -438,78 +448,55 @@ class ScratchDatabase:
         values = self._executed(f"SELECT {texts} FROM {table}{of_old} WHERE {filled}")
         return NewKeys(columns, values)
 
-    def constraints(self, shell: Shell) -> Constraints:
-        """What a table in the cluster says of its rows."""
-        if not shell.says_more:
-            return Constraints({}, (), ())
-        named = f"{_SHARED} AND lower(table_name) = {quote_text(shell.name.lower())}"
+    def must_keep(self, name: str) -> bool:
+        """Whether a table is here, and not to be left to the cluster when that loads it."""
+        if not self._shared.has_own:
+            return False
         with self._lock, self._shared.lock:
-            self._replay()
-        with self._lock, self._shared.lock, self._undone():
-            self._run(shell.create)
-            defaults = self._run(
-                "SELECT column_index - 1, column_default FROM duckdb_columns() "
-                f"WHERE {named} AND column_default IS NOT NULL"
-            )
-            found = self._run(
-                "SELECT constraint_type, constraint_column_names, expression "
-                f"FROM duckdb_constraints() WHERE {named}"
-            )
-        filled = (quote(columns[0]) for kind, columns, _ in found if kind == "NOT NULL")
-        return Constraints(
-            defaults=dict(defaults),
-            checks=(
+            found = self._described(name)
+            if found is None:
+                return False
+            return name.lower() not in self._shared.changed or not found.is_only_rows
+
+    def _described(self, name: str) -> _Described | None:
+        """A table; None if it is not here."""
+        key = name.lower()
+        named = f"{self._ours} AND lower(table_name) = {quote_text(key)}"
+        tables = self._run(
+            "SELECT database_name, sql, index_count, temporary, comment FROM duckdb_tables() "
+            f"WHERE {named} ORDER BY database_name DESC"
+        )
+        if not tables:
+            return None
+        database, sql, indexes, is_temporary, comment = tables[0]
+        columns = self._run(
+            "SELECT column_index - 1, column_name, column_default, comment FROM duckdb_columns() "
+            f"WHERE {named} AND (column_default IS NOT NULL OR comment IS NOT NULL)"
+        )
+        found = self._run(
+            "SELECT constraint_type, constraint_column_names, expression FROM duckdb_constraints() "
+            f"WHERE {named} UNION ALL SELECT 'REFERENCE', [], '' FROM duckdb_constraints() "
+            f"WHERE {self._ours} AND lower(referenced_table) = {quote_text(key)}"
+        )
+        keys = tuple(tuple(names) for kind, names, _ in found if kind in ("PRIMARY KEY", "UNIQUE"))
+        filled = (quote(names[0]) for kind, names, _ in found if kind == "NOT NULL")
+        constraints = Constraints(
+            {place: default for place, _, default, _ in columns if default is not None},
+            (
                 *(f"{column} IS NOT NULL" for column in filled),
                 *(f"({text}) IS NOT FALSE" for kind, _, text in found if kind == "CHECK"),
             ),
-            keys=shell.keys,
+            keys,
         )
-
-    def must_keep(self, name: str) -> bool:
-        """Whether a table is here, and not to be left to the cluster when that loads it."""
-        key = name.lower()
-        with self._lock, self._shared.lock:
-            found = self._description(key)
-            if found is None:
-                return False
-            return key not in self._shared.changed or not self._is_only_rows(key, found)
-
-    def _description(self, name: str) -> tuple[str, bool] | None:
-        """The statement that creates a table that is here, and whether that tells all."""
-        named = f"{self._ours} AND lower(table_name) = {quote_text(name)}"
-        found = self._run(
-            f"SELECT sql, index_count, NOT temporary FROM duckdb_tables() WHERE {named}"
+        stays = key in self._shared.own or key in self._shared.numbered
+        sees_more = indexes != len(keys) or any(kind == "REFERENCE" for kind, _, _ in found)
+        return _Described(
+            place=f"{quote(database)}.main.{quote(name)}",
+            has_collations=any(token.word == "COLLATE" for token in sql_tokens(sql)),
+            is_only_rows=not (is_temporary or stays or sees_more or mentioned(sql, _SEES_MORE)),
+            definition=_definition(name, sql, comment, [(c[1], c[3]) for c in columns]),
+            constraints=constraints,
         )
-        if not found:
-            return None
-        ((sql, indexes, tells_all),) = found
-        if indexes and tells_all:  # those of keys, or others?
-            ((keys,),) = self._run(
-                f"SELECT count(*) FROM duckdb_constraints() WHERE {named} "
-                "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
-            )
-            ((users,),) = self._run(
-                "SELECT count(*) FROM duckdb_constraints() "
-                f"WHERE {self._ours} AND lower(referenced_table) = {quote_text(name)}"
-            )
-            tells_all = keys == indexes and not users
-        return sql, tells_all
-
-    def _keys(self, name: str) -> tuple[tuple[str, ...], ...]:
-        """The columns of each key of a table that is here."""
-        found = self._run(
-            f"SELECT constraint_column_names FROM duckdb_constraints() WHERE {self._ours} "
-            f"AND lower(table_name) = {quote_text(name)} "
-            "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
-        )
-        return tuple(tuple(columns) for (columns,) in found)
-
-    def _is_only_rows(self, name: str, description: tuple[str, bool]) -> bool:
-        """Whether statements on a table need no other one, and Arrow can hold its rows."""
-        sql, tells_all = description
-        shared = self._shared
-        stays = name in shared.own or name in shared.numbered or mentioned(sql, _SEES_MORE)
-        return tells_all and not stays
 
     def run(self, sql: str, *, comments: bool = False) -> pa.Table:
         """Run a statement; one that `comments` may be about a table of the cluster."""
@@ -589,7 +576,7 @@ class ScratchDatabase:
                 self._take_numbered(mentioned(sql, names))
             if mentioned(sql, ("describe", "desc")):  # views have no keys
                 found = (self._stored(name) for name in mentioned(sql, names))
-                self._take(table.name for table in found if table is not None and table.keys)
+                self._take(t.name for t in found if t is not None and t.constraints.keys)
             return self._answer(sql)
 
     def catalog(self, sql: str, hidden: tuple[str, ...], search: str = "") -> pa.Table:
@@ -667,41 +654,19 @@ class ScratchDatabase:
 
     def _changed(self, name: str, number: int) -> ScratchTable:
         """A table that is here."""
-        rows, found = self._stored_as(name), self._description(name)
-        if rows is None or found is None or not self._is_only_rows(name, found):
-            return ScratchTable(name, number, rows, None, ())
-        return ScratchTable(name, number, rows, self._made_by(name, found[0]), self._keys(name))
-
-    def _made_by(self, name: str, sql: str) -> str:
-        """What makes an empty table like one that is here, which this statement has created."""
-        create = Cursor(sql)
-        create.skip("CREATE", "TABLE")
-        create.path()
-        table = f"{_CLUSTERS}{quote(name)}"
-        named = f"{self._ours} AND lower(table_name) = {quote_text(name.lower())}"
-        comments = self._run(
-            f"SELECT 'TABLE ', '', comment FROM duckdb_tables() WHERE {named} "
-            "UNION ALL SELECT 'COLUMN ', column_name, comment FROM duckdb_columns() "
-            f"WHERE {named}"
-        )
-        made = [f"CREATE TABLE {table}{create.rest.rstrip(';')}"]
-        for noun, column, comment in comments:
-            if comment is not None:
-                place = f"{table}.{quote(column)}" if column else table
-                made.append(f"COMMENT ON {noun}{place} IS {quote_text(comment)}")
-        return "; ".join(made)
+        found = self._described(name)
+        assert found is not None, "it is here"
+        rows = self._stored_as(found)
+        definition = found.definition if rows is not None and found.is_only_rows else None
+        return ScratchTable(name, number, rows, definition, found.constraints)
 
     def commented(self, sql: str, shell: Shell) -> str:
         """What makes an empty table like another one, after a COMMENT on it or its columns."""
-        with self._lock, self._shared.lock:
-            self._replay()
-            self._hide(shell.name)
-            with self._undone():
-                self._run(shell.create)
-                self._run(self._found(sql))
-                found = self._description(shell.name.lower())
-                assert found is not None, "it was made just now"
-                return self._made_by(shell.name, found[0])
+        with self._made(shell):
+            self._run(self._found(sql))
+            found = self._described(shell.name)
+            assert found is not None, "it was made just now"
+            return found.definition
 
     def loaded(self, table: ScratchTable) -> None:
         """`table` was loaded, or stays here; if it has changed again since, it is still to load."""
@@ -712,7 +677,7 @@ class ScratchDatabase:
                 del self._shared.changed[table.name]
                 if table.definition is not None:
                     # The cluster has the rows; they are here again when a statement needs them.
-                    self._drop(table.name)
+                    self._run(f"DROP TABLE {_CLUSTERS}{quote(table.name)}")
 
     @property
     def own_tables(self) -> list[str]:
@@ -721,17 +686,10 @@ class ScratchDatabase:
         tables = self._tables() if own else []
         return [name for name in own if name in tables]
 
-    def _stored_as(self, name: str) -> pa.Table | None:
+    def _stored_as(self, table: _Described) -> pa.Table | None:
         """A table's rows; None if they do not survive a round trip through Arrow."""
-        database, text = self._con.execute(
-            f"SELECT database_name, sql FROM duckdb_tables() WHERE {self._ours} "
-            "AND lower(table_name) = $1",
-            [name],
-        ).fetchall()[0]
-        if any(token.word == "COLLATE" for token in sql_tokens(text)):
-            return None
-        relation = self._con.sql(f"FROM {quote(database)}.main.{quote(name)}")
-        if not kept_by_arrow(map(str, relation.types)):
+        relation = self._con.sql(f"FROM {table.place}")
+        if table.has_collations or not kept_by_arrow(map(str, relation.types)):
             return None
         rows = relation.to_arrow_table()
         with self._registered(rows):
@@ -747,16 +705,10 @@ class ScratchDatabase:
             self._unregister(name)
             if not self._shared.has_own or name.lower() not in self._tables():
                 return False
-            self._drop(name)
+            found = self._described(name)
+            assert found is not None, "it is one of the tables"
+            self._run(f"DROP TABLE {found.place}")
             return True
-
-    def _drop(self, name: str) -> None:
-        """Drop one of `_tables`, whichever schema is the current one."""
-        found = self._run(
-            f"SELECT database_name FROM duckdb_tables() WHERE {self._ours} "
-            f"AND lower(table_name) = {quote_text(name.lower())} ORDER BY database_name DESC"
-        )
-        self._run(f"DROP TABLE {quote(found[0][0])}.main.{quote(name)}")
 
     def _tables(self) -> list[str]:
         rows = self._con.execute(
@@ -981,6 +933,22 @@ class ScratchDatabase:
             return self._con.execute(sql).fetchall()
         except duckdb.Error as error:
             raise _translated(error) from error
+
+
+def _definition(
+    name: str, sql: str, comment: str | None, columns: Sequence[tuple[str, Any]]
+) -> str:
+    """What makes an empty table like one that a statement has created, with these comments."""
+    create = Cursor(sql)
+    create.skip("CREATE", "TABLE")
+    create.path()
+    table = f"{_CLUSTERS}{quote(name)}"
+    made = [f"CREATE TABLE {table}{create.rest.rstrip(';')}"]
+    made += [f"COMMENT ON TABLE {table} IS {quote_text(comment)}"] if comment is not None else []
+    for column, text in columns:
+        if text is not None:
+            made.append(f"COMMENT ON COLUMN {table}.{quote(column)} IS {quote_text(text)}")
+    return "; ".join(made)
 
 
 def stored_settings(types: Sequence[str]) -> Mapping[str, str]:

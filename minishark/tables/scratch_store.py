@@ -6,12 +6,25 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from minishark.compiler.sql.statements import Comment, CreateTable, CreateTableAs, Write
+from minishark.compiler.hints import UNNAMED_SOURCE
+from minishark.compiler.sql.statements import (
+    Comment,
+    CreateTable,
+    CreateTableAs,
+    FrontEndCommand,
+    ParsedStatement,
+    Show,
+    Write,
+)
 from minishark.errors import QueryError, UnsupportedError
 from minishark.query.sinks import CollectRows
+from minishark.tables.cached import CACHED_PREFIX
 from minishark.tables.memory_transaction import NOT_IN_TRANSACTION, in_memory
 from minishark.tables.store import survives_arrow
 from minishark.tables.stores import StoreContext, TableStore, counted
+
+HIDDEN = (CACHED_PREFIX, UNNAMED_SOURCE, "warehouse.")
+"""How the names of tables start that no user has named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +33,18 @@ class TemporaryTables(TableStore):
 
     context: StoreContext
 
-    def owns(self, statement: Write | Comment) -> bool:
-        target, scratch = statement.target, self.context.scratch
-        if target is None:
-            return False
-        if isinstance(statement, CreateTable):
-            return statement.is_temporary and scratch.is_apart
-        *schema, name = [part.lower() for part in target.path]
-        return name in scratch.temporary and schema in ([], ["temp"], ["temp", "main"])
-
-    def write(self, statement: Write | Comment) -> pa.Table:
+    def run(self, statement: ParsedStatement) -> pa.Table | ParsedStatement:
+        if not isinstance(statement, Write | Comment) or statement.target is None:
+            return statement
         context, target = self.context, statement.target
-        assert target is not None, "it is one of these tables"
+        scratch = context.scratch
+        *schema, name = [part.lower() for part in target.path]
+        if isinstance(statement, CreateTable):
+            is_its = statement.is_temporary and scratch.is_apart
+        else:
+            is_its = name in scratch.temporary and schema in ([], ["temp"], ["temp", "main"])
+        if not is_its:
+            return statement
         if in_memory(context.transaction) is not None:
             raise UnsupportedError(NOT_IN_TRANSACTION)
         with context.up_to_date():
@@ -39,12 +52,12 @@ class TemporaryTables(TableStore):
                 rows = self._rows(statement.query)
                 if rows is not None:
                     create = "CREATE OR REPLACE" if statement.replaces else "CREATE"
-                    context.scratch.put_temporary(create, target.name, rows)
+                    scratch.put_temporary(create, target.name, rows)
                     return counted(rows.num_rows)
             if isinstance(statement, CreateTable):
-                return context.scratch.put_temporary(statement.sql, target.name, None)
+                return scratch.put_temporary(statement.sql, target.name, None)
             context.compute(context.planning.tables_in(statement.sql))
-            return context.scratch.run_temporary(statement.sql)
+            return scratch.run_temporary(statement.sql)
 
     def _rows(self, query: str) -> pa.Table | None:
         """A query's rows in all their types; None if only the scratch database can compute them."""
@@ -66,11 +79,23 @@ class ScratchTables(TableStore):
 
     context: StoreContext
 
-    def owns(self, statement: Write | Comment) -> bool:
-        return True
+    def run(self, statement: ParsedStatement) -> pa.Table | ParsedStatement:
+        if isinstance(statement, Write | FrontEndCommand):
+            return self.execute(statement.sql)
+        return self.show(statement) if isinstance(statement, Show) else statement
 
-    def write(self, statement: Write | Comment) -> pa.Table:
-        return self.execute(statement.sql)
+    def show(self, statement: Show, search: str = "") -> pa.Table:
+        """Answer a statement about the catalog; the planning database's rows are made up.
+
+        `search` is the schema in which names are looked up first, if not the cluster's tables'.
+        """
+        context, sql = self.context, statement.sql
+        with context.up_to_date():
+            tables = () if statement.is_show else context.planning.tables_in(sql)
+            if not tables:
+                return context.scratch.catalog(sql, HIDDEN, search)
+            context.compute(tables)
+            return context.scratch.query(sql)
 
     def execute(self, sql: str, *, comments: bool = False) -> pa.Table:
         """Run a statement about what only the scratch database has: schemas, sequences, ...

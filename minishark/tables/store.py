@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from minishark.cluster.backend import FilesLostError
 from minishark.compiler.physical.options import PlannerOptions
 from minishark.compiler.physical.plan import PhysicalPlan
 from minishark.compiler.physical.repartition import hash_columns, hashed_on, ranged_on, together
@@ -25,7 +24,6 @@ from minishark.tables.load import TableLayout, TableSource, stored_table
 from minishark.tables.sources import SourceSize
 from minishark.tables.tables import Tables
 from minishark.worker.protocol import FileSlice, OutputKind, TaskFunction
-from minishark.worker.store import InputMissingError
 
 _ENUM = re.compile(r"ENUM\('(?:[^']|'')*'(?:, '(?:[^']|'')*')*\)")
 
@@ -113,25 +111,13 @@ class StoreAsTable(Sink[Table]):
             return self.tables.described(
                 self.name, self.schema, keys, loaded, replicas=run.output.replicas
             )
-        while True:
-            try:
-                return self._loaded(run)
-            except FilesLostError as lost:
-                run.run_again(lost)
+        source, size = _pieces(run, self.schema)
+        layout = self.tables.layout(self.layout, size)
+        return self.tables.load(self.name, self.folder, source, layout)
 
     def accept(self, rows: pa.Table) -> Table:
         rows = rows.rename_columns([column.name for column in self.schema])
         return self.tables.build(self.name, self.folder, rows, self.layout)
-
-    def _loaded(self, run: CompleteRun) -> Table:
-        source, size = _pieces(run, self.schema)
-        layout = self.tables.layout(self.layout, size)
-        tables = self.tables
-        with (
-            tables.temporary_folders(self.folder) as (_, buckets),
-            tables.loading(self.name) as observer,
-        ):
-            return tables.load(self.name, self.folder, source, layout, observer, buckets=buckets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,26 +140,13 @@ class StoreMany(Sink[pa.Table | Table]):
         return Output(kind=OutputKind.PIECE, columns=names, cuts=self.tables.partitions)
 
     def finish(self, run: CompleteRun) -> pa.Table | Table:
-        while True:
-            source, size = _pieces(run, self.table.schema)
-            try:
-                if size.rows is None or size.rows < self.many:
-                    return run.store.read(source.slices)
-                return self._stored(source)
-            except InputMissingError as missing:
-                run.run_again(FilesLostError(missing.files))
-            except FilesLostError as lost:
-                run.run_again(lost)
-
-    def _stored(self, source: TableSource) -> Table:
         table, tables = self.table, self.tables
+        source, size = _pieces(run, table.schema)
+        if size.rows is None or size.rows < self.many:
+            return run.store.read(source.slices)
         count = len(table.partitions) if table.is_hashed else tables.partitions
         layout = TableLayout(table.partition_by, count, max(2, table.replicas))
-        with (
-            tables.temporary_folders(table.folder) as (_, buckets),
-            tables.loading(table.name, "add rows to") as observer,
-        ):
-            return tables.load(table.name, table.folder, source, layout, observer, buckets=buckets)
+        return tables.load(table.name, table.folder, source, layout, verb="add rows to")
 
     def accept(self, rows: pa.Table) -> pa.Table | Table:
         return rows.rename_columns([column.name for column in self.table.schema])

@@ -1,8 +1,8 @@
-"""What a store of tables offers, so that statements change its tables.
+"""What a store of tables offers, so that statements change its tables; the stores of a session.
 
 Tables are in memory (`memory_store`), in a warehouse (`warehouse/store`) or in the scratch database
-(`scratch_store`). Each is a `TableStore`. How a statement changes rows is known once (`changes`);
-what it needs of a table is a `ChangedTable`.
+(`scratch_store`). Each is a `TableStore`; a statement goes to the first that takes it. How one
+changes rows is known once (`changes`); what it needs of a table is a `ChangedTable`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from minishark.compiler.sql.planning import PlanningDatabase
-from minishark.compiler.sql.statements import Comment, Write
+from minishark.compiler.sql.statements import ParsedStatement
 from minishark.errors import PartitionsLostError
-from minishark.model.catalog import Catalog
-from minishark.model.expressions import Schema
-from minishark.query.sinks import Sink
+from minishark.model.catalog import Catalog, Constraints
+from minishark.model.expressions import Schema, quote
+from minishark.query.sinks import Layout, Sink
 from minishark.query.sources import SourceTables
 from minishark.tables.cached import CachedRows, CachedTables, CachePlan
 from minishark.tables.merging import Merger
-from minishark.tables.scratch_database import Constraints, NewKeys, ScratchDatabase, Shell
+from minishark.tables.scratch_database import NewKeys, ScratchDatabase, Shell
 from minishark.tables.tables import Observed, Tables
 from minishark.tables.transaction import SessionTransaction
 
@@ -88,25 +88,125 @@ class StoreContext:
 
 
 class TableStore(ABC):
-    """Tables of one kind. A statement goes to the first store of a session that owns its table."""
+    """Tables of one kind, for one session."""
 
     __slots__ = ()
 
     @abstractmethod
-    def owns(self, statement: Write | Comment) -> bool:
-        """Whether a statement is about one of its tables, or creates one there."""
+    def run(self, statement: ParsedStatement) -> pa.Table | ParsedStatement:
+        """Run a statement about its tables: the answer.
 
-    @abstractmethod
-    def write(self, statement: Write | Comment) -> pa.Table:
-        """Run such a statement; its answer.
+        Others are given back, in words in which the stores after it know this one's tables.
 
         Raises:
             UnsupportedError: it does what can't be done to these tables.
         """
 
-    def handed_on(self, statement: Write | Comment) -> Write | Comment:
-        """A statement about a table of other stores, as they know this one's tables."""
+    def begin(self, *, is_lazy: bool) -> bool:
+        """Begin a transaction over its tables; whether it has such.
+
+        One that is lazy commits what it can't hold, as long as it has changed nothing.
+        """
+        return False
+
+    # Tables by the names that Python uses
+
+    @property
+    def names(self) -> list[str]:
+        """Its tables."""
+        return []
+
+    def written(self, name: str) -> str | None:
+        """What SQL calls one of its tables; None if there is none of that name."""
+        return None
+
+    def relation(self, name: str) -> str | None:
+        """What queries read for one of its tables, if they know it by another name than SQL."""
+        return None
+
+    def size(self, name: str) -> tuple[int, int] | None:
+        """The rows and stored bytes of one of its tables, if they are known without reading it."""
+        return None
+
+    def create(
+        self,
+        name: str,
+        rows: Any,
+        layout: Layout,
+        *,
+        replace: bool,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> bool:
+        """Create a table if a new one of that name belongs here; whether it does.
+
+        Args:
+            name: its name.
+            rows: a `SelectedRows`, or anything else that `Session.create_table` takes.
+            layout: how rows in memory are partitioned.
+            replace: whether it may replace one.
+            on_progress: called with the number of tasks done and of all tasks.
+        """
+        return False
+
+    def clear_cache(self) -> int:
+        """Free the memory of those tables that are elsewhere, too; how many."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
+    """The rows of a query."""
+
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The stores of a session, in the order in which they are asked."""
+
+    stores: tuple[TableStore, ...]
+
+    def run(self, statement: ParsedStatement) -> pa.Table | ParsedStatement:
+        """The answer to a statement about tables, or the statement as the session can run it."""
+        for store in self.stores:
+            answered = store.run(statement)
+            if isinstance(answered, pa.Table):
+                return answered
+            statement = answered
         return statement
+
+    def begin(self, *, is_lazy: bool = False) -> None:
+        """Begin a transaction."""
+        any(store.begin(is_lazy=is_lazy) for store in self.stores)
+
+    @property
+    def names(self) -> list[str]:
+        """All tables that users know."""
+        return [name for store in reversed(self.stores) for name in store.names]
+
+    def written(self, name: str) -> str:
+        """What SQL calls a table."""
+        found = (store.written(name) for store in self.stores)
+        return next((name for name in found if name is not None), quote(name))
+
+    def relation(self, name: str) -> str | None:
+        """What queries read for a table, if they know it by another name than SQL."""
+        found = (store.relation(name) for store in self.stores)
+        return next((relation for relation in found if relation is not None), None)
+
+    def size(self, name: str) -> tuple[int | None, int | None]:
+        """The rows and stored bytes of a table, as far as they are known without reading it."""
+        found = (store.size(name) for store in self.stores)
+        return next((size for size in found if size is not None), (None, None))
+
+    def create(self, name: str, rows: Any, layout: Layout, **options: Any) -> None:
+        """Create a table, as `TableStore.create` does."""
+        any(store.create(name, rows, layout, **options) for store in self.stores)
+
+    def clear_cache(self) -> None:
+        """Free the memory of those tables that are elsewhere, too."""
+        for store in self.stores:
+            store.clear_cache()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +235,7 @@ class ChangedTable(ABC, Generic[Made]):
         called: what statements call it, without a schema.
         schema: its columns.
         shell: an empty table of DuckDB's like it.
+        constraints: what is said of its rows, but for what is tested where they are stored.
         part: an expression over `ROW_NUMBER`.
         placed_by: the columns that decide in which part a row is.
         many: how many rows a patch has at least that tasks apply.
@@ -143,13 +244,10 @@ class ChangedTable(ABC, Generic[Made]):
     called: str
     schema: Schema
     shell: Shell
+    constraints: Constraints
     part: str
     placed_by: tuple[str, ...] = ()
     many = 0
-
-    def constraints(self) -> Constraints:
-        """What is said of its rows, but for what is tested where they are stored."""
-        return Constraints({}, (), ())
 
     def in_scratch(self, sql: str) -> str:
         """A statement on it as the scratch database runs it on the shell."""
@@ -158,6 +256,10 @@ class ChangedTable(ABC, Generic[Made]):
     @abstractmethod
     def numbered(self, *, is_alone: bool) -> AbstractContextManager[NumberedRows]:
         """Its rows with their numbers, for queries that read no other table or (`is_alone`) do."""
+
+    def few_rows(self) -> pa.Table | None:
+        """All rows with their numbers, if one process searches them as fast as tasks do."""
+        return None
 
     def rows_at(self, numbers: NDArray[Any]) -> pa.Table | None:
         """The rows of these numbers, with these; None if a query is to find them."""

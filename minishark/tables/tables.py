@@ -137,21 +137,6 @@ class Tables:
         self.deltas = DeltaWriter(self.cluster, self.sizes)
         self._restoring = self.clock.lock()
 
-    def create(
-        self,
-        name: str,
-        data: Any,
-        layout: Layout,
-        *,
-        replace: bool = False,
-        observed: Observed | None = None,
-    ) -> None:
-        self.check_new(name, replace=replace)
-        check_layout(layout)
-        with self.folder() as folder:
-            table = self.build(name, folder, data, layout, observed=observed)
-            self.publish(table, replace=replace)
-
     def build(
         self,
         name: str,
@@ -213,15 +198,6 @@ class Tables:
             )
             files = tuple(partition.file for partition in table.partitions)
             return table, _Loaded(source.origin, again, pieces, files)
-
-    def check_new(self, name: str, *, replace: bool, catalog: Catalog | None = None) -> None:
-        """Raise CatalogError if a table can't have a name, in this catalog or the published one."""
-        if not name or "\0" in name:
-            raise CatalogError("A table needs a name, without zero bytes.")
-        if name in (self.catalog if catalog is None else catalog) and not replace:
-            raise AlreadyExistsError(
-                f"There is a table called {name!r} already; pass replace=True."
-            )
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[str]:
@@ -715,16 +691,16 @@ class Tables:
         folder: str,
         source: TableSource,
         layout: TableLayout,
-        observer: QueryObserver,
         *,
-        buckets: str,
+        verb: str = "load",
     ) -> Table:
         """Load a source into a folder, as a table that is not published yet.
 
-        `buckets` is a temporary folder.
+        `verb` says in events what is done to the table.
         """
-        loader = self._loader(folder, source, layout, observer, buckets=buckets)
-        return self._loaded_as(name, loader)
+        with self.temporary_folders(folder) as (_, buckets), self.loading(name, verb) as observer:
+            loader = self._loader(folder, source, layout, observer, buckets=buckets)
+            return self._loaded_as(name, loader)
 
     def _loaded_as(self, name: str, loader: TableLoader) -> Table:
         layout, schema = loader.layout, loader.source.schema

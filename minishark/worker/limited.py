@@ -59,6 +59,7 @@ class LimitedCalls:
                 raise TooLongError(f"It took longer than {timeout_s:g} s.")
         except Interrupted:
             code.stop()
+            self._left.append(code)  # until it has ended, if it does
             raise
         if errors:
             raise errors[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import threading
@@ -28,7 +29,8 @@ from minishark.worker.call_policy import (
     InFlight,
     guilt,
 )
-from minishark.worker.calls import Batches, CallRun, CallSlot, EachRow, MapCalls, Shape
+from minishark.worker.call_shapes import Batches, Declared, EachRow, Shape
+from minishark.worker.calls import CallRun, CallSlot, MapCalls
 from minishark.worker.functions import FunctionFailedError
 from minishark.worker.protocol import TaskFunction
 
@@ -228,7 +230,7 @@ def test_rows_of_any_kind(fn: Any) -> None:
 
 def test_rows_have_all_declared_columns() -> None:
     """By name, or in order."""
-    declared = module.Declared(
+    declared = Declared(
         returns=(("a", "BIGINT"), ("b", "VARCHAR")), label="map_rows", is_checked=True
     )
     for given in ((1, "x"), {"b": "x", "a": 1}, Row(b="x", a=1)):
@@ -236,6 +238,12 @@ def test_rows_have_all_declared_columns() -> None:
     for wrong in ((1,), 1, None, [1, "x"], {"a": 1}, Row(a=1)):
         with pytest.raises(FunctionFailedError):
             declared.row(wrong)
+
+
+def test_a_coroutine_that_nobody_awaits() -> None:
+    """A sentence says what to do."""
+    with pytest.raises(FunctionFailedError, match="async def"):
+        run_of(lambda row: Counted().later(row))(rows(1))
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -313,6 +321,27 @@ def test_an_error_of_an_async_call_ends_the_others() -> None:
         run_of(fails, concurrency=4)(rows(10))
     assert {0, 1, 3} >= {*ended}
     assert {0, 1} <= {*ended}
+
+
+def test_a_call_that_ignores_that_it_is_cancelled_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error of the other one comes out."""
+    monkeypatch.setattr(module, "_CANCEL_S", 0.01)
+    ends: list[asyncio.Event] = []
+
+    async def fails(row: Row) -> int:
+        if row.a == 1:
+            raise LookupError("one")
+        ends.append(asyncio.Event())
+        while not ends[0].is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ends[0].wait()
+        return 0
+
+    with pytest.raises(LookupError, match="one"):
+        run_of(fails, concurrency=2)(rows(2))
+    ends[0].set()
 
 
 class Model:

@@ -349,6 +349,25 @@ def test_a_node_that_a_stage_does_not_know_gives_no_replicas(paths: StorePaths) 
     assert ("n0", "n1") == store.replicate(stored, FILE, ("n1",))
 
 
+def test_files_on_disk_are_found_by_all_nodes_of_a_host(paths: StorePaths, tmp_path: Path) -> None:
+    """Wherever these have their folders; not by other hosts, and not where the folder is gone."""
+    own, other = Store(paths, "n0", "here"), Store(paths, "n1", "here")
+    folder = FILE.rpartition("/")[0]
+    for store in (own, other):
+        store.on_disk(f"{folder}/0-1.calls").touch()
+    assert 2 == len(own.on_disks(folder, "0-*.calls"))
+    for name, host in (("n2", "here"), ("n3", "there")):
+        at = tmp_path / name / name / folder
+        at.mkdir(parents=True)
+        (at / "0-2.calls").touch()
+        own.meet((peer("n0", "here", "/x"), peer(name, host, str(tmp_path / name))))
+        assert 2 + (host == "here") == len(own.on_disks(folder, "0-*.calls"))
+        assert [] == own.on_disks(folder, "1-*.calls")
+    own.meet(())
+    with pytest.raises(FileNotFoundError):
+        own.on_disk("queries/none/0-1.calls")
+
+
 @pytest.mark.parametrize("stores", [(), (StoreLocation("n0", "h", "", "", ""),)])
 @pytest.mark.parametrize("is_short", [False, True])
 def test_what_its_owner_removed_is_not_made_again(

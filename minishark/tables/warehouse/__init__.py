@@ -15,8 +15,9 @@ The modules:
     partitions       rows by what they are divided by
     writer           what tasks do: rows as Parquet files
     changed_table    what changes of rows do: places with rows that change are written anew
-    store, writes    statements that write, and those about tables
-    tables           tables as queries know them
+    store            the statements about it
+    shared           what sessions share, and a transaction of one
+    queried          tables as queries know them
     ddl              CREATE, ALTER and COMMENT, parsed
     names            where statements name its tables
 """

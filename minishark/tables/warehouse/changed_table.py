@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from minishark.compiler.sql import change_queries as queries
 from minishark.errors import DataValueError
-from minishark.model.catalog import PATCH_DELETES, ROW_NUMBER, Catalog
+from minishark.model.catalog import PATCH_DELETES, ROW_NUMBER, Catalog, Constraints
 from minishark.model.expressions import Schema, quote
 from minishark.query.sinks import CollectRows, Layout, Sink
 from minishark.tables.cached import CachePlan
-from minishark.tables.scratch_database import Constraints, Shell
+from minishark.tables.scratch_database import Shell
 from minishark.tables.stores import (
     ChangedTable,
     NumberedRows,
@@ -64,6 +64,7 @@ class WarehouseTable(ChangedTable[Files]):
         self._resolve, self._version = resolve, change.version
         self.called, self.schema = name.table, self._version.columns
         defaults, required = self._version.defaults, self._version.required
+        self.constraints = Constraints(defaults)
         columns = ", ".join(
             f"{quote(c.name)} {c.type}{' NOT NULL' * (c.name in required)}"
             f"{f' DEFAULT ({defaults[i]})' if i in defaults else ''}"
@@ -72,10 +73,7 @@ class WarehouseTable(ChangedTable[Files]):
         self.shell = Shell(
             name=str(name),
             create=f"CREATE TABLE memory.main.{quote(str(name))} ({columns})",
-            says_more=False,
-            keys=(),
             types=tuple(column.type for column in self.schema),
-            bucket="0 AS bucket",
         )
 
     def run(
@@ -96,9 +94,6 @@ class WarehouseTable(ChangedTable[Files]):
 
     def _renamed(self, sql: str) -> str:
         return renamed(sql, references(sql, self._context.planning.syntax), self._resolve)
-
-    def constraints(self) -> Constraints:
-        return Constraints(self._version.defaults, (), ())
 
     def in_scratch(self, sql: str) -> str:
         return change_in_scratch(sql, self.shell.name, self._resolve)

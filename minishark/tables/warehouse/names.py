@@ -28,7 +28,6 @@ from minishark.compiler.sql.tokens import (
 )
 from minishark.errors import QueryError
 from minishark.model.expressions import quote
-from minishark.tables.warehouse.contract import NAME
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\W\d]\w*)'
 _NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
@@ -210,14 +209,6 @@ def names_after(sql: str, *phrases: str) -> Iterator[Name]:
         is_query = tokens[name.at].word in ("SELECT", "FROM", "WITH")
         if not is_query and any(w == p.split() for w, p in zip(before, phrases, strict=True)):
             yield name
-
-
-def registered_table(name: str) -> tuple[str, ...] | None:
-    """The table of the warehouse, or of whose versions one, has this name; None for others."""
-    found = name_at(sql_tokens(name), 0) if name.startswith(f"{NAME}.") else None
-    if found is None or len(found.path) != 3 or name[found.last :][:1] not in ("", "@"):
-        return None
-    return found.path[1:]
 
 
 def parts(name: str) -> tuple[str, ...]:

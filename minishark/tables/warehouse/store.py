@@ -1,47 +1,76 @@
-"""Statements of a session with a warehouse: what queries read there, and what others change.
+"""The warehouse as a store of tables: runs the statements about it, or hands them on.
 
-Statements that are about other tables go on as before, with the planning database's names of the
-warehouse's tables in them (`warehouse.names`).
+Statements that are about other tables go on with the planning database's names of the warehouse's
+tables in them (`warehouse.names`). Those that write run their queries on the cluster, where tasks
+write files; then one commit makes these part of the table. In a transaction, it waits for COMMIT.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from msgspec import structs
 
 from minishark.compiler.sql import statements as kinds
-from minishark.compiler.sql.changes import NewTable
+from minishark.compiler.sql.change_queries import at_moment
+from minishark.compiler.sql.changes import NewTable, parse_change
 from minishark.compiler.sql.tokens import Edit, edited
-from minishark.errors import CatalogError, MinisharkError, UnsupportedError
+from minishark.errors import AlreadyExistsError, CatalogError, MinisharkError, UnsupportedError
 from minishark.model.expressions import quote, quote_text
-from minishark.tables.memory_store import HIDDEN
-from minishark.tables.stores import TableStore, counted
+from minishark.query.sinks import Layout
+from minishark.tables.changes import Changes, NotHereError
+from minishark.tables.memory_store import MemoryStore
+from minishark.tables.scratch_store import ScratchTables
+from minishark.tables.store import table_schema
+from minishark.tables.stores import SelectedRows, StoreContext, TableStore, counted
 from minishark.tables.warehouse import ddl
-from minishark.tables.warehouse.contract import MAIN, NAME, TableName, TableVersion
+from minishark.tables.warehouse.changed_table import WarehouseTable
+from minishark.tables.warehouse.contract import (
+    MAIN,
+    NAME,
+    Described,
+    TableChange,
+    TableName,
+    TableVersion,
+)
 from minishark.tables.warehouse.names import names_after, parts
-from minishark.tables.warehouse.tables import NOT_OURS, WarehouseTables
-from minishark.tables.warehouse.writes import WarehouseWrites
+from minishark.tables.warehouse.queried import NOT_OURS, QueriedTables
+from minishark.tables.warehouse.shared import (
+    SharedWarehouse,
+    WarehouseTransaction,
+    committed_or_undone,
+)
 
 _LISTED = ("TABLES", "SCHEMAS", "DATABASES", "ALL")  # what SHOW lists
+_SEVERAL = (
+    "A transaction changes one table of the warehouse: {} can't be part of this one, which has "
+    "changed {}."
+)
 
 
-@dataclass(slots=True)
 class Warehouse(TableStore):
-    """Runs the statements of a session with a warehouse, or hands them on."""
+    """The tables of a warehouse, for a session."""
 
-    tables: WarehouseTables
-    writes: WarehouseWrites
+    __slots__ = ("catalog", "context", "elsewhere", "refresh", "shared", "tables")
 
-    # Statements
+    def __init__(
+        self,
+        context: StoreContext,
+        shared: SharedWarehouse,
+        named: MemoryStore,
+        elsewhere: ScratchTables,
+    ) -> None:
+        """A session's, with its tables in memory, and what answers statements about the catalog."""
+        self.context, self.shared, self.elsewhere = context, shared, elsewhere
+        self.catalog = shared.catalog
+        self.tables = QueriedTables(context=context, named=named, shared=shared)
+        self.refresh = self.tables.refresh
 
     def run(self, statement: kinds.ParsedStatement) -> pa.Table | kinds.ParsedStatement:
-        """The answer to a statement about the warehouse, or the statement for all other rooms."""
         match statement:
             case kinds.Query() | kinds.Explain():
                 return kinds.rewritten(statement, self.tables.renamed(statement.sql))
@@ -53,17 +82,21 @@ class Warehouse(TableStore):
                 return self._show(statement)
             case kinds.Definition():
                 return self._definition(statement)
-            case kinds.FrontEndCommand() if not isinstance(statement, kinds.Comment):
-                return self._command(statement)
+            case kinds.CreateSchema(path=path) | kinds.DropSchema(path=path):
+                return self._change_schema(statement, path)
+            case kinds.Use(path=path):
+                return self._use(statement, path)
             case kinds.Vacuum(path=path):
                 return self._vacuum(path)
             case kinds.CacheTable(path=path, caches=caches, missing_ok=missing_ok):
-                return self._cache(path, caches=caches, missing_ok=missing_ok)
+                return counted(self._cache(path, caches=caches, missing_ok=missing_ok))
+            case kinds.Write() | kinds.Comment():
+                return self._write(statement)
             case _:
                 return statement
 
     def _elsewhere(self, statement: kinds.ParsedStatement) -> kinds.ParsedStatement:
-        """A statement for other rooms, with the names by which they know the warehouse's tables."""
+        """A statement for other stores, with their names of the warehouse's tables."""
         return kinds.rewritten(statement, self.tables.renamed_anywhere(statement.sql))
 
     def _with_query(
@@ -76,116 +109,91 @@ class Warehouse(TableStore):
     def _definition(self, statement: kinds.Definition) -> kinds.ParsedStatement:
         if not statement.query:
             return self._elsewhere(statement)
-        path = statement.path
-        if len(path) > 1 and self.tables.resolved(path) is not None:
+        if self._has_place(statement.path):
             raise UnsupportedError(
-                f"The warehouse has no views: create {path[-1]!r} in the session, without "
-                f"{'.'.join(path[:-1])}."
+                f"The warehouse has no views: create {statement.name!r} in the session, without "
+                f"{'.'.join(statement.path[:-1])}."
             )
         return self._with_query(statement)
 
-    def _command(self, statement: kinds.FrontEndCommand) -> pa.Table | kinds.ParsedStatement:
-        match statement:
-            case kinds.CreateSchema(path=path) | kinds.DropSchema(path=path):
-                if self._is_schema(path):
-                    self.writes.refuse_in_transaction("a schema")
-                    self._change_schema(statement, path[-1])
-                    return counted(0)
-            case kinds.Use(path=path):
-                return self._use(statement, path)
-        return statement
+    # Schemas
 
-    def _is_schema(self, path: tuple[str, ...]) -> bool:
-        """Whether a schema of that name is, or would be, the warehouse's."""
-        is_ours = path[:1] != () and path[0].lower() not in NOT_OURS
-        return is_ours and (len(path) == 1 or (len(path) == 2 and path[0].lower() == NAME))
-
-    def _change_schema(self, statement: kinds.CreateSchema | kinds.DropSchema, schema: str) -> None:
-        match statement:
-            case kinds.CreateSchema(exists_ok=exists_ok):
-                self.tables.catalog.create_schema(schema, exists_ok=exists_ok)
-            case kinds.DropSchema(missing_ok=missing_ok, cascade=cascade):
-                self._drop_schema(schema, missing_ok=missing_ok, cascade=cascade)
-
-    def _use(
-        self, statement: kinds.FrontEndCommand, path: tuple[str, ...]
+    def _change_schema(
+        self, statement: kinds.CreateSchema | kinds.DropSchema, path: tuple[str, ...]
     ) -> pa.Table | kinds.ParsedStatement:
-        if path and path[0].lower() == NAME:
-            wanted: str | None = path[1] if len(path) > 1 else MAIN
-        elif len(path) == 1 and path[0].lower() not in (*NOT_OURS, MAIN):
-            wanted = path[0]
-        else:
-            wanted = None
-        found = None if wanted is None else self.tables.catalog.schema(wanted)
-        if found is not None:
-            self.tables.schema = found
+        is_ours = path[:1] != () and path[0].lower() not in NOT_OURS
+        if not is_ours or not (len(path) == 1 or (len(path) == 2 and path[0].lower() == NAME)):
+            return statement
+        self._refuse_in_transaction("a schema")
+        catalog, schema = self.catalog, path[-1]
+        if isinstance(statement, kinds.CreateSchema):
+            catalog.create_schema(schema, exists_ok=statement.exists_ok)
             return counted(0)
-        if wanted is not None and path[0].lower() == NAME:
-            known = ", ".join(self.tables.catalog.schemas())
-            raise CatalogError(f"The warehouse has no schema {wanted!r}; it has: {known}.")
-        self.tables.schema = None
-        return statement
-
-    def _drop_schema(self, schema: str, *, missing_ok: bool, cascade: bool) -> None:
-        found = self.tables.catalog.schema(schema)
-        tables = self.tables.catalog.tables(found) if found is not None and cascade else []
-        for name in tables:
-            self.tables.forget(name)
-        self.tables.catalog.drop_schema(schema, missing_ok=missing_ok, cascade=cascade)
+        found = catalog.schema(schema)
+        if found is not None and statement.cascade:
+            for name in catalog.tables(found):
+                self.tables.forget(name)
+        catalog.drop_schema(schema, missing_ok=statement.missing_ok, cascade=statement.cascade)
         if self.tables.schema == found:
             self.tables.schema = None
+        return counted(0)
+
+    def _use(self, statement: kinds.Use, path: tuple[str, ...]) -> pa.Table | kinds.Use:
+        is_surely_ours = path[:1] != () and path[0].lower() == NAME
+        if is_surely_ours:
+            wanted: str | None = path[1] if len(path) > 1 else MAIN
+        else:
+            is_ours = len(path) == 1 and path[0].lower() not in (*NOT_OURS, MAIN)
+            wanted = path[0] if is_ours else None
+        found = None if wanted is None else self.catalog.schema(wanted)
+        if is_surely_ours and found is None:
+            known = ", ".join(self.catalog.schemas())
+            raise CatalogError(f"The warehouse has no schema {wanted!r}; it has: {known}.")
+        self.tables.schema = found
+        return statement if found is None else counted(0)
 
     # Statements that write
 
-    def owns(self, statement: kinds.Write | kinds.Comment) -> bool:
+    def _write(self, statement: kinds.Write | kinds.Comment) -> pa.Table | kinds.ParsedStatement:
         path = statement.target.path if statement.target is not None else ()
+        if isinstance(statement, kinds.CreateTable):
+            wanted = None if statement.is_temporary else self.tables.resolved(path)
+            return (
+                self._handed_on(statement)
+                if wanted is None
+                else self._create(statement.table, wanted)
+            )
+        has_place = self._has_place(path)
+        if isinstance(statement, kinds.CreateIndex):
+            if has_place:
+                raise UnsupportedError("Tables of the warehouse have no indexes.")
+            return self._handed_on(statement)
+        is_optional = isinstance(statement, kinds.DropTable) and statement.missing_ok
+        name = self._found(path, missing_ok=is_optional)
+        if name is None:
+            return counted(0) if is_optional and has_place else self._handed_on(statement)
         match statement:
-            case kinds.CreateTable(is_temporary=is_temporary):
-                return not is_temporary and self.tables.resolved(path) is not None
-            case kinds.CreateIndex():
-                return self._has_place(path)
-            case kinds.DropTable(missing_ok=True) if path:
-                return self._target(path, missing_ok=True) is not None or self._has_place(path)
-        return bool(path) and self.tables.found(path) is not None
+            case kinds.Comment():
+                with self._changed(name) as change:
+                    ddl.comment(change, statement)
+            case kinds.DropTable():
+                self._refuse_in_transaction(f"DROP TABLE {name}")
+                self.tables.forget(name)
+                self.catalog.drop(name)
+            case kinds.AlterTable(sql=sql):
+                self._alter(sql, name)
+            case kinds.ChangeRows(sql=sql):
+                return self._change(at_moment(sql, datetime.now(UTC)), name)
+            case _:
+                raise UnsupportedError(f"Write INSERT INTO {name} FROM 'file' instead of COPY.")
+        return counted(0)
 
     def _has_place(self, path: Sequence[str]) -> bool:
         """Whether a name with a schema means a table of the warehouse, which may not exist."""
         return len(path) > 1 and self.tables.resolved(path) is not None
 
-    def write(self, statement: kinds.Write | kinds.Comment) -> pa.Table:
-        assert statement.target is not None, "it is one of these tables"
-        path = statement.target.path
-        match statement:
-            case kinds.CreateTable(table=table):
-                wanted = self.tables.resolved(path)
-                assert wanted is not None, "it has a place here"
-                return self.writes.create(table, wanted)
-            case kinds.CreateIndex():
-                raise UnsupportedError("Tables of the warehouse have no indexes.")
-        is_optional = isinstance(statement, kinds.DropTable) and statement.missing_ok
-        name = self._target(path, missing_ok=is_optional)
-        if name is None:
-            return counted(0)
-        if isinstance(statement, kinds.Comment):
-            with self.writes.changed(name) as change:
-                ddl.comment(change, statement)
-            return counted(0)
-        return self.writes.write_to(statement, name)
-
-    def handed_on(self, statement: kinds.Write | kinds.Comment) -> kinds.Write | kinds.Comment:
-        if isinstance(statement, kinds.Comment):
-            return statement
-        self.writes.refuse_memory_write(statement)
-        new = (
-            self._with_query(statement)
-            if isinstance(statement, kinds.CreateTableAs)
-            else self._elsewhere(statement)
-        )
-        assert isinstance(new, kinds.Write), "only names are others"
-        return new
-
-    def _target(self, path: Sequence[str], *, missing_ok: bool) -> TableName | None:
-        """The table that a statement changes, if it is the warehouse's."""
+    def _found(self, path: Sequence[str], *, missing_ok: bool) -> TableName | None:
+        """The table that a name means, if it is the warehouse's."""
         try:
             return self.tables.found(path)
         except CatalogError:
@@ -193,118 +201,201 @@ class Warehouse(TableStore):
                 return None
             raise
 
-    # What Python calls
+    def _handed_on(self, statement: kinds.Write | kinds.Comment) -> kinds.ParsedStatement:
+        """A statement about a table of other stores."""
+        if isinstance(statement, kinds.Comment):
+            return statement
+        open_ = self.tables.transaction
+        if open_ is not None and open_.refuses:
+            target = statement.target.name if statement.target is not None else "a table in memory"
+            raise UnsupportedError(_SEVERAL.format(target, open_.name or "nothing yet"))
+        if isinstance(statement, kinds.CreateTableAs):
+            return self._with_query(statement)
+        return self._elsewhere(statement)
 
-    def begin(self, *, is_lazy: bool = False) -> None:
-        """Begin a transaction; a lazy one lets pass what it can't hold until it has a change."""
-        self.writes.begin(is_lazy=is_lazy)
+    def _alter(self, sql: str, name: TableName) -> None:
+        with (
+            contextlib.closing(self.context.planning.connection()) as con,
+            self._changed(name) as change,
+        ):
+            renamed_to = ddl.alter(change, sql, con)
+        if renamed_to is not None:
+            self._refuse_in_transaction(f"ALTER TABLE {name} RENAME")
+            self.tables.forget(name)
+            to = self.tables.resolved(renamed_to) if len(renamed_to) > 1 else None
+            self.catalog.rename(name, to or TableName(name.schema, renamed_to[-1]))
+
+    def _create(self, statement: NewTable, wanted: TableName) -> pa.Table:
+        ddl.supported(statement)
+        self._refuse_in_transaction(f"CREATE TABLE {wanted}")
+        context, catalog = self.context, self.catalog
+        old = catalog.find(wanted.schema, wanted.table)
+        if old is not None and not statement.replaces:
+            if statement.exists_ok:
+                return counted(0)
+            raise AlreadyExistsError(f"There is a table called {old} already.")
+        name = old or catalog.new_name(wanted.schema, wanted.table)
+        query = self.tables.renamed(statement.query) if statement.query else ""
+        if query:
+            with context.up_to_date():
+                columns = Described(table_schema(context.planning.bind(query).schema))
+        else:
+            with contextlib.closing(context.planning.connection()) as con:
+                columns = ddl.described(con, statement.columns)
+        partitions = ddl.parsed_partitions(statement.partitions, columns.schema)
+        if old is None:
+            new = catalog.create(name, columns, partitions, statement.properties)
+            with _committed(new):
+                return counted(self._table(name, new).filled(query) if query else 0)
+        with self._changed(name) as change:
+            change.redefine(columns, partitions)
+            rows = self._table(name, change).filled(query) if query else 0
+        self.tables.forget(name)  # only now: the query may read the table that it replaces
+        return counted(rows)
+
+    def _change(self, sql: str, name: TableName) -> pa.Table:
+        """Run an INSERT, DELETE, UPDATE or MERGE on a table."""
+        parsed, context = parse_change(sql), self.context
+        assert parsed is not None, "it is one of these"
+        with self._changed(name) as change, context.up_to_date():
+            table = self._table(name, change)
+            changes = Changes(
+                planning=context.planning, scratch=context.scratch, run=table.run, bind=table.bind
+            )
+            try:
+                return changes.apply(sql, parsed, table)
+            except NotHereError as error:
+                raise error.error from error
+
+    def _table(self, name: TableName, change: TableChange) -> WarehouseTable:
+        return WarehouseTable(name, change, self.context, self.tables.registered)
+
+    # Transactions
+
+    def begin(self, *, is_lazy: bool) -> bool:
+        self.context.transaction.begin(
+            lambda: WarehouseTransaction(sources=self.context.sources, is_lazy=is_lazy)
+        )
+        return True
+
+    @contextlib.contextmanager
+    def _changed(self, name: TableName) -> Iterator[TableChange]:
+        """A change of a table, committed after the block; in a transaction, that waits."""
+        open_ = self.tables.transaction
+        if open_ is None:
+            with _committed(self.catalog.change(name)) as change:
+                yield change
+            return
+        if open_.change is None:
+            open_.name, open_.change = name, self.catalog.change(name)
+        elif open_.name != name:
+            raise UnsupportedError(_SEVERAL.format(name, open_.name))
+        yield open_.change
+
+    def _refuse_in_transaction(self, what: str) -> None:
+        open_ = self.tables.transaction
+        if open_ is not None and open_.refuses:
+            raise UnsupportedError(f"{what} can't be part of a transaction: COMMIT first.")
+
+    # What Python calls
 
     @property
     def names(self) -> list[str]:
-        """The tables, as SQL names them."""
-        return [str(name) for name in self.tables.catalog.tables()]
+        return [str(name) for name in self.catalog.tables()]
 
-    def registered(self, name: str) -> str | None:
-        """The planning database's name of a table; None if it is not the warehouse's."""
+    def written(self, name: str) -> str | None:
+        path = parts(name)
+        return None if self.tables.found(path) is None else ".".join(map(quote, path))
+
+    def relation(self, name: str) -> str | None:
         return self.tables.registered(parts(name), None)
 
-    def has_place_for(self, name: str) -> bool:
-        """Whether a new table of that name belongs into the warehouse."""
-        path = parts(name)
-        return ".".join(path) == name and self.tables.resolved(path) is not None
-
-    def create_table(self, name: str, query: str, *, replace: bool) -> None:
-        """Create a table with the rows of a query."""
-        path = parts(name)
-        wanted = self.tables.resolved(path)
-        assert wanted is not None, "there is a place for it"
-        table = NewTable(target=path, replaces=replace, exists_ok=False, columns="", query=query)
-        self.writes.create(table, wanted)
-
-    def insert(self, name: str, query: str) -> bool:
-        """Add the rows of a query to a table; False if it is not the warehouse's."""
-        found = self.tables.found(parts(name))
-        if found is None:
-            return False
-        self.writes.change(f"INSERT INTO {name} {query}", found)
-        return True
-
-    def drop_table(self, name: str) -> bool:
-        """Drop a table; False if it is not the warehouse's."""
-        found = self.tables.found(parts(name))
-        if found is None:
-            return False
-        self.writes.drop(found)
-        return True
-
     def size(self, name: str) -> tuple[int, int] | None:
-        """The rows and stored bytes of a table, as far as they are known without reading it."""
         found = self.tables.found(parts(name))
         return None if found is None else self.tables.current(found).size
 
+    def create(
+        self,
+        name: str,
+        rows: Any,
+        layout: Layout,
+        *,
+        replace: bool,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> bool:
+        path, held = parts(name), None
+        wanted = self.tables.resolved(path) if ".".join(path) == name else None
+        if wanted is None:
+            return False
+        if not isinstance(rows, SelectedRows):
+            held = self.context.cached.load(rows, None, self.context.observed)
+            rows = SelectedRows(f"FROM {quote(held.name)}")
+        try:
+            table = NewTable(
+                target=path, replaces=replace, exists_ok=False, columns="", query=rows.sql
+            )
+            self._create(table, wanted)
+        finally:
+            if held is not None:
+                self.context.cached.forget(held.name)
+        return True
+
     # Tables in memory
 
-    def _cache(self, path: Sequence[str], *, caches: bool, missing_ok: bool) -> pa.Table:
-        name = self._target(path, missing_ok=missing_ok)
+    def _cache(self, path: Sequence[str], *, caches: bool, missing_ok: bool) -> int:
+        """Load a table into memory, or free that; its number of rows."""
+        name = self._found(path, missing_ok=missing_ok)
         if name is None:
             if missing_ok:
-                return counted(0)
+                return 0
             raise CatalogError(f"{'.'.join(path)} is no table of the warehouse.")
-        with self.tables.shared.loading:
+        with self.shared.loading:
             if caches:
-                self.writes.refuse_in_transaction(f"CACHE TABLE {name}")
+                self._refuse_in_transaction(f"CACHE TABLE {name}")
                 self.tables.reload(name)
-                return counted(self.tables.context.tables.catalog.get(str(name)).rows)
-            if name not in self.tables.cached:
-                if missing_ok:
-                    return counted(0)
+                return self.context.tables.catalog.get(str(name)).rows
+            if name not in self.shared.cached and not missing_ok:
                 raise CatalogError(f"Table {name} is not cached.")
             self.tables.uncache(name)
-        return counted(0)
+        return 0
 
-    def cache(self, path: str) -> int:
-        """Load a table into memory; its number of rows."""
-        answer = self._cache(parts(path), caches=True, missing_ok=False)
-        return int(answer.column(0)[0].as_py())
-
-    def uncache(self, path: str) -> None:
-        self._cache(parts(path), caches=False, missing_ok=False)
+    def clear_cache(self) -> int:
+        with self.shared.loading:
+            names = tuple(self.shared.cached)
+            for name in names:
+                self.tables.uncache(name)
+            return len(names)
 
     # The catalog's tables
 
-    def _show(self, statement: kinds.Show) -> pa.Table:
+    def _show(self, statement: kinds.Show) -> pa.Table | kinds.ParsedStatement:
         """The answer of the scratch database, which knows the schemas and tables without rows."""
+        context = self.context
         if statement.query:
-            with self._up_to_date():
-                query = self.tables.renamed(statement.query)
-                return self.tables.context.planning.show(f"DESCRIBE {query}")
-        context = self.tables.context
+            with context.up_to_date():
+                return context.planning.show(f"DESCRIBE {self.tables.renamed(statement.query)}")
         sql = edited(statement.sql, self._qualified(statement.sql))
         if not statement.is_show:
             new = self.tables.renamed(sql)
             if context.planning.tables_in(new):  # it reads rows, too
-                with self._up_to_date():
-                    context.compute(context.planning.tables_in(new))
-                    return context.scratch.query(new)
-        with self.tables.shared.showing, self._up_to_date():
-            self._mirror()
+                return kinds.rewritten(statement, new)
+        with self.shared.showing:
+            with context.up_to_date():
+                self._mirror()
             schema = self.tables.schema
             search = "" if schema is None else f"{NAME}.{quote(schema)}"
-            return self.tables.context.scratch.catalog(sql, HIDDEN, search)
+            return self.elsewhere.show(structs.replace(statement, sql=sql), search)
 
     def _qualified(self, sql: str) -> Iterator[Edit]:
         """Schemas of the warehouse in DESCRIBE and SHOW, as the scratch database knows them."""
         for name in names_after(sql, "DESCRIBE", "DESC", "SHOW", "SHOW TABLES FROM"):
             is_ours = name.key[0] not in (*NOT_OURS, MAIN) and name.path[0].upper() not in _LISTED
-            if is_ours and self.tables.catalog.schema(name.path[0]) is not None:
+            if is_ours and self.catalog.schema(name.path[0]) is not None:
                 yield Edit(name.first, name.first, f"{NAME}.")
-
-    def _up_to_date(self) -> AbstractContextManager[None]:
-        return self.tables.context.up_to_date()
 
     def _mirror(self) -> None:
         """Have the scratch database know the schemas and tables, without rows."""
-        catalog, shown = self.tables.catalog, self.tables.shared.shown
+        catalog, shown = self.catalog, self.shared.shown
         schemas = catalog.schemas()
         found: dict[TableName, TableVersion] = {}
         for name in catalog.tables():
@@ -326,21 +417,29 @@ class Warehouse(TableStore):
             for command in commands:
                 con.execute(command)
 
-        self.tables.context.scratch.change(apply)
+        self.context.scratch.change(apply)
         shown.clear()
         shown.update(found)
 
     # Files
 
     def _vacuum(self, path: Sequence[str]) -> pa.Table:
-        self.writes.refuse_in_transaction("VACUUM")
+        self._refuse_in_transaction("VACUUM")
         name = self.tables.found(path) if path else None
         if path and name is None:
             raise CatalogError(f"{'.'.join(path)} is no table of the warehouse.")
-        return counted(self.tables.catalog.vacuum(name))
+        return counted(self.catalog.vacuum(name))
 
-    def close(self) -> None:
-        self.tables.catalog.close()
+
+@contextlib.contextmanager
+def _committed(change: TableChange) -> Iterator[TableChange]:
+    """A block whose change is committed after it, or undone if it fails."""
+    try:
+        yield change
+    except BaseException:
+        change.roll_back()
+        raise
+    committed_or_undone(change)
 
 
 def _quoted(name: TableName) -> str:

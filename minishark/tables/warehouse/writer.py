@@ -160,20 +160,12 @@ class _File:
 
     def remove(self) -> None:
         """Close and remove the file, which is not complete."""
-        for step in (self._close_writer, self._close_sink, self._delete):
-            with contextlib.suppress(Exception):
-                step()
-
-    def _close_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def _close_sink(self) -> None:
-        if self._sink is not None:
-            self._sink.close()
-
-    def _delete(self) -> None:
-        self._layout.delete(self.path)
+        for opened in self._writer, self._sink:
+            if opened is not None:
+                with contextlib.suppress(Exception):
+                    opened.close()
+        with contextlib.suppress(Exception):
+            self._layout.delete(self.path)
 
 
 @contextlib.contextmanager

@@ -47,12 +47,7 @@ def load_parts(
     source = TableSource(schema=schema, slices=slices)
     size = SourceSize(sum(part.bytes for part in stored), sum(part.rows for part in stored))
     with tables.folder() as folder:
-        with (
-            tables.temporary_folders(folder) as (_, buckets),
-            tables.loading(into.name) as observer,
-        ):
-            layout = tables.layout(into.layout, size)
-            table = tables.load(into.name, folder, source, layout, observer, buckets=buckets)
+        table = tables.load(into.name, folder, source, tables.layout(into.layout, size))
         tables.publish(table, replace=into.replace)
 
 
