@@ -126,14 +126,14 @@ class Endpoint(Sockets):
         inbox.setsockopt(zmq.LINGER, 0)
         _set(inbox, options or {})
         try:
-            told = self._bind(inbox, endpoint, bind or endpoint)
+            public = self._bind(inbox, endpoint, bind or endpoint)
         except (zmq.ZMQError, TransportError) as error:
             inbox.close(0)
             if isinstance(error, TransportError):
                 raise
             raise TransportError(f"cannot listen at {endpoint}: {error}") from error
         self.watch(inbox, lambda: on_readable(inbox))
-        return inbox, told
+        return inbox, public
 
     def _bind(self, inbox: Socket, endpoint: str, bind: str) -> str:
         if endpoint.startswith("ipc://"):
@@ -225,11 +225,11 @@ def _set(socket: Socket, options: Options) -> None:
 def _events(monitor: Socket) -> list[int]:
     """What a socket's monitor tells: 16 bits, before 32 of a value, in the first frame of each."""
     # As `zmq.utils.monitor` says, which imports asyncio: an eighth of a node's time to start.
-    told = []
+    numbers = []
     while monitor.poll(0):
         event, _ = struct.unpack("=hi", monitor.recv_multipart()[0])
-        told.append(int(event))
-    return told
+        numbers.append(int(event))
+    return numbers
 
 
 def remove_socket(endpoint: str) -> None:

@@ -103,10 +103,10 @@ def check_private(socket: Path) -> None:
     folder = socket.parent
     if not folder.is_dir():
         return  # binding will fail
-    found = folder.stat()
-    if found.st_uid != os.getuid():
+    status = folder.stat()
+    if status.st_uid != os.getuid():
         raise InsecureTransport(f"{folder} is another user's: sockets need a folder of your own")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise InsecureTransport(
             f"{folder} is open to others: sockets need a folder of mode 0700: chmod 700 {folder}"
         )

@@ -68,7 +68,7 @@ def redacted(text: str) -> str:
     Found are those of URIs and connection strings, and what is assigned to a name such as
     `password` or `aws_secret_access_key`, in SQL or Python.
     """
-    return _SECRETS.sub(lambda found: f"{found[found.lastgroup or 0]}***", text)
+    return _SECRETS.sub(lambda secret: f"{secret[secret.lastgroup or 0]}***", text)
 
 
 class MinisharkError(Exception):

@@ -146,8 +146,8 @@ def make_block(grid: Grid, parts: Sequence[Edges], number: int) -> Block:
     of_column = dict(zip(in_column, np.split(aimed % reach, target_cuts), strict=True))
     none = np.empty(0, np.int64)
     mirrors = {
-        each: Mirrors(of_row.get(each, none), degrees_of.get(each, none), of_column.get(each, none))
-        for each in grid.neighbours(number)
+        at: Mirrors(of_row.get(at, none), degrees_of.get(at, none), of_column.get(at, none))
+        for at in grid.neighbours(number)
     }
     return Block(mirrors, in_column, source, starts, target_cuts)
 
@@ -174,13 +174,13 @@ def make_slice(grid: Grid, sent: Sequence[Mirrors], number: int) -> Slice:
     """The slice of that number, from what its neighbours have mirrors of, in their order."""
     mirrors = dict(zip(grid.neighbours(number), sent, strict=True))
     degree = np.zeros(grid.size(number))
-    for each in grid.row(number):
-        degree[mirrors[each].sources] += mirrors[each].degrees
+    for block in grid.row(number):
+        degree[mirrors[block].sources] += mirrors[block].degrees
     scale = np.divide(1.0, degree, out=np.zeros_like(degree), where=degree > 0)
     return Slice(
         grid.vertices,
-        {each: mirrors[each].sources for each in grid.row(number)},
-        [mirrors[each].targets for each in grid.column(number)],
+        {block: mirrors[block].sources for block in grid.row(number)},
+        [mirrors[block].targets for block in grid.column(number)],
         scale,
         np.flatnonzero(degree == 0),
     )

@@ -206,9 +206,9 @@ class Controller(Machine[ControllerIn]):
     def _on_packet(self, packet: Packet, now: float) -> list[Envelope]:
         ready, out = self._links.receive(packet, now)
         restarted, self._links.restarted = self._links.restarted, []
-        for each in restarted:
-            self._waiting.pop(each, None)
-            self._lose(each, now)
+        for worker in restarted:
+            self._waiting.pop(worker, None)
+            self._lose(worker, now)
         if packet.sender in self._heard:
             self._heard.heard(packet.sender, now)
         for each_packet in ready:
@@ -318,13 +318,13 @@ class Controller(Machine[ControllerIn]):
         self._heard.heard(ready.worker, now)
         self._released.pop(ready.worker, None)
         self._links.post(ready.worker, self._begin(0, self._floor, self._cuts, joining=True))
-        self._announce_members([each for each in self._members if each != ready.worker])
+        self._announce_members([worker for worker in self._members if worker != ready.worker])
         self._replicate()
 
     def _announce_members(self, to: Sequence[Address]) -> None:
         members, hosts = self._roll()
-        for each in to:
-            self._links.post(each, MapChanged((), (), members, hosts))
+        for worker in to:
+            self._links.post(worker, MapChanged((), (), members, hosts))
 
     def _roll(self) -> tuple[tuple[Address, ...], tuple[str, ...]]:
         return tuple(self._members), tuple([member.host for member in self._members.values()])
@@ -425,7 +425,7 @@ class Controller(Machine[ControllerIn]):
         return {(size, index): worker for index, worker in enumerate(workers)}
 
     def _stayers(self) -> list[Address]:
-        stayers = [each for each, member in self._members.items() if not member.leaving]
+        stayers = [worker for worker, member in self._members.items() if not member.leaving]
         return stayers or list(self._members)
 
     def _on_want_group(self, size: int) -> None:
@@ -552,13 +552,13 @@ class Controller(Machine[ControllerIn]):
         self._evacuate()
 
     def _evacuate(self) -> None:
-        stayers = [each for each, member in self._members.items() if not member.leaving]
+        stayers = [worker for worker, member in self._members.items() if not member.leaving]
         if stayers:
             owners = {key: row.worker for key, row in self._rows.items()}
             self._move([PlannedMove(k, to) for k, to in reassign(owners, stayers).items()])
 
     def _release_leavers(self, now: float) -> None:
-        for worker in [each for each, member in self._members.items() if member.leaving]:
+        for worker in [leaver for leaver, member in self._members.items() if member.leaving]:
             self._evacuate()
             if self._can_go(worker):
                 everyone = list(self._members)

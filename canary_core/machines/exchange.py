@@ -31,8 +31,8 @@ class PartitionMap:
     def learn(self, entry: Entry) -> bool:
         """Take a row if it is newer than what is known."""
         key = (entry.size, entry.index)
-        known = self._rows.get(key)
-        if known is not None and known.version >= entry.version:
+        row = self._rows.get(key)
+        if row is not None and row.version >= entry.version:
             return False
         self._rows[key] = entry
         self._sizes.add(entry.size)

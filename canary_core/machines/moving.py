@@ -19,9 +19,9 @@ def packed(
     part: Partition, replica: Replica, version: int, along: dict[str, Any]
 ) -> tuple[Moved, Frames]:
     """A partition and what goes `along` with it, for the worker that has it by the map."""
-    tables = [each for each in part.values if _is_table(replica, each)]
+    tables = [id_ for id_ in part.values if _is_table(replica, id_)]
     inside = {
-        "states": {each: part.values[each] for each in part.states if each in part.values},
+        "states": {id_: part.values[id_] for id_ in part.states if id_ in part.values},
         "reload": [*part.reload, *tables],
         "pc": part.pc,
         "blocked": part.blocked,
@@ -30,7 +30,7 @@ def packed(
         "along": along,
     }
     left_out = {*part.states, *tables}
-    kept = {each: value for each, value in part.values.items() if each not in left_out}
+    kept = {id_: value for id_, value in part.values.items() if id_ not in left_out}
     first, second = values.dumps_inside(inside), values.dumps((kept, part.inbox))
     body = Moved(
         size=part.size,

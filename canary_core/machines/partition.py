@@ -194,14 +194,14 @@ def _drain_straight(part: Partition, track: Track, effects: Effects, stop: int) 
         for pc, step in enumerate(steps, first):
             code, fn, operands, frees, stage = step
             if frees:
-                for each in frees:
-                    held.pop(each, None)
+                for id_ in frees:
+                    held.pop(id_, None)
             if code == ONE:
                 held[stage.index] = fn(held[operands])
             elif code == TWO:
                 held[stage.index] = fn(held[operands[0]], held[operands[1]])
             elif code == MANY:
-                held[stage.index] = fn(*[held[each] for each in operands])
+                held[stage.index] = fn(*[held[id_] for id_ in operands])
             elif not _run_special(part, step, effects):
                 part.blocked.append(pc)
                 break
@@ -237,7 +237,7 @@ def _drain_around(
             elif code >= SPECIAL:
                 has_run = _run_special(part, step, effects)
             else:
-                held[stage.index] = fn(*[held[each] for each in _operands(step)])
+                held[stage.index] = fn(*[held[id_] for id_ in _operands(step)])
                 has_run = True
             if not has_run:
                 blocked.append(pc)
@@ -258,10 +258,10 @@ def _free(part: Partition, waiting: list[Step]) -> None:
     for step in waiting:
         kept.add(step[4].index)
         kept.update(_operands(step))
-    for each in part.frees:
-        if each not in kept:
-            part.values.pop(each, None)
-    part.frees = [each for each in part.frees if each in kept]
+    for id_ in part.frees:
+        if id_ not in kept:
+            part.values.pop(id_, None)
+    part.frees = [id_ for id_ in part.frees if id_ in kept]
 
 
 def _is_ready(part: Partition, step: Step, track: Track, states: set[int]) -> bool:
@@ -271,17 +271,14 @@ def _is_ready(part: Partition, step: Step, track: Track, states: set[int]) -> bo
         if operands not in held:
             return False
     else:
-        for each in operands:
-            if each not in held:
+        for id_ in operands:
+            if id_ not in held:
                 return False
     if not states:
         return True
     before = [track.steps[pc - track.base] for pc in part.blocked]
     return not any(
-        _minds(step, earlier, each)
-        for each in _operands(step)
-        if each in states
-        for earlier in before
+        _minds(step, earlier, id_) for id_ in _operands(step) if id_ in states for earlier in before
     )
 
 
@@ -306,12 +303,12 @@ def _run_special(part: Partition, step: Step, effects: Effects) -> bool:
     if code == SEND:
         effects.send(stage, part.index, _sent(part, stage))
     elif code == steps_of.SIGNAL:
-        effects.tell(stage, fn(*[held[each] for each in operands]))
+        effects.tell(stage, fn(*[held[id_] for id_ in operands]))
     elif code == steps_of.STATE:
-        held[stage.index] = fn(*[held[each] for each in operands])
+        held[stage.index] = fn(*[held[id_] for id_ in operands])
         part.states[stage.index] = None
     elif code == steps_of.RETURN:
-        effects.give_back(stage, part.index, part.size, [held[each] for each in operands])
+        effects.give_back(stage, part.index, part.size, [held[id_] for id_ in operands])
     else:
         held[stage.index] = _loaded(part, step, effects)
     return True
@@ -327,19 +324,19 @@ def _loaded(part: Partition, step: Step, effects: Effects) -> Any:
 
 
 def _load_again(part: Partition, replica: Replica, effects: Effects) -> None:
-    for each in part.reload:
-        step = replica.loads.get(each)
+    for id_ in part.reload:
+        step = replica.loads.get(id_)
         if step is None:
             continue  # the driver has dropped it: nothing from here on reads it
         try:
-            part.values[each] = _loaded(part, step, effects)
+            part.values[id_] = _loaded(part, step, effects)
         except (Exception, SystemExit) as error:
             raise TaskError(step[4], part.index) from error
     part.reload.clear()
 
 
 def _sent(part: Partition, stage: Stage) -> Any:
-    operands = [part.values[each] for each in stage.operands]
+    operands = [part.values[id_] for id_ in stage.operands]
     if stage.kind == stages.SCATTER:
         sent: Any = scattered(stage, part.index, operands)
     else:
@@ -378,7 +375,7 @@ def _receive(part: Partition, stage: Stage, effects: Effects) -> bool:
             effects.relay(stage, part.index, value)
     elif stage.kind == stages.SCATTER:
         part.awaited.pop(stage.index, None)
-        value = [each for _, each in sorted_pieces(arrived) if each is not values.NOTHING]
+        value = [piece for _, piece in sorted_pieces(arrived) if piece is not values.NOTHING]
     else:
         if sum(high - low for low, high in arrived) < stage.size:
             return False

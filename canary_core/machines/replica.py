@@ -169,8 +169,8 @@ class Replica:
 
     def trail(self, most: int) -> list[tuple[int, int, str]]:
         """The first and last stages of those that are known: index, digest and call."""
-        known, half = self._stages, most // 2
-        chosen = known if len(known) <= most else known[:half] + known[-half:]
+        stages, half = self._stages, most // 2
+        chosen = stages if len(stages) <= most else stages[:half] + stages[-half:]
         return [(stage.index, stage.digest, stage.call) for stage in chosen]
 
     # --- what the driver calls, in its greenlet ------------------------------------------------

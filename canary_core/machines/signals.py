@@ -40,7 +40,7 @@ class Signals:
 
     def before(self, stage: int) -> dict[int, Any]:
         """The signals of the stages before this one."""
-        return {each: value for each, value in self.values.items() if each < stage}
+        return {signal: value for signal, value in self.values.items() if signal < stage}
 
     def tell(self, stage: Stage, value: Any, members: Iterable[Address]) -> None:
         """Take the value of a signal that was computed here, and tell all others."""
@@ -48,7 +48,7 @@ class Signals:
         frames = values.dumps_inside([value])
         body = SignalsKnown((stage.index,), stage.digest, len(frames))
         others = {**dict.fromkeys(members), **self.listeners}
-        self._pass_on(body, frames, [each for each in others if each != self._address])
+        self._pass_on(body, frames, [worker for worker in others if worker != self._address])
 
     def learn(self, body: SignalsKnown, frames: Frames) -> None:
         """Take what another worker tells, and pass it on."""
@@ -77,7 +77,7 @@ class Signals:
     def answer(self, asker: Address, stage: int) -> None:
         """Tell what is known from a stage on, and what will be."""
         self.listeners[asker] = None
-        known = {each: value for each, value in sorted(self.values.items()) if each >= stage}
-        if known:
-            frames = values.dumps_inside(list(known.values()))
-            self._links.post(asker, SignalsKnown(tuple(known), UNTOLD, len(frames)), frames)
+        told = {signal: value for signal, value in sorted(self.values.items()) if signal >= stage}
+        if told:
+            frames = values.dumps_inside(list(told.values()))
+            self._links.post(asker, SignalsKnown(tuple(told), UNTOLD, len(frames)), frames)

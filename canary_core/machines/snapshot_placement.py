@@ -24,10 +24,10 @@ class SnapshotPlacement:
     ) -> None:
         """A worker holds these."""
         self._groups.update(groups)
-        for each in held:
-            stage = self._holders.setdefault(each.stage, {})
-            for index in each.indices:
-                stage.setdefault((each.size, index), {})[worker] = None
+        for snapshot in held:
+            stage = self._holders.setdefault(snapshot.stage, {})
+            for index in snapshot.indices:
+                stage.setdefault((snapshot.size, index), {})[worker] = None
 
     def lose(self, worker: Address) -> None:
         """A worker is gone, with all that it held."""
@@ -64,9 +64,9 @@ class SnapshotPlacement:
         """All live holders of each partition at a stage."""
         return {key: tuple(held) for key, held in self._holders.get(stage, {}).items()}
 
-    def holder(self, stage: int, key: Key, wanted: Address) -> Address:
+    def holder(self, stage: int, key: Key, worker: Address) -> Address:
         """Who gives a partition's snapshot: the worker that wants it, if it can; "" if none."""
         holders = self._holders.get(stage, {}).get(key, {})
-        if wanted in holders or not holders:
-            return wanted if holders else Address("")
+        if worker in holders or not holders:
+            return worker if holders else Address("")
         return next(iter(holders))

@@ -52,9 +52,9 @@ class SnapshotStore:
 
         If one of these is gone, the snapshot is not taken: the controller does not count it.
         """
-        known = self._frames.setdefault(key, {})
-        known.update(frames)
-        if not snapshot.blobs.keys() <= known.keys():
+        stored = self._frames.setdefault(key, {})
+        stored.update(frames)
+        if not snapshot.blobs.keys() <= stored.keys():
             return
         self._snapshots.setdefault(stage, {})[key] = snapshot
         self.news.append((stage, key))
@@ -66,8 +66,8 @@ class SnapshotStore:
     def get(self, stage: int, key: Key) -> tuple[Snapshot, dict[Blob, Frames]]:
         """A snapshot and all its blobs."""
         snapshot = self._snapshots[stage][key]
-        known = self._frames[key]
-        return snapshot, {blob: known[blob] for blob in snapshot.blobs}
+        stored = self._frames[key]
+        return snapshot, {blob: stored[blob] for blob in snapshot.blobs}
 
     def retain(self, first: int, last: int | None = None) -> None:
         """Keep the snapshots of stages from `first` to `last` only."""
@@ -75,7 +75,7 @@ class SnapshotStore:
         for stage in gone:
             for key in self._snapshots.pop(stage):
                 self._sweep(key)
-        self.news = [each for each in self.news if each[0] in self._snapshots]
+        self.news = [place for place in self.news if place[0] in self._snapshots]
 
     def _sweep(self, key: Key) -> None:
         used = {b for held in self._snapshots.values() if key in held for b in held[key].blobs}
@@ -106,24 +106,24 @@ def by_group(held: Iterable[tuple[int, Key]]) -> tuple[HeldSnapshot, ...]:
     indices: dict[tuple[int, int], list[int]] = {}
     for stage, (size, index) in held:
         indices.setdefault((stage, size), []).append(index)
-    return tuple(HeldSnapshot(*place, tuple(found)) for place, found in indices.items())
+    return tuple(HeldSnapshot(*place, tuple(partitions)) for place, partitions in indices.items())
 
 
 def snapshot_of(
     part: Partition, sources: Iterable[int], groups: tuple[int, ...], signals: object
 ) -> tuple[Snapshot, dict[Blob, Frames]]:
     """A partition as it is, between two stages; `signals` go with the single partition."""
-    sources = [each for each in sources if each in part.values]
+    sources = [id_ for id_ in sources if id_ in part.values]
     loaded = frozenset(sources)
     frames: dict[Blob, Frames] = {}
-    for each, value in part.values.items():
-        if each in part.states:
-            frames[each, part.pc] = values.dumps_inside(value)
-        elif each not in loaded:
-            if each not in part.blobs:
-                part.blobs[each] = values.dumps(value)
-            frames[each, 0] = part.blobs[each]
-    part.blobs = {each: part.blobs[each] for each, version in frames if not version}
+    for id_, value in part.values.items():
+        if id_ in part.states:
+            frames[id_, part.pc] = values.dumps_inside(value)
+        elif id_ not in loaded:
+            if id_ not in part.blobs:
+                part.blobs[id_] = values.dumps(value)
+            frames[id_, 0] = part.blobs[id_]
+    part.blobs = {id_: part.blobs[id_] for id_, version in frames if not version}
     if part.key == (1, 0):
         frames[SIGNALS, part.pc] = values.dumps_inside(signals)
     blobs = {blob: blob[0] in part.states for blob in frames}
@@ -136,21 +136,21 @@ def restored(key: Key, stage: int, snapshot: Snapshot, frames: dict[Blob, Frames
     part.pc = snapshot.pc
     part.position = part.known = part.stored = stage
     part.reload = list(snapshot.sources)
-    for (each, version), is_state in snapshot.blobs.items():
-        if each == SIGNALS:
+    for (id_, version), is_state in snapshot.blobs.items():
+        if id_ == SIGNALS:
             continue
-        part.values[each] = values.loads(frames[each, version])
+        part.values[id_] = values.loads(frames[id_, version])
         if is_state:
-            part.states[each] = None
+            part.states[id_] = None
         else:
-            part.blobs[each] = frames[each, version]
+            part.blobs[id_] = frames[id_, version]
     return part
 
 
 def signals_of(frames: dict[Blob, Frames]) -> dict[int, object]:
     """The signals that are stored with the single partition."""
-    for (each, _), held in frames.items():
-        if each == SIGNALS:
+    for (id_, _), held in frames.items():
+        if id_ == SIGNALS:
             signals: dict[int, object] = values.loads(held)
             return signals
     return {}
@@ -170,13 +170,13 @@ def keep_message(
         (blob, () if blob in known else frames[blob], is_state)
         for blob, is_state in snapshot.blobs.items()
     ]
-    flat = tuple([frame for _, each, _ in sent for frame in each])
+    flat = tuple([frame for _, blob_frames, _ in sent for frame in blob_frames])
     body = Keep(
         size=key[0],
         index=key[1],
         stage=stage,
         pc=snapshot.pc,
-        blobs=tuple([(*blob, len(each), is_state) for blob, each, is_state in sent]),
+        blobs=tuple([(*blob, len(blob_frames), is_state) for blob, blob_frames, is_state in sent]),
         sources=snapshot.sources,
         groups=snapshot.groups,
         frames=len(flat),
@@ -189,9 +189,9 @@ def kept(body: Keep, frames: Frames) -> tuple[Snapshot, dict[Blob, Frames]]:
     """What a message brings: the snapshot, and the blobs that came with it."""
     brought: dict[Blob, Frames] = {}
     place = 0
-    for each, version, count, _ in body.blobs:
+    for id_, version, count, _ in body.blobs:
         if count:
-            brought[each, version] = frames[place : place + count]
+            brought[id_, version] = frames[place : place + count]
             place += count
-    blobs = {(each, version): is_state for each, version, _, is_state in body.blobs}
+    blobs = {(id_, version): is_state for id_, version, _, is_state in body.blobs}
     return Snapshot(body.pc, blobs, body.sources, body.groups), brought

@@ -45,8 +45,8 @@ class Snapshotter:
         self.held.store(stage, part.key, snapshot, frames)
         part.stored = stage
         for keeper in self.keepers:
-            known = frozenset(part.sent.get(keeper, ()))
-            body, flat = keep_message(part.key, stage, snapshot, frames, known=known)
+            sent = frozenset(part.sent.get(keeper, ()))
+            body, flat = keep_message(part.key, stage, snapshot, frames, known=sent)
             self._links.post(keeper, body, flat)
             part.sent[keeper] = set(snapshot.blobs)
 

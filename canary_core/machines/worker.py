@@ -448,8 +448,8 @@ class Worker(Machine[WorkerIn]):
         if self._controller in self._links.restarted:
             self._announce()
         self._links.restarted.clear()
-        for each in ready:
-            out += self._on_bodies(each, now)
+        for body in ready:
+            out += self._on_bodies(body, now)
         return out
 
     def _on_bodies(self, packet: Packet, now: float) -> list[Envelope]:
@@ -651,7 +651,7 @@ class Worker(Machine[WorkerIn]):
 
     def _on_map_changed(self, body: MapChanged) -> None:
         if body.members:
-            for gone in [each for each in self._members if each not in body.members]:
+            for gone in [member for member in self._members if member not in body.members]:
                 if gone != self.address:
                     self._links.post(gone, Farewell())
             self._set_members(body.members, body.hosts)
@@ -764,7 +764,7 @@ class Worker(Machine[WorkerIn]):
 
     def _on_tell_trail(self) -> None:
         assert self._replica is not None
-        calls = [Call(*each) for each in self._replica.trail(TRAIL_MAX)]
+        calls = [Call(*stage) for stage in self._replica.trail(TRAIL_MAX)]
         self._links.post(self._controller, Trail(tuple(calls), self._replica.end))
 
     @property

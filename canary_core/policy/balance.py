@@ -100,10 +100,10 @@ def even(loads: Sequence[WorkerLoad]) -> list[PlannedMove]:
 
 def _mean_s(load: WorkerLoad, other: WorkerLoad) -> float:
     """A worker's mean time for a partition; another's if it has none to judge by."""
-    known = [busy_s for busy_s in load.busy_s.values() if busy_s > 0]
-    if not known:
+    times = [busy_s for busy_s in load.busy_s.values() if busy_s > 0]
+    if not times:
         return _mean_s(other, other) if load is not other else 1.0
-    return sum(known) / len(known)
+    return sum(times) / len(times)
 
 
 def _ratio(means: dict[Address, float], worker: Address, busiest: Address) -> float:

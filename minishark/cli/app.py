@@ -89,8 +89,8 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if (command := super().get_command(context, name)) is not None:
             return command
-        for found in entry_points(group=_COMMANDS, name=name):
-            return cast("click.Command", found.load())
+        for entry in entry_points(group=_COMMANDS, name=name):
+            return cast("click.Command", entry.load())
         if name in _OPTIONAL:
             raise click.UsageError(
                 f"`minishark {name}` is not installed: pip install 'minishark[{_OPTIONAL[name]}]'."

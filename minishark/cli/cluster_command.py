@@ -320,28 +320,30 @@ def _as_dict(node: NodeReport) -> dict[str, Any]:
     }
 
 
-def _show(found: Survey) -> None:
+def _show(survey: Survey) -> None:
     from rich.table import Table
 
     from minishark.cli.console import standard_output
 
     console = standard_output()
-    console.print(f"cluster {found.cluster} at {found.address}", markup=False)
-    for scheduler, up in found.schedulers.items():
+    console.print(f"cluster {survey.cluster} at {survey.address}", markup=False)
+    for scheduler, up in survey.schedulers.items():
         console.print(f"scheduler {scheduler}: {'up' if up else 'silent'}", markup=False)
     heads = ("node", "pid", "slots", "running", "queued", "memory free", "shared free", "")
     nodes = Table(*heads, box=None, pad_edge=False)
-    for each in found.nodes:
-        usage = each.usage
+    for node in survey.nodes:
+        usage = node.usage
         free = f"{_gb(usage.memory_free_bytes)} of {_gb(usage.memory_total_bytes)}"
-        counts = (usage.pid or "silent", each.slots, each.running, each.queued)
-        shared, state = _gb(usage.shared_memory_free_bytes), "draining" if each.draining else ""
-        nodes.add_row(each.name, *map(str, counts), free, shared, state)
+        counts = (usage.pid or "silent", node.slots, node.running, node.queued)
+        shared, state = _gb(usage.shared_memory_free_bytes), "draining" if node.draining else ""
+        nodes.add_row(node.name, *map(str, counts), free, shared, state)
     console.print(nodes)
     sessions = Table("session", "user", "pid", "files", "held", box=None, pad_edge=False)
-    for one in found.sessions:
-        sessions.add_row(one.name, one.user, str(one.pid), str(one.files), _gb(one.bytes))
-    console.print(sessions if found.sessions else "no sessions")
+    for session in survey.sessions:
+        sessions.add_row(
+            session.name, session.user, str(session.pid), str(session.files), _gb(session.bytes)
+        )
+    console.print(sessions if survey.sessions else "no sessions")
 
 
 def _gb(count: int) -> str:

@@ -36,10 +36,10 @@ def chosen_tables(scale: float | None, data: Sequence[Path]) -> Mapping[str, str
     if data:
         tables: dict[str, str] = {}
         for path in data:
-            found = tables_at(path)
-            if doubled := [name for name in found if name in tables]:
+            at_path = tables_at(path)
+            if doubled := [name for name in at_path if name in tables]:
                 raise OptionError(f"There are two tables {doubled[0]}: rename one of the files.")
-            tables |= found
+            tables |= at_path
         return tables
     folder = scale_folder(default_data_folder(), _DEFAULT_SCALE)
     return tpch_tables(folder) if folder.is_dir() else sample_tables()

@@ -65,8 +65,8 @@ def format_of(path: Path) -> str:
 
 
 def _json(table: pa.Table) -> Iterator[str]:
-    def null(found: re.Match[str]) -> str:
-        return found[0] if found[0].startswith('"') else "null"
+    def null(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else "null"
 
     for row in json_rows(table):
         odd = "NaN" in row or "Infinity" in row

@@ -174,8 +174,8 @@ def jobs(context: click.Context) -> None:
 @_cluster_option
 def list_jobs(*, as_json: bool, which: str, keys: str | None) -> None:
     """List the jobs of a cluster, those submitted last at the end."""
-    with _jobs(which, keys) as found:
-        states = list(found.states().values())
+    with _jobs(which, keys) as client:
+        states = list(client.states().values())
     if as_json:
         import msgspec
 
@@ -199,8 +199,8 @@ def list_jobs(*, as_json: bool, which: str, keys: str | None) -> None:
 @_cluster_option
 def show(*, name: str, which: str, keys: str | None) -> None:
     """Show what a job is, and what has happened to it."""
-    with _jobs(which, keys) as found:
-        state = found.find(name)
+    with _jobs(which, keys) as client:
+        state = client.find(name)
     terms = state.terms
     limit = "none" if terms.time_limit_s is None else f"{terms.time_limit_s:g} s"
     for what, value in (
@@ -225,12 +225,12 @@ def show(*, name: str, which: str, keys: str | None) -> None:
 @_cluster_option
 def log(*, name: str, follows: bool, which: str, keys: str | None) -> None:
     """Print what a job has printed: stdout and stderr, the last 4 MiB of them at most."""
-    with _jobs(which, keys) as found:
-        state = found.find(name)
+    with _jobs(which, keys) as client:
+        state = client.find(name)
         if follows:
-            _follow(found, state)
+            _follow(client, state)
         else:
-            _print_log(found, state, 0)
+            _print_log(client, state, 0)
 
 
 @jobs.command()
@@ -238,10 +238,10 @@ def log(*, name: str, follows: bool, which: str, keys: str | None) -> None:
 @_cluster_option
 def cancel(*, name: str, which: str, keys: str | None) -> None:
     """End a job with all its processes, and wait until it is over."""
-    with _jobs(which, keys) as found:
-        state = found.find(name)
-        found.cancel(state)
-        click.echo(f"{name} is {found.wait(name, state.terms.uid, 30.0).status}.")
+    with _jobs(which, keys) as client:
+        state = client.find(name)
+        client.cancel(state)
+        click.echo(f"{name} is {client.wait(name, state.terms.uid, 30.0).status}.")
 
 
 @jobs.command()
@@ -277,23 +277,23 @@ def result(
         return 0
 
 
-def _print_log(found: JobsClient, state: JobState, since: int) -> int:
+def _print_log(client: JobsClient, state: JobState, since: int) -> int:
     """Print a log from a byte on; the position after its end."""
-    start, data = found.log(state, since)
+    start, data = client.log(state, since)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
     return start + len(data)
 
 
-def _follow(found: JobsClient, state: JobState) -> int:
+def _follow(client: JobsClient, state: JobState) -> int:
     """Print a log until the job is over; the exit status that says whether it succeeded."""
     from minishark.errors import ClusterError
 
     position = 0
     while True:
-        state = found.patiently(state.terms.name, state.terms.uid)
+        state = client.patiently(state.terms.name, state.terms.uid)
         try:
-            position = _print_log(found, state, position)
+            position = _print_log(client, state, position)
         except ClusterError:  # its node has died just now
             if state.is_over:
                 raise

@@ -184,8 +184,8 @@ def _export(site: Site, target: Path, key: str | None) -> None:
     from minishark.events.page.export import export_query, newest_query
 
     site.poll()
-    found = key or site.look(newest_query)
-    document = site.look(lambda board: export_query(board, found)) if found else None
+    chosen = key or site.look(newest_query)
+    document = site.look(lambda board: export_query(board, chosen)) if chosen else None
     if document is None:
         raise OptionError(
             f"There is no query {key!r}; a query's address on the page ends with its name."

@@ -99,17 +99,17 @@ class AttachedCluster(Front):
 
     def _kept(self) -> list[tuple[str, ...]]:
         """Send a heartbeat; the schedulers that each node knows."""
-        told: list[tuple[str, ...]] = []
+        schedulers: list[tuple[str, ...]] = []
         try:
             replies = self._replies(self.membership.beat(self.told(), self.now_s())).values()
-            told = [reply.schedulers for reply in replies if isinstance(reply, wire.Kept)]
-            if not told:  # all are gone, or have started again elsewhere
+            schedulers = [reply.schedulers for reply in replies if isinstance(reply, wire.Kept)]
+            if not schedulers:  # all are gone, or have started again elsewhere
                 address = service_address(self._find(), self._keys)
-                told = [greet(self._connections, address, _CALL_S).schedulers]
+                schedulers = [greet(self._connections, address, _CALL_S).schedulers]
         except RefusedError as error:
             self._refused = (self.now_s(), str(error))
             self._sparrow.fail_all(str(error))  # they would wait in vain
-        return told
+        return schedulers
 
     def check_awaited(self, since_s: float) -> None:
         refused_s, refusal = self._refused

@@ -16,10 +16,10 @@ def attributes_of(node: StoreLocation) -> tuple[str, ...]:
 
 def store_of(node: NodeStatus) -> StoreLocation | None:
     """The inverse of `attributes_of`; None for a node that is not minishark's."""
-    found = dict(attribute.split("=", 1) for attribute in node.attributes if "=" in attribute)
+    values = dict(attribute.split("=", 1) for attribute in node.attributes if "=" in attribute)
     try:
         return StoreLocation(
-            node.name, *(found[field] for field in StoreLocation.__struct_fields__[1:])
+            node.name, *(values[field] for field in StoreLocation.__struct_fields__[1:])
         )
     except KeyError:
         return None

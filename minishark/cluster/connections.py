@@ -117,7 +117,7 @@ class Connections:
         # Services that do not answer in time, or with a malformed reply, are left out; at once if
         # their processes have ended.
         waiting: dict[Socket, str] = {}
-        found: dict[str, Reply] = {}
+        replies: dict[str, Reply] = {}
         poller = zmq.Poller()
         try:
             for service in requests:
@@ -142,14 +142,14 @@ class Connections:
                     poller.unregister(socket)
                     service = waiting.pop(socket)
                     with contextlib.suppress(NoAnswerError):
-                        found[service] = self.decoded(answer[0])
-                    self._release(service, socket, usable=service in found)
+                        replies[service] = self.decoded(answer[0])
+                    self._release(service, socket, usable=service in replies)
         except zmq.ZMQError as error:  # they are being closed
             raise ClusterError(f"Can't reach services: {error}") from error
         finally:
             for socket, service in waiting.items():
                 self._release(service, socket, usable=False)
-        return found
+        return replies
 
     @staticmethod
     def decoded(frame: bytes) -> Reply:

@@ -153,29 +153,29 @@ def make_spill_folder(node: Path) -> None:
 
 def abandoned_folders(parent: Path) -> list[Path]:
     """Folders of this user's sessions and nodes in `parent` whose owner is dead."""
-    found = []
+    abandoned = []
     for folder in _candidates(parent):
         with (
             contextlib.suppress(OSError),
             orphans.opened(folder) as opened,
             orphans.locked(opened, _LOCK, shared=True),
         ):
-            found.append(folder)
-    return found
+            abandoned.append(folder)
+    return abandoned
 
 
 def unlocked_folders(parent: Path) -> list[Path]:
     """Folders of this user in `parent` that look like a session's but have no lock: a bug."""
-    found = []
+    unlocked = []
     for folder in _candidates(parent):
         with (
             contextlib.suppress(OSError),
             orphans.opened(folder) as opened,
             os.scandir(opened) as entries,
         ):
-            if all(each.name != _LOCK for each in entries):
-                found.append(folder)
-    return found
+            if all(entry.name != _LOCK for entry in entries):
+                unlocked.append(folder)
+    return unlocked
 
 
 def _candidates(parent: Path) -> list[Path]:

@@ -146,13 +146,13 @@ class Front(Members):
             if at is not None and IDLE not in node.attributes
         )
 
-    def learn(self, told: Sequence[tuple[str, ...]]) -> None:
+    def learn(self, heard: Sequence[tuple[str, ...]]) -> None:
         """Use the schedulers that nodes know, which may have come back under another address."""
-        known = self._sparrow.live_schedulers
-        addresses = dict.fromkeys(Address(each) for schedulers in told for each in schedulers)
-        new = [address for address in addresses if address not in known]
+        live = self._sparrow.live_schedulers
+        addresses = dict.fromkeys(Address(each) for schedulers in heard for each in schedulers)
+        new = [address for address in addresses if address not in live]
         if new:
-            self._sparrow.set_schedulers((*new, *known)[:_SCHEDULERS_MAX])
+            self._sparrow.set_schedulers((*new, *live)[:_SCHEDULERS_MAX])
 
     def own_stores(self) -> tuple[StoreLocation, ...]:
         return (self._own,)
@@ -190,8 +190,8 @@ class Front(Members):
         )
 
     def mailbox(self, name: str) -> Mailbox:
-        own = own_endpoint(self.address, self.scratch, name)
-        tcp = own if own.startswith("tcp://") else ""
+        endpoint = own_endpoint(self.address, self.scratch, name)
+        tcp = endpoint if endpoint.startswith("tcp://") else ""
         return Mailbox(self.scratch / f"{name}.sock", self._host, tcp=tcp, keys=self._keys)
 
     def share_events(self, answer: Callable[[wire.Request], wire.Reply | None]) -> None:

@@ -106,8 +106,8 @@ def state_folder() -> Path:
         folder = Path(tempfile.gettempdir(), f"minishark.{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
         raise ClusterError(f"{folder} must be owned by you and have mode 0700.")
     return folder
 
@@ -127,12 +127,12 @@ def resolve(cluster: str, keys: str | None, *, waits: bool = True) -> tuple[str,
     elif (elsewhere := kept(cluster)) is not None:
         platform, name = elsewhere
         return platform.contact(name)
-    address, known = cluster, None
+    address, recorded = cluster, None
     if "://" not in cluster:
         record = find_cluster(cluster)
-        address, known = record.address, record.keys
-    found = keys or known or os.environ.get(KEYS_VARIABLE)
-    return address, found and str(Path(found).expanduser())
+        address, recorded = record.address, record.keys
+    folder = keys or recorded or os.environ.get(KEYS_VARIABLE)
+    return address, folder and str(Path(folder).expanduser())
 
 
 def find_cluster(name: str) -> ClusterRecord:
@@ -141,9 +141,9 @@ def find_cluster(name: str) -> ClusterRecord:
     try:
         record = msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
     except FileNotFoundError:
-        known = ", ".join(record.name for record in running_clusters()) or "none"
+        names = ", ".join(record.name for record in running_clusters()) or "none"
         raise ClusterError(
-            f"There is no cluster called {name!r} (running: {known}); "
+            f"There is no cluster called {name!r} (running: {names}); "
             "start one with `minishark cluster start`."
         ) from None
     except (OSError, msgspec.MsgspecError) as error:
@@ -155,17 +155,17 @@ def find_cluster(name: str) -> ClusterRecord:
 
 def running_clusters() -> tuple[ClusterRecord, ...]:
     """The clusters on this machine, by name; removes stale records."""
-    found = []
+    running = []
     for path in sorted(state_folder().glob("*.json")):
         try:
             record = msgspec.json.decode(path.read_bytes(), type=ClusterRecord)
         except (OSError, msgspec.MsgspecError):
             continue
         if record.is_alive:
-            found.append(record)
+            running.append(record)
         else:
             _forget(record)
-    return tuple(found)
+    return tuple(running)
 
 
 def start_cluster(options: StartOptions) -> ClusterRecord:
@@ -282,8 +282,8 @@ def _detached(settings: bytes, log: Path, locks: Sequence[int]) -> int:
         os.write(write, settings)  # fits into the pipe's buffer: does not block
         return pid
     finally:
-        for each in (read, write, output):
-            os.close(each)
+        for descriptor in (read, write, output):
+            os.close(descriptor)
 
 
 def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
@@ -307,8 +307,8 @@ def _await_nodes(nodes: Sequence[NodeProcess], options: StartOptions) -> None:
     finally:
         connections.close()
 
-    def complete(known: Sequence[NodeStatus]) -> bool:
-        counts = {node.name: len(node.executors) for node in known}
+    def complete(statuses: Sequence[NodeStatus]) -> bool:
+        counts = {node.name: len(node.executors) for node in statuses}
         return all(counts.get(node.name) == options.executors_per_node for node in nodes)
 
     with peer_session(nodes[0].service, load_keys(options.keys), complete):

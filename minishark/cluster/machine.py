@@ -74,17 +74,17 @@ def confine(memory: NodeMemory) -> None:
 def _allocated_bytes() -> int:
     """What counts for RLIMIT_DATA, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    found = next((line for line in lines if line.startswith("VmData:")), "VmData: 0 kB")
-    return int(found.split()[1]) << 10
+    entry = next((line for line in lines if line.startswith("VmData:")), "VmData: 0 kB")
+    return int(entry.split()[1]) << 10
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:
     """The resident memory of processes in bytes, mapped shared memory included; of live ones."""
-    found = {}
+    resident = {}
     for pid in pids:
         with contextlib.suppress(psutil.Error):
-            found[pid] = int(psutil.Process(pid).memory_info().rss)
-    return found
+            resident[pid] = int(psutil.Process(pid).memory_info().rss)
+    return resident
 
 
 def live_process(pid: int, started_s: float) -> psutil.Process | None:

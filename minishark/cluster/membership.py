@@ -129,9 +129,9 @@ class NodeFolders:
         """Folders are wanted on every node."""
         folders = tuple(folders)
         self.made.update(dict.fromkeys(folders))
-        for known in (self._removed, *list(self.left.values())):
+        for removed in (self._removed, *list(self.left.values())):
             for folder in folders:
-                known.pop(folder, None)
+                removed.pop(folder, None)
 
     def are_at(self, homes: Iterable[str], folders: Iterable[str]) -> bool:
         """Whether nodes have made folders."""
@@ -153,8 +153,8 @@ class NodeFolders:
             _note(self._left_at(home), folders)
 
     def _left_at(self, home: str) -> dict[str, None]:
-        known = self.left.get(home)
-        return self.left.setdefault(home, dict(self._removed)) if known is None else known
+        left = self.left.get(home)
+        return self.left.setdefault(home, dict(self._removed)) if left is None else left
 
     def removed_at(self, homes: Iterable[str], folders: Iterable[str]) -> None:
         """Nodes have removed folders."""
@@ -165,9 +165,9 @@ class NodeFolders:
 
     def forget_others(self, homes: Collection[str]) -> None:
         """Only these nodes may still have folders of the session."""
-        for known in (self.by_home, self.left):
-            for home in [home for home in list(known) if home not in homes]:
-                known.pop(home, None)
+        for folders_of in (self.by_home, self.left):
+            for home in [home for home in list(folders_of) if home not in homes]:
+                folders_of.pop(home, None)
 
     def missing(self, home: str) -> Generator[Make | Remove, bool, None]:
         """What a node is to do that was not there when all others did, or did not answer.
@@ -193,11 +193,11 @@ class NodeFolders:
                     _note(self._left_at(home), (folder,))
 
 
-def _note(known: dict[str, None], folders: Iterable[str]) -> None:
+def _note(last: dict[str, None], folders: Iterable[str]) -> None:
     """Add folders to the last ones that are known."""
-    known.update(dict.fromkeys(folders))
-    for folder in list(known)[:-_REMOVED_MAX]:
-        known.pop(folder, None)
+    last.update(dict.fromkeys(folders))
+    for folder in list(last)[:-_REMOVED_MAX]:
+        last.pop(folder, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,6 +215,7 @@ class Membership:
     def heard(self, asked: Ask, answered: Collection[Node]) -> None:
         """These have answered a request, and the others have not."""
         services = {node.at.service for node in asked.nodes}
+        assert all(node.at.service in services for node in answered), "only those asked answer"
         self._silent = (self._silent - services) | (services - {n.at.service for n in answered})
 
     def _asked(self, nodes: Iterable[Node], request: Request) -> Ask:
@@ -422,14 +423,14 @@ class Members(ABC):
         staying = spread_over_hosts([node.at for node in nodes if not node.is_draining])
         if not staying:
             raise ClusterError("All nodes of the cluster are being drained: no task can run.")
-        own = self.own_stores()
+        front = self.own_stores()
         return Placement(
             policy=policy,
             probe_ratio=probe_ratio,
             nodes=staying,
             user=self.store_name,
             wait_s=_LOCALITY_WAIT_S,
-            stores=(*(node.at for node in nodes), *own) if own else (),
+            stores=(*(node.at for node in nodes), *front) if front else (),
         )
 
     def copy_file(self, file: str, source: str, target: str) -> bool:

@@ -84,23 +84,23 @@ def service_address(text: str, keys: Keys | None) -> str:
     """Complete an address that a user wrote by the public key."""
     if text.startswith("ipc://"):
         return text
-    found = _TCP.fullmatch(text)
-    if found is None:
+    match = _TCP.fullmatch(text)
+    if match is None:
         raise OptionError(f"Invalid address {text!r}: write ipc://PATH or tcp://HOST:PORT.")
     if keys is None:
         raise ClusterError(f"{text}: tcp needs the cluster's keys; pass their folder.")
-    return text if found["key"] else f"{text}/{keys.public}"
+    return text if match["key"] else f"{text}/{keys.public}"
 
 
 def sparrow_endpoint(service: str) -> str:
     """The endpoint of Sparrow's state machines on the node with this service."""
     if service.startswith("ipc://"):
         return f"{service.removesuffix('.sock')}-sparrow.sock"
-    found = _TCP.fullmatch(service)
-    assert found is not None
-    port = found["port"]
+    match = _TCP.fullmatch(service)
+    assert match is not None
+    port = match["port"]
     following = port if port == "*" else int(port) + 1
-    return f"tcp://{found['host']}:{following}" + (f"/{found['key']}" if found["key"] else "")
+    return f"tcp://{match['host']}:{following}" + (f"/{match['key']}" if match["key"] else "")
 
 
 def run(options: NodeOptions, on_ready: Callable[[StoreLocation], None] = lambda _: None) -> int:
@@ -158,14 +158,14 @@ def _schedulers(heads: Sequence[str], welcomes: Mapping[str, Welcome]) -> tuple[
 
     So any live node may be given for a head, if the heads have new addresses.
     """
-    found: dict[Address, None] = {}
+    schedulers: dict[Address, None] = {}
     for head in heads:
         scheduler = address(sparrow_endpoint(head), _SCHEDULER)
         if head not in welcomes or scheduler in welcomes[head].schedulers:
-            found[scheduler] = None
+            schedulers[scheduler] = None
     for welcome in welcomes.values():
-        found.update((Address(each), None) for each in welcome.schedulers)
-    return tuple(found)
+        schedulers.update((Address(each), None) for each in welcome.schedulers)
+    return tuple(schedulers)
 
 
 def _announce(nodes: list[str], schedulers: tuple[Address, ...], keys: Keys | None) -> None:
@@ -195,8 +195,8 @@ def _greet(
                 if isinstance(reply, Failure):
                     raise ClusterError(f"{head} rejected this node. {reply.message}")
             if replies:
-                found = replies.items()
-                return {head: reply for head, reply in found if isinstance(reply, Welcome)}
+                answers = replies.items()
+                return {head: reply for head, reply in answers if isinstance(reply, Welcome)}
             if is_head:
                 break
             if time.monotonic() > deadline:
@@ -225,8 +225,8 @@ def _run_until_signal(
 
         service.control(
             NodeControl(
-                set_schedulers=lambda found: driver.post(
-                    monitor, SetSchedulers(tuple(map(Address, found)))
+                set_schedulers=lambda addresses: driver.post(
+                    monitor, SetSchedulers(tuple(map(Address, addresses)))
                 ),
                 hold=lambda: driver.post(monitor, Drain(hold=True)),
                 release=lambda: driver.post(monitor, Drain()),

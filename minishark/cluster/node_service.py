@@ -162,12 +162,12 @@ class NodeService(Service):
                 self._remove_session(str(self.path(session)))
                 return wire.Done()
             case wire.MakeFolder(folder, more):
-                for each in (folder, *more):
-                    self._paths.make(str(self.path(each)), (self._store_name,))
+                for name in (folder, *more):
+                    self._paths.make(str(self.path(name)), (self._store_name,))
                 return wire.Done()
             case wire.RemoveFolder(folder, more):
-                for each in (folder, *more):
-                    self._paths.remove(str(self.path(each)), (self._store_name,))
+                for name in (folder, *more):
+                    self._paths.remove(str(self.path(name)), (self._store_name,))
                 return wire.Done()
             case wire.RemoveFile(file):
                 for root in self._roots:
@@ -180,8 +180,8 @@ class NodeService(Service):
                 self.drain()
                 return wire.Done()
             case _:
-                told = self._jobs.answer(request) or answered(request, self._home, self._held)
-                return told or super().answer(request)
+                reply = self._jobs.answer(request) or answered(request, self._home, self._held)
+                return reply or super().answer(request)
 
     def _refusal(self, versions: dict[str, str]) -> wire.Failure | None:
         problem = wire.versions_differ(versions, self._versions)
@@ -194,12 +194,12 @@ class NodeService(Service):
             unwanted.setdefault(file.parent, {})[file.name] = None
         for root in self._roots:
             for folder, names in unwanted.items():
-                with contextlib.suppress(FileNotFoundError), os.scandir(root / folder) as found:
-                    for each in found:
-                        name = each.name  # of a copy: the file's, "@", and where it is from
+                with contextlib.suppress(FileNotFoundError), os.scandir(root / folder) as entries:
+                    for entry in entries:
+                        name = entry.name  # of a copy: the file's, "@", and where it is from
                         its = (name, name.partition("@")[0], name.rpartition("@")[0])
                         if not names.keys().isdisjoint(its):
-                            Path(each.path).unlink(missing_ok=True)
+                            Path(entry.path).unlink(missing_ok=True)
 
     def work(self, request: wire.Request) -> Callable[[], wire.Reply] | None:
         """Fetch replicas, count files, and submit jobs on other threads."""
@@ -282,12 +282,12 @@ class NodeService(Service):
 
     def _learn(self, schedulers: tuple[str, ...]) -> None:
         """Register with schedulers that were not known, too."""
-        known = self._welcome.schedulers
-        new = tuple(each for each in schedulers if each not in known)
+        registered = self._welcome.schedulers
+        new = tuple(address for address in schedulers if address not in registered)
         if not new:
             return
         # Those that are gone for ever are forgotten when as many others have come.
-        together = (*new, *known)[:_SCHEDULERS_MAX]
+        together = (*new, *registered)[:_SCHEDULERS_MAX]
         self._welcome = structs.replace(self._welcome, schedulers=together)
         if self._control is not None:
             self._control.set_schedulers(together)

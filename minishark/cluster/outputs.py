@@ -88,15 +88,15 @@ class HomeIndex:
 
     def find(self, names: Iterable[str]) -> dict[str, KeptOutput]:
         """Those that are known, as many as fit into a reply."""
-        found: dict[str, KeptOutput] = {}
+        outputs: dict[str, KeptOutput] = {}
         left = _REPLY_BYTES_MAX
         for name in names:
             output = self._known.get(name)
             if output is None or (left := left - _size(output)) < 0:
                 continue
             self._known.move_to_end(name)
-            found[name] = output
-        return found
+            outputs[name] = output
+        return outputs
 
 
 def _size(output: KeptOutput) -> int:
@@ -116,12 +116,12 @@ class HeldOutputs:
     def lease(self, session: str, files: Iterable[str]) -> tuple[str, ...]:
         """Those of the files that are there, which stay as long as a session reads them."""
         held = self._leases.setdefault(session, {})
-        found = []
+        leased = []
         for file in files:
             if self._touch(file):
                 held[file] = held.get(file, 0) + 1
-                found.append(file)
-        return tuple(found)
+                leased.append(file)
+        return tuple(leased)
 
     def _touch(self, file: str) -> bool:
         for root in self.roots:
@@ -225,11 +225,11 @@ class SharedOutputs:
     def find(self, names: Sequence[str]) -> dict[str, KeptOutput]:
         """Those of the outputs that homes know."""
         homes = self._by_home(names)
-        found: dict[str, KeptOutput] = {}
+        outputs: dict[str, KeptOutput] = {}
         for reply in self._ask({home: wire.FindOutputs(of) for home, of in homes.items()}):
             if isinstance(reply, wire.OutputsFound):
-                found.update(reply.found)
-        return found
+                outputs.update(reply.found)
+        return outputs
 
     def lease(self, outputs: Mapping[str, KeptOutput]) -> frozenset[str]:
         """The names of those whose files are there, which stay until they are released."""
@@ -260,7 +260,7 @@ class SharedOutputs:
 
     def release(self, outputs: Iterable[KeptOutput]) -> None:
         """Outputs were read; does not wait."""
-        files = {(each.node, each.outcome.file) for each in outputs if each.outcome.file}
+        files = {(output.node, output.outcome.file) for output in outputs if output.outcome.file}
         by_node: dict[str, list[str]] = {}
         for node, file in files:
             by_node.setdefault(node, []).append(file or "")

@@ -14,8 +14,8 @@ def check_name(placement: str) -> None:
     try:
         check_policy(placement)
     except InvalidJob as error:
-        known = ", ".join(NAMES)
-        text = f"Unknown placement {placement!r}; choose {known}, or module:factory."
+        names = ", ".join(NAMES)
+        text = f"Unknown placement {placement!r}; choose {names}, or module:factory."
         raise OptionError(text) from error
 
 

@@ -144,21 +144,21 @@ def platform(name: str) -> Platform:
     Raises:
         OptionError: there is none, or it is not installed.
     """
-    found = _loaded(_PLATFORMS, name)
-    if found is None:
+    loaded = _loaded(_PLATFORMS, name)
+    if loaded is None:
         raise OptionError(f"There is no platform called {name!r}.")
-    return cast("Platform", found)
+    return cast("Platform", loaded)
 
 
 def kept(cluster: str) -> tuple[Platform, str] | None:
     """The platform and the name of a cluster there that outlives sessions; None if it is none."""
-    found = platform_of(cluster)
-    if found is None or found.launches(cluster):
+    platform = platform_of(cluster)
+    if platform is None or platform.launches(cluster):
         return None
     name = cluster.partition(":")[2]
     if not name:
         raise ClusterError(f"{cluster!r} names no cluster.")
-    return found, name
+    return platform, name
 
 
 def datasets(name: str) -> Datasets:
@@ -167,10 +167,10 @@ def datasets(name: str) -> Datasets:
     Raises:
         OptionError: it is not installed.
     """
-    found = _loaded(_DATASETS, name)
-    if found is None:
+    loaded = _loaded(_DATASETS, name)
+    if loaded is None:
         raise OptionError(f"minishark makes no datasets of {name!r}.")
-    return cast("Datasets", found)
+    return cast("Datasets", loaded)
 
 
 def datasets_of(data: Any) -> Datasets | None:
@@ -192,9 +192,9 @@ def _installed(group: str, name: str) -> Any:
 
 
 def _loaded(group: str, name: str) -> Any:
-    found = _installed(group, name)
-    if found is None and name in _EXTRAS:
+    installed = _installed(group, name)
+    if installed is None and name in _EXTRAS:
         raise OptionError(
             f"This needs {name}, which is not installed: pip install 'minishark[{_EXTRAS[name]}]'."
         )
-    return found
+    return installed

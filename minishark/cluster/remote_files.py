@@ -60,29 +60,29 @@ class RemoteFiles:
 
     def take_received(self) -> dict[str, int]:
         with self._lock:
-            found, self._received = dict(self._received), Counter()
-        return found
+            received, self._received = dict(self._received), Counter()
+        return received
 
     def fetch(
-        self, wanted: Sequence[tuple[StoreLocation, FileSlice]]
+        self, slices: Sequence[tuple[StoreLocation, FileSlice]]
     ) -> list[pa.Table | InputMissingError]:
         groups: dict[str, list[int]] = {}
-        for number, (source, _) in enumerate(wanted):
+        for number, (source, _) in enumerate(slices):
             groups.setdefault(source.service, []).append(number)
-        found: list[pa.Table | InputMissingError] = [_UNASKED] * len(wanted)
+        tables: list[pa.Table | InputMissingError] = [_UNASKED] * len(slices)
 
         def ask(numbers: list[int]) -> None:
-            items = [wanted[number][1] for number in numbers]
-            answers = self._fetch_from(wanted[numbers[0]][0], items)
+            items = [slices[number][1] for number in numbers]
+            answers = self._fetch_from(slices[numbers[0]][0], items)
             for number, answer in zip(numbers, answers, strict=True):
-                found[number] = answer
+                tables[number] = answer
 
         if len(groups) == 1:
             ask(*groups.values())
         elif groups:
             with ThreadPoolExecutor(min(_HOSTS_AT_ONCE, len(groups)), "minishark-fetch") as pool:
                 list(pool.map(ask, groups.values()))
-        return found
+        return tables
 
     def _fetch_from(
         self, source: StoreLocation, items: Sequence[FileSlice]
@@ -204,7 +204,7 @@ class RemoteFiles:
         with self._lock:
             if len(self._unwanted) < _UNWANTED_MAX:
                 self._unwanted[file] = None
-                self._holders.update((each.service, None) for each in holders)
+                self._holders.update((store.service, None) for store in holders)
 
     def remove_unwanted(self) -> None:
         """Have other hosts delete what they were to delete soon; to be called now and then."""
@@ -213,9 +213,9 @@ class RemoteFiles:
             self._unwanted.clear()
             self._holders.clear()
         if files:
-            found = self._connections.call_all(holders, wire.RemoveCopies(files), _ANSWER_MAX_S)
-            self._ask_again(files, [each for each in holders if each not in found])
-            for service in found:
+            replies = self._connections.call_all(holders, wire.RemoveCopies(files), _ANSWER_MAX_S)
+            self._ask_again(files, [each for each in holders if each not in replies])
+            for service in replies:
                 self._unheard.pop(service, None)
 
     def _ask_again(self, files: Sequence[str], silent: Sequence[str]) -> None:

@@ -46,8 +46,8 @@ def own_address() -> str:
         held = hold_ports(ip, 0)
         if held is not None:
             port = held[0].getsockname()[1]
-            for each in held:
-                each.close()
+            for socket_ in held:
+                socket_.close()
             return f"tcp://{ip}:{port}"
     raise OptionError(f"No two adjacent ports are free at {ip}: pass --listen.")
 
@@ -56,8 +56,8 @@ def hold_ports(ip: str, port: int) -> tuple[socket.socket, socket.socket] | None
     """Two sockets that hold a port (0 for any) and the next one; None if one is taken."""
     with contextlib.ExitStack() as undo, contextlib.suppress(OSError, OverflowError):
         first, second = (undo.enter_context(socket.socket()) for _ in range(2))
-        for each in (first, second):  # connections that have ended do not hold them
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for listener in (first, second):  # connections that have ended do not hold them
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         first.bind((ip, port))
         second.bind((ip, first.getsockname()[1] + 1))
         undo.pop_all()

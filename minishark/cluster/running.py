@@ -40,8 +40,8 @@ class RunningTasks:
         for status in statuses:
             for task in status.longest:
                 key = (task.job_id, task.task_id, task.attempt, task.executor)
-                known, began_s = self._attempts.get(key), now - task.for_s
+                running, began_s = self._attempts.get(key), now - task.for_s
                 # A report is up to a second old, so the earliest estimate is the best.
-                if known is None or began_s < known.began_s - _ABOUT_S:
-                    known = kinds.RunningTask.of(task, now)
-                yield key, known
+                if running is None or began_s < running.began_s - _ABOUT_S:
+                    running = kinds.RunningTask.of(task, now)
+                yield key, running

@@ -125,8 +125,8 @@ def decide(
     is_late = since is not None and now - since >= options.wait_s
     # What was asked for comes first.
     if is_late and not load.starting and count < options.max_nodes:
-        wanted = math.ceil(waiting * count / slots)
-        more = max(1, min(wanted, count, options.max_nodes - count))
+        nodes = math.ceil(waiting * count / slots)
+        more = max(1, min(nodes, count, options.max_nodes - count))
         return replace(history, waiting_since=None), Decision(
             more, (), f"{waiting} tasks wait for slots"
         )

@@ -123,17 +123,17 @@ class Sender:
 
     def _serve(self, peer: socket.socket) -> None:
         try:
-            found = self._admitted(peer)
+            offer = self._admitted(peer)
         finally:
             self._strangers.release()
         try:
-            if found is not None:
-                key, chunks, _ = found
+            if offer is not None:
+                key, chunks, _ = offer
                 _send(peer, _cipher(key), chunks)
         except OSError:  # the reader is gone
             pass
         finally:
-            if found is not None:
+            if offer is not None:
                 with self._lock:
                     self._sending -= 1
             self._close(peer)
@@ -150,9 +150,9 @@ class Sender:
         except OSError:
             return None
         with self._lock:
-            found = self._offers.pop(bytes(ticket), None)
-            self._sending += found is not None
-        return found
+            offer = self._offers.pop(bytes(ticket), None)
+            self._sending += offer is not None
+        return offer
 
     def _close(self, peer: socket.socket) -> None:
         with self._lock:
@@ -182,9 +182,9 @@ def _nonce(number: int) -> bytes:
 def _send(peer: socket.socket, cipher: AESGCM, chunks: Chunks) -> None:
     peer.settimeout(_SILENCE_S)
     for number, (header, chunk) in zip(itertools.count(0, 2), chunks, strict=False):
-        told = wire.encode_message(header)
-        lengths = _LENGTHS.pack(len(told), len(chunk))
-        head = cipher.encrypt(_nonce(number), told, lengths)
+        packed = wire.encode_message(header)
+        lengths = _LENGTHS.pack(len(packed), len(chunk))
+        head = cipher.encrypt(_nonce(number), packed, lengths)
         peer.sendall(lengths + head)
         sealed = memoryview(cipher.encrypt(_nonce(number + 1), chunk, None))
         while sealed:  # `sendall` would limit the time for all of it
@@ -244,9 +244,9 @@ class _Receiver:
                 return
 
     @staticmethod
-    def _header(told: bytes) -> wire.Chunk:
+    def _header(packed: bytes) -> wire.Chunk:
         try:
-            header = wire.decode_reply(told)
+            header = wire.decode_reply(packed)
         except MALFORMED as error:
             raise BrokenError(f"malformed header: {error}") from error
         if not isinstance(header, wire.Chunk):

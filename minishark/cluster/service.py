@@ -301,16 +301,16 @@ class Service:
         for number, part in enumerate(request.parts):
             final = number == len(request.parts) - 1
             try:
-                found = self._paths.find(str(self.path(part.file)), (self._store_name,))
-                if found is None:
+                file = self._paths.find(str(self.path(part.file)), (self._store_name,))
+                if file is None:
                     missing = f"{self._store_name} has no {part.file}"
                     yield wire.Chunk(last=final, part=number, problem=missing), _NOTHING
                     continue
-                if part.checksum and _checksum(found) != part.checksum:
+                if part.checksum and _checksum(file) != part.checksum:
                     damaged = f"{self._store_name} has {part.file}, but damaged"
                     yield wire.Chunk(last=final, part=number, problem=damaged), _NOTHING
                     continue
-                ranges = _whole(found) if request.whole else _stream(found, part)
+                ranges = [_mapped(file)] if request.whole else _stream(file, part)
             except (OSError, ClusterError, pa.ArrowException) as error:
                 yield wire.Chunk(last=final, part=number, problem=str(error)), _NOTHING
                 continue
@@ -389,22 +389,17 @@ def _scheduled() -> tuple[int, int]:
 
 def _pieces(ranges: Sequence[memoryview], transfer: _Transfer) -> Iterator[memoryview]:
     """The bytes of a part in chunks as the link takes them; an empty one if there are none."""
-    for each in [some for some in ranges if some] or [_NOTHING]:
+    for view in [some for some in ranges if some] or [_NOTHING]:
         start = 0
-        while start == 0 or start < len(each):
+        while start == 0 or start < len(view):
             size = chunk_bytes(transfer.link_bytes_s, first=not transfer.has_begun)
             transfer.has_begun = True
-            yield each[start : start + size]
+            yield view[start : start + size]
             start += size
 
 
 def _mapped(path: Path) -> memoryview:
     return memoryview(pa.memory_map(str(path)).read_buffer()).cast("B")
-
-
-def _whole(path: Path) -> list[memoryview]:
-    """The bytes of a file."""
-    return [_mapped(path)]
 
 
 def _stream(path: Path, part: wire.Part) -> list[memoryview]:
@@ -422,11 +417,11 @@ def _stream(path: Path, part: wire.Part) -> list[memoryview]:
     ranges: list[tuple[int, int]] = []
     number = 0
     for is_batch, start, end in index.messages:
-        wanted = part.first <= number < last if is_batch else number < max(last, 1)
+        is_asked_for = part.first <= number < last if is_batch else number < max(last, 1)
         number += is_batch
-        if wanted and ranges and ranges[-1][1] == start:
+        if is_asked_for and ranges and ranges[-1][1] == start:
             ranges[-1] = (ranges[-1][0], end)
-        elif wanted:
+        elif is_asked_for:
             ranges.append((start, end))
     return [data[start:end] for start, end in ranges]
 
@@ -459,11 +454,11 @@ def _index(path: str, inode: int, changed_ns: int) -> _Index:
     batches = pa.ipc.open_file(mapped).num_record_batches
     mapped.seek(_MAGIC_BYTES)
     reader = pa.ipc.MessageReader.open_stream(mapped)
-    found = []
+    messages = []
     start = _MAGIC_BYTES
     with contextlib.suppress(StopIteration):
         while True:
             kind = reader.read_next_message().type
-            found.append((kind == "record batch", start, mapped.tell()))
+            messages.append((kind == "record batch", start, mapped.tell()))
             start = mapped.tell()
-    return _Index(tuple(found), batches)
+    return _Index(tuple(messages), batches)

@@ -113,7 +113,9 @@ class ClusterEvents:
         """Which nodes and sessions there are now."""
         statuses = self._sparrow.nodes()
         usages = node_usages(self._connections, statuses, _CALL_S)
-        services = {each.name: each.service for own in usages.values() for each in own.sessions}
+        services = {
+            session.name: session.service for usage in usages.values() for session in usage.sessions
+        }
         for name, service in services.items():
             if service and name not in self._sessions:
                 self._sessions[name] = _Heard(service)

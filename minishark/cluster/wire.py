@@ -383,11 +383,11 @@ decode_reply = msgspec.msgpack.Decoder(Reply).decode
 def own_versions() -> dict[str, str]:
     """The versions that must match in a cluster, as plans, pickles and files are exchanged."""
     try:
-        own = version("minishark")
+        release = version("minishark")
     except ImportError:
-        own = "a checkout"
+        release = "a checkout"
     return {
-        "minishark": own,
+        "minishark": release,
         "protocol": str(PROTOCOL_VERSION),
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "DuckDB": version("duckdb"),
@@ -400,13 +400,13 @@ def own_release() -> str:
     return ", ".join(f"{name} {number}" for name, number in own_versions().items())
 
 
-def versions_differ(theirs: dict[str, str], own: dict[str, str]) -> str | None:
+def versions_differ(theirs: dict[str, str], ours: dict[str, str]) -> str | None:
     """A sentence for the other side that names the differences; None if there are none."""
-    names = dict.fromkeys((*own, *theirs))
+    names = dict.fromkeys((*ours, *theirs))
     different = [
-        f"{name} {own.get(name, '(none)')} in the cluster and {theirs.get(name, '(none)')} here"
+        f"{name} {ours.get(name, '(none)')} in the cluster and {theirs.get(name, '(none)')} here"
         for name in names
-        if own.get(name) != theirs.get(name)
+        if ours.get(name) != theirs.get(name)
     ]
     if not different:
         return None

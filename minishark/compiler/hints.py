@@ -81,12 +81,12 @@ class ScanHints:
 
     @property
     def label(self) -> str:
-        found = "" if self.source is None else self.source.label
+        text = "" if self.source is None else self.source.label
         if self.key_filter is not None:
-            found += f" where {self.key_filter.column} in #{self.key_filter.cte}"
+            text += f" where {self.key_filter.column} in #{self.key_filter.cte}"
         if self.group_runs is not None:
-            found += f" possibly in runs of {self.group_runs.key}"
-        return found
+            text += f" possibly in runs of {self.group_runs.key}"
+        return text
 
 
 NO_HINTS = ScanHints()

@@ -16,7 +16,8 @@ from minishark.dataframe.local import SchemaLike, declared_columns
 from minishark.dataframe.row import Row, rows_of
 from minishark.errors import DataError, OptionError
 from minishark.worker.call_policy import CallPolicy
-from minishark.worker.calls import MapCalls, Shape, is_async, makes_instances
+from minishark.worker.call_shapes import Shape
+from minishark.worker.calls import MapCalls, is_async, makes_instances
 from minishark.worker.functions import Function
 from minishark.worker.protocol import TaskFunction
 from minishark.worker.values import unsendable

@@ -32,7 +32,8 @@ from minishark.query.sinks import Layout
 from minishark.tables.cached import CachedRows
 from minishark.tables.store import stored_schema
 from minishark.worker.call_policy import CallPolicy
-from minishark.worker.calls import REJECTED_FIELDS, Batches, EachRow, Shape, rejected_names
+from minishark.worker.call_shapes import Batches, EachRow, Shape
+from minishark.worker.calls import REJECTED_FIELDS, rejected_names
 from minishark.worker.functions import ForEach, Function, MapGroups, SortRows
 
 

@@ -94,8 +94,8 @@ class HistoryWriter:
 def _sizes(folder: Path) -> Iterator[tuple[float, int, Path]]:
     for path in folder.glob(f"*{SUFFIX}"):
         with contextlib.suppress(OSError):  # another session may remove it
-            found = path.stat()
-            yield found.st_mtime, found.st_size, path
+            status = path.stat()
+            yield status.st_mtime, status.st_size, path
 
 
 class HistoryReader:
@@ -110,12 +110,12 @@ class HistoryReader:
         self._source = Path(source)
         self._offsets: dict[Path, int] = {}
         self._sessions: dict[Path, SessionStarted] = {}
-        found = self._files()
-        if not found:
+        files = self._files()
+        if not files:
             raise DataError(
                 f"{source} has no event files; connect(event_log={str(source)!r}) writes them."
             )
-        for file in found:
+        for file in files:
             self._check(file)
 
     def _files(self) -> list[Path]:

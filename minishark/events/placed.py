@@ -32,5 +32,5 @@ def sentences(task: TaskEnded, placed: StagePlaced) -> tuple[str, ...]:
         run_s=task.figures.run_s,
     )
     job = JobSpec(tasks=(spec,), options=JobOptions(requires=placed.requires))
-    found = explain(job, (ended, JobFinished(placement=placed.steps)))
-    return tuple(found[number].lines())
+    explained = explain(job, (ended, JobFinished(placement=placed.steps)))
+    return tuple(explained[number].lines())

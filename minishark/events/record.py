@@ -180,15 +180,15 @@ class StageRecord:
         event = self.ended.get(task)
         if event is None:
             return ()
-        told = (sentences(event, placed) for placed in reversed(self.placed))
-        return next(filter(None, told), ())
+        explanations = (sentences(event, placed) for placed in reversed(self.placed))
+        return next(filter(None, explanations), ())
 
     def as_dict(self) -> dict[str, Any]:
         """All figures as dictionaries, lists and numbers."""
-        own = ("index", "tasks", "elapsed_s", "after", "remade_tasks", "skew", "constrained_tasks")
-        others = ("reused_tasks", "local_tasks", "skipped_tasks", "retries")
+        numbers = ("index", "tasks", "elapsed_s", "after", "remade_tasks", "skew")
+        others = ("constrained_tasks", "reused_tasks", "local_tasks", "skipped_tasks", "retries")
         return {
-            **{name: getattr(self, name) for name in (*own, *others)},
+            **{name: getattr(self, name) for name in (*numbers, *others)},
             **{name: getattr(self.totals, name) for name in names_of(Sums.TOTAL, Sums.BY_KEY)},
             **{name: self.values(name) for name in names_of(Sums.SPREAD)},
             "by_task": [
@@ -355,9 +355,9 @@ class QueryRecord:
 
     def as_dict(self) -> dict[str, Any]:
         """All figures as dictionaries, lists and numbers."""
-        own = ("elapsed_s", "planning_s", "stages", "tasks", "constrained_tasks", "local_tasks")
+        numbers = ("elapsed_s", "planning_s", "stages", "tasks", "constrained_tasks", "local_tasks")
         return {
-            **{name: getattr(self, name) for name in own},
+            **{name: getattr(self, name) for name in numbers},
             "warnings": [*self.warnings],
             "by_stage": [stage.as_dict() for stage in self.by_stage],
             "revisions": [each._asdict() for each in self.revisions],

@@ -110,8 +110,8 @@ class EventStream:
             first = max(number, begin)
             blocks, new = (*self._blocks,), (*self._new,)
         skipped = first - begin
-        found = tuple(islice(_unpacked(blocks, new, skipped), limit))
-        return Batch(found, first + len(found), first - number)
+        events = tuple(islice(_unpacked(blocks, new, skipped), limit))
+        return Batch(events, first + len(events), first - number)
 
 
 def _unpacked(
@@ -120,8 +120,8 @@ def _unpacked(
     """All events but so many of the oldest; blocks are unpacked when their turn comes."""
     for block in blocks:
         if skipped < block.count:
-            known = block.events
-            events = known if isinstance(known, list) else _decode()(zlib.decompress(known))
+            packed = block.events
+            events = packed if isinstance(packed, list) else _decode()(zlib.decompress(packed))
             yield from events[skipped:]
         skipped = max(0, skipped - block.count)
     yield from new[skipped:]

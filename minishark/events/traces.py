@@ -119,24 +119,24 @@ class Spans:
             self._abandon(next(iter(self._open)))
 
     def _query_planned(self, event: QueryPlanned) -> None:
-        found: dict[str, str | int] = {}
+        attributes: dict[str, str | int] = {}
         if event.stages:
-            found["minishark.stages"] = len(event.stages)
+            attributes["minishark.stages"] = len(event.stages)
         if event.rule:
-            found |= {"minishark.rule": event.rule, "minishark.reason": event.reason}
+            attributes |= {"minishark.rule": event.rule, "minishark.reason": event.reason}
         name = "plan revised" if event.rule else "planned"
-        self._open[event.query].span.add_event(name, found, _ns(event.at))
+        self._open[event.query].span.add_event(name, attributes, _ns(event.at))
 
     def _stage(self, query: _OpenQuery, number: int, at: float) -> Span:
-        found = query.stages.get(number)
-        if found is None:
-            found = query.stages[number] = self._tracer.start_span(
+        span = query.stages.get(number)
+        if span is None:
+            span = query.stages[number] = self._tracer.start_span(
                 f"stage {number}",
                 context=self._trace.set_span_in_context(query.span),
                 start_time=_ns(at),
                 attributes={**self._common, "minishark.stage": number},
             )
-        return found
+        return span
 
     def _task_ended(self, event: TaskEnded) -> None:
         stage = self._stage(self._open[event.query], event.stage, event.began_s)

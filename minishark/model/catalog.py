@@ -232,15 +232,15 @@ class Catalog:
 
     def again(self, table: Table) -> Table | None:
         """The same version of a table with its current locations; None if there is another."""
-        found = self.find(table.name)
-        return found if found is not None and found.same_rows(table) else None
+        current = self.find(table.name)
+        return current if current is not None and current.same_rows(table) else None
 
     def unknown(self, name: str) -> CatalogError:
         names = (table.name.lower() for table in self)
-        known = sorted(each for each in names if not each.startswith("_"))  # kept rows
-        near = difflib.get_close_matches(name.lower(), known, n=1)
+        present = sorted(each for each in names if not each.startswith("_"))  # kept rows
+        near = difflib.get_close_matches(name.lower(), present, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        listed = ", ".join(known) or "none"
+        listed = ", ".join(present) or "none"
         return CatalogError(f"There is no table called {name!r}; the tables are: {listed}.{hint}")
 
     def __contains__(self, name: str) -> bool:
@@ -277,7 +277,7 @@ class CatalogView(Catalog):
         return now
 
     def __iter__(self) -> Iterator[Table]:
-        own = dict(self._decided)
-        names = [table.name for table in self._seen if own.pop(table.name.lower(), True)]
-        names += [name for name, is_there in own.items() if is_there]
+        decided = dict(self._decided)
+        names = [table.name for table in self._seen if decided.pop(table.name.lower(), True)]
+        names += [name for name, is_there in decided.items() if is_there]
         return iter([table for table in map(self.find, names) if table is not None])

@@ -352,12 +352,12 @@ def _render_over(call: WindowCall, names: Names) -> str:
 def numbered(names: Iterable[str]) -> tuple[str, ...]:
     """Unique names for a table's columns: duplicates get numbers, as in DuckDB."""
     taken: dict[str, None] = {}
-    found = []
+    unique = []
     for name in names:
         free, number = name, 0
         while free.lower() in taken:
             number += 1
             free = f"{name}_{number}"
         taken[free.lower()] = None
-        found.append(free)
-    return tuple(found)
+        unique.append(free)
+    return tuple(unique)

@@ -109,9 +109,9 @@ def _unmatched(expected: list[Floats], actual: list[Floats]) -> tuple[list[Float
 def _order_differences(
     expected: pa.Table, actual: pa.Table, ordered_by: Sequence[int]
 ) -> list[str]:
-    wanted = _rows(expected.select(list(ordered_by)))
-    found = _rows(actual.select(list(ordered_by)))
-    for index, (left, right) in enumerate(zip(wanted, found, strict=True)):
+    expected_rows = _rows(expected.select(list(ordered_by)))
+    actual_rows = _rows(actual.select(list(ordered_by)))
+    for index, (left, right) in enumerate(zip(expected_rows, actual_rows, strict=True)):
         if left[0] != right[0] or not _close(left[1], right[1]):
             keys = f"its keys are {_shown(right)}, expected {_shown(left)}"
             return [f"Row {index + 1} is out of order: {keys}."]

@@ -197,17 +197,17 @@ class _Digester:
                 self.add(contents)
 
     def _globals(self, function: Any) -> None:
-        known, names = function.__globals__, dict[str, None]()
+        variables, names = function.__globals__, dict[str, None]()
         for code in _nested(function.__code__):
             names.update(dict.fromkeys(code.co_names))
-            for module in _imports(code, known):
+            for module in _imports(code, variables):
                 self._module(module)
         for name in names:
             if name in _REFLECTIVE:
                 raise NoDigestError(f"{function.__qualname__} calls {name}")
             self._put("global", name.encode())
-            if name in known:
-                self.add(known[name])
+            if name in variables:
+                self.add(variables[name])
 
     def _code(self, code: types.CodeType) -> None:
         self._put("code", code.co_code)
@@ -250,10 +250,10 @@ class _Digester:
         module = sys.modules.get(name) if isinstance(name, str) else None
         if module is None or _package(name) is None:
             return False
-        found: Any = module
+        value: Any = module
         for part in path.split("."):
-            found = getattr(found, part, None)
-        if found is not thing:
+            value = getattr(value, part, None)
+        if value is not thing:
             return False
         self._put("named", f"{name}.{path}".encode())
         self._module(name)
@@ -360,7 +360,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested(constant)
 
 
-def _imports(code: types.CodeType, known: dict[str, Any]) -> Iterator[str]:
+def _imports(code: types.CodeType, variables: dict[str, Any]) -> Iterator[str]:
     """The modules that code imports when it runs.
 
     Raises:
@@ -373,7 +373,7 @@ def _imports(code: types.CodeType, known: dict[str, Any]) -> Iterator[str]:
         elif instruction.opname == "IMPORT_NAME":
             name = "." * depth + instruction.argval
             try:
-                yield importlib.util.resolve_name(name, known.get("__package__") or "")
+                yield importlib.util.resolve_name(name, variables.get("__package__") or "")
             except ImportError as error:
                 raise NoDigestError(f"it imports {name}: {error}") from error
 
@@ -401,8 +401,10 @@ def _package(name: str) -> str | None:
     except importlib.metadata.PackageNotFoundError:
         version = getattr(module, "__version__", None)
     if version is None:
-        found = importlib.metadata.packages_distributions().get(top, ())
-        version = " ".join(f"{each} {importlib.metadata.version(each)}" for each in sorted(found))
+        packages = importlib.metadata.packages_distributions().get(top, ())
+        version = " ".join(
+            f"{package} {importlib.metadata.version(package)}" for package in sorted(packages)
+        )
     if not version:
         raise NoDigestError(f"module {name} has no version")
     return f"{top} {version}"
@@ -427,11 +429,11 @@ def _sources(name: str) -> list[str]:
     Raises:
         NoDigestError: one has none.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     waiting = [name]
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in digests:
             continue
         if name == "__main__":
             raise NoDigestError("a function reads the module __main__ as a whole")
@@ -445,10 +447,10 @@ def _sources(name: str) -> list[str]:
             data = Path(inspect.getsourcefile(module) or "").read_bytes()
         except (OSError, TypeError) as error:
             raise NoDigestError(f"module {name} has no source") from error
-        found[name] = f"{name} {hashlib.blake2b(data, digest_size=_BYTES).hexdigest()}\n"
+        digests[name] = f"{name} {hashlib.blake2b(data, digest_size=_BYTES).hexdigest()}\n"
         waiting += [each for each in _related(module, data) if _package(each) is None]
         waiting += [parent] if (parent := name.rpartition(".")[0]) else []
-    return [found[each] for each in sorted(found)]
+    return [digests[each] for each in sorted(digests)]
 
 
 def _related(module: types.ModuleType, source: bytes) -> Iterator[str]:

@@ -89,18 +89,19 @@ def stage_slices(
     Of empty parts only one is read, for the schema. A task's buckets that follow one another in a
     file are one part.
     """
-    found: list[tuple[int, FileSlice]] = []
+    slices: list[tuple[int, FileSlice]] = []
     for outcome, node in zip(outcomes, nodes, strict=True):
         whole = _slice(outcome, node)
         if buckets is None:
-            found.append((outcome.figures.rows, whole))
+            slices.append((outcome.figures.rows, whole))
             continue
-        found += [
+        slices += [
             (run.rows, structs.replace(whole, first=run.first, last=run.last))
             for run in outcome.bucket_runs(buckets)
         ]
-    filled = tuple(item for rows, item in found if rows)
-    return filled or (found[0][1],)
+    assert slices, "a stage has tasks, and each has put something out"
+    filled = tuple(item for rows, item in slices if rows)
+    return filled or (slices[0][1],)
 
 
 def _slice(outcome: TaskOutcome, node: str) -> FileSlice:

@@ -241,9 +241,9 @@ class JobBuilder:
         None for all rows.
         """
         if item.mode is ReadMode.OWN:
-            own = self.graph.at(item.stage, index)
-            assert own is not None, "a stage runs when those that it reads are complete"
-            return [own.outcome], [own.node], None
+            output = self.graph.at(item.stage, index)
+            assert output is not None, "a stage runs when those that it reads are complete"
+            return [output.outcome], [output.node], None
         outputs, buckets = self.graph.outputs(item.stage), None
         if item.mode is ReadMode.BUCKET:
             share = stage.share(item, index)

@@ -25,8 +25,8 @@ def replica_locations(nodes: Sequence[str], partition: int, replicas: int) -> tu
 
 
 def hosts_of(nodes: Sequence[str], stores: Sequence[StoreLocation]) -> Mapping[str, str]:
-    wanted = frozenset(nodes)
-    hosts = {peer.name: peer.host for peer in stores if peer.name in wanted}
+    names = frozenset(nodes)
+    hosts = {peer.name: peer.host for peer in stores if peer.name in names}
     return hosts if len(frozenset(hosts.values())) > 1 else {}
 
 
@@ -47,7 +47,7 @@ def stage_holdings(
     outcomes: Sequence[TaskOutcome], nodes: Sequence[str], buckets: range | None
 ) -> list[Holding]:
     """What a task reads of an earlier stage, these buckets or all: where it is, and its bytes."""
-    found: list[Holding] = []
+    holdings: list[Holding] = []
     for outcome, node in zip(outcomes, nodes, strict=True):
         if outcome.inline is not None:
             continue  # it goes wherever the task goes
@@ -55,5 +55,5 @@ def stage_holdings(
         if buckets is not None:
             rows = sum(run.rows for run in outcome.bucket_runs(buckets))
             size *= rows / max(1, outcome.figures.rows)
-        found.append(((node,), size))
-    return found
+        holdings.append(((node,), size))
+    return holdings

@@ -68,12 +68,12 @@ def _versions() -> bytes:
 
 def named(*parts: bytes | str) -> str:
     """The digest of parts, none of which can run into the next."""
-    found = hashlib.blake2b(digest_size=_BYTES)
+    digest = hashlib.blake2b(digest_size=_BYTES)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        found.update(len(data).to_bytes(8, "little"))
-        found.update(data)
-    return found.hexdigest()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
 
 
 # What is done
@@ -92,11 +92,11 @@ def fragment_name(task: StageTask) -> str:
     if not task.types:
         raise NoNameError("it runs as a whole statement")
     texts = " ".join((task.sql, *(cte.sql for cte in task.hints.ctes))).lower()
-    called = [each for each in task.scalars if _calls(texts, each)]
-    functions = [_function_name(each.name, each.pickled) for each in called]
-    for each in called:
-        if each.volatile:
-            raise NoNameError(f"{each.name} is not deterministic")
+    called = [scalar for scalar in task.scalars if _calls(texts, scalar)]
+    functions = [_function_name(scalar.name, scalar.pickled) for scalar in called]
+    for scalar in called:
+        if scalar.volatile:
+            raise NoNameError(f"{scalar.name} is not deterministic")
     if task.function is not None:
         if not task.function.only_returns:
             raise NoNameError(f"{task.function.label} is called for what else it does")
@@ -113,7 +113,7 @@ def fragment_name(task: StageTask) -> str:
         profiled=False,
         access=FROM_ENVIRONMENT,  # sources say who may read what when they are resolved
         working_folder=task.working_folder if functions else "",
-        scalars=tuple(structs.replace(each, pickled=b"") for each in called),
+        scalars=tuple(structs.replace(scalar, pickled=b"") for scalar in called),
         function=task.function and structs.replace(task.function, pickled=b""),
     )
     return named("fragment", _versions(), encode(blank), *functions)
@@ -129,10 +129,10 @@ def _calls(texts: str, function: ScalarFunction) -> bool:
 
 
 def _function_name(label: str, pickled: bytes) -> str:
-    found = pickled_digest(pickled)
-    if isinstance(found, NoDigestError):
-        raise NoNameError(f"the function {label or 'of rows'} can't be named: {found}")
-    return found
+    digest = pickled_digest(pickled)
+    if isinstance(digest, NoDigestError):
+        raise NoNameError(f"the function {label or 'of rows'} can't be named: {digest}")
+    return digest
 
 
 # What it is done with
@@ -154,7 +154,7 @@ class Leaves:
             NoNameError: it is a part of a source that can't be told from others.
         """
         if partition.read:
-            return self._source(table, partition.read)
+            return self.source(table.title or table.name, partition.read)
         files = [(partition.file, partition.deleted)]
         files += [(delta.file, delta.deleted) for delta in partition.deltas]
         parts = [part for file, deleted in files for part in (self._file(file), deleted)]
@@ -163,9 +163,6 @@ class Leaves:
 
     def _file(self, file: str) -> str:
         return self.contents.get(file) or named("file", self.token, file)
-
-    def _source(self, table: Table, pickled: bytes) -> str:
-        return self.source(table.title or table.name, pickled)
 
     def source(self, name: str, pickled: bytes) -> str:
         """The name of a part of a source, which is called `name` where it has none.
@@ -274,10 +271,10 @@ class OutputNames:
         """
         name = self._names.get((stage, task))
         if name is None:
-            found = self.stages[stage]
-            fragment = self.fragment(found)
-            read = [part for item in found.inputs for part in self._read(found, item, task)]
-            own = (str(task), str(found.tasks)) if stage in self._by_task else ()
+            planned = self.stages[stage]
+            fragment = self.fragment(planned)
+            read = [part for item in planned.inputs for part in self._read(planned, item, task)]
+            own = (str(task), str(planned.tasks)) if stage in self._by_task else ()
             name = self._names[stage, task] = named(fragment, *own, *read)
         return name
 
@@ -300,16 +297,16 @@ class OutputNames:
         Raises:
             NoNameError: it has none.
         """
-        found = self._fragments.get(stage.index)
-        if found is None:
+        name = self._fragments.get(stage.index)
+        if name is None:
             try:
-                found = self._fragment(stage)
+                name = self._fragment(stage)
             except NoNameError as error:
-                found = error
-            self._fragments[stage.index] = found
-        if isinstance(found, NoNameError):
-            raise NoNameError(str(found))
-        return found
+                name = error
+            self._fragments[stage.index] = name
+        if isinstance(name, NoNameError):
+            raise NoNameError(str(name))
+        return name
 
     def _fragment(self, stage: Stage) -> str:
         if stage.volatile_call is not None:
@@ -348,9 +345,9 @@ class OutputNames:
         return self._many[key]
 
     def _identity(self, stage: int, task: int) -> str:
-        known = self.identity(stage, task)
-        if known is not None:
-            return known
+        identity = self.identity(stage, task)
+        if identity is not None:
+            return identity
         if self.stages[stage].varies and not self.as_planned:
             raise NotYetError
         return self.of(stage, task)

@@ -104,13 +104,13 @@ def own_operators(stage: Stage) -> list[tuple[PhysicalPlan, int]]:
 
     With the exchanges that it reads, and the common table expressions that its fragment defines.
     """
-    found: list[tuple[PhysicalPlan, int]] = []
+    operators: list[tuple[PhysicalPlan, int]] = []
     waiting = [(stage.plan, 0)]
     while waiting:
         node, depth = waiting.pop()
-        found.append((node, depth))
+        operators.append((node, depth))
         waiting += [(child, depth + 1) for child in reversed(_inputs(stage, node))]
-    return found
+    return operators
 
 
 def _inputs(stage: Stage, node: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
@@ -142,19 +142,21 @@ def measured(stage: Stage, outcomes: Iterable[TaskOutcome]) -> list[OperatorFigu
     nodes = [node for node, _ in own_operators(stage)]
     tasks = list(outcomes)
     fits = [_fit(stage, outcome.profiles) for outcome in tasks]
-    found = [_total(node, [fit.get(id(node), _UNKNOWN) for fit in fits]) for node in nodes]
-    if found and tasks and not isinstance(stage.plan.distribution, Replicated):
+    figures = [_total(node, [fit.get(id(node), _UNKNOWN) for fit in fits]) for node in nodes]
+    if figures and tasks and not isinstance(stage.plan.distribution, Replicated):
         # What a stage puts out is counted anyway.
-        found[0] = structs.replace(found[0], rows=sum(outcome.figures.rows for outcome in tasks))
-    kept = _kept(stage, nodes, found)
+        figures[0] = structs.replace(
+            figures[0], rows=sum(outcome.figures.rows for outcome in tasks)
+        )
+    kept = _kept(stage, nodes, figures)
     if len(tasks) < stage.tasks:  # a limit had enough rows
-        return [structs.replace(each, ended_early=True) for each in kept]
+        return [structs.replace(operator, ended_early=True) for operator in kept]
     return kept
 
 
 def _total(node: PhysicalPlan, tasks: Sequence[OperatorFigures]) -> OperatorFigures:
-    rows = [each.rows for each in tasks if each.rows is not None]
-    times = [each.run_s for each in tasks if each.run_s is not None]
+    rows = [task.rows for task in tasks if task.rows is not None]
+    times = [task.run_s for task in tasks if task.run_s is not None]
     total: int | None = None
     if tasks and len(rows) == len(tasks):
         if not isinstance(node.distribution, Replicated):
@@ -163,15 +165,15 @@ def _total(node: PhysicalPlan, tasks: Sequence[OperatorFigures]) -> OperatorFigu
             total = rows[0]
     run_s = sum(times) if tasks and len(times) == len(tasks) else None
     return OperatorFigures(
-        rows=total, run_s=run_s, ended_early=any(each.ended_early for each in tasks)
+        rows=total, run_s=run_s, ended_early=any(task.ended_early for task in tasks)
     )
 
 
 def _kept(
-    stage: Stage, nodes: Sequence[PhysicalPlan], found: Sequence[OperatorFigures]
+    stage: Stage, nodes: Sequence[PhysicalPlan], figures: Sequence[OperatorFigures]
 ) -> list[OperatorFigures]:
     """Pass rows on through operators that neither add nor drop any."""
-    known = {id(node): each for node, each in zip(nodes, found, strict=True)}
+    by_node = {id(node): each for node, each in zip(nodes, figures, strict=True)}
     for downwards in (True, False):
         for node in nodes if downwards else reversed(nodes):
             if not isinstance(node.operator, Project | Cte | Window):
@@ -182,10 +184,12 @@ def _kept(
             ):
                 continue
             source, target = (node, last) if downwards else (last, node)
-            if known[id(target)].rows is None:
-                rows, cut = known[id(source)].rows, known[id(source)].ended_early
-                known[id(target)] = structs.replace(known[id(target)], rows=rows, ended_early=cut)
-    return [known[id(node)] for node in nodes]
+            if by_node[id(target)].rows is None:
+                rows, cut = by_node[id(source)].rows, by_node[id(source)].ended_early
+                by_node[id(target)] = structs.replace(
+                    by_node[id(target)], rows=rows, ended_early=cut
+                )
+    return [by_node[id(node)] for node in nodes]
 
 
 def _fit(stage: Stage, profiles: Mapping[str, Profiled]) -> Fit:
@@ -242,8 +246,8 @@ class _Overlay:
         """What is known of a node and all below it; None if the trees do not fit."""
         self._definitions.clear()
         self._filter_is_moved = False
-        found = self._node(plan, root)
-        return self._sure(found) if found is not None else None
+        figures = self._node(plan, root)
+        return self._sure(figures) if figures is not None else None
 
     def fit_ranges(self, root: Profiled) -> Fit | None:
         """As `fit` for the whole stage; its rows are joined with the boundaries of ranges."""
@@ -255,15 +259,15 @@ class _Overlay:
             return None
         return self.fit(self.stage.plan, rows)
 
-    def _sure(self, found: Fit) -> Fit:
+    def _sure(self, figures: Fit) -> Fit:
         """Without rows if a filter stands where the plan has none: it may come from anywhere."""
         if not self._filter_is_moved:
-            return found
-        return _without_rows(found)
+            return figures
+        return _without_rows(figures)
 
     def fit_definitions(self, profiles: Mapping[str, Profiled]) -> Fit | None:
         """What is known of the common table expressions of the fragment."""
-        found: Fit = {}
+        figures: Fit = {}
         written = list(self._definitions)
         for node, _ in own_operators(self.stage):
             if not isinstance(node.operator, Cte):
@@ -283,8 +287,8 @@ class _Overlay:
                 if fit is not None:
                     fits.append(fit)
             if fits:
-                found |= _agreed(fits)
-        return found
+                figures |= _agreed(fits)
+        return figures
 
     # Chains of loose operators
 
@@ -298,7 +302,7 @@ class _Overlay:
                 filters_s += node.run_s
             elif node.kind == "CTE" and len(node.inputs) == 2:
                 others_s += node.run_s
-                if not any(node.inputs[0] is known for known in self._definitions):
+                if not any(node.inputs[0] is definition for definition in self._definitions):
                     self._definitions.append(node.inputs[0])
                 node = node.inputs[1]
                 continue
@@ -336,7 +340,7 @@ class _Overlay:
         self, plan: PhysicalPlan, above: Sequence[PhysicalPlan], chain: _Chain, below: Fit
     ) -> Fit:
         """What is known of loose nodes; changes what is of those below if a filter has moved."""
-        found: Fit = {}
+        figures: Fit = {}
         filters = [
             node for node in above if isinstance(node.operator, Filter) and node.operator.predicates
         ]
@@ -344,16 +348,16 @@ class _Overlay:
             self._filter_is_moved = True
         if filters and not chain.filters:
             # DuckDB tests the predicates further down, so rows are missing there.
-            found |= _without_rows(below)
+            figures |= _without_rows(below)
         rows: int | None = chain.top_rows
         cut = below[id(plan)].ended_early
         for node in above:
-            found[id(node)] = OperatorFigures(rows=rows, ended_early=cut)
-            if any(node is each for each in filters):
+            figures[id(node)] = OperatorFigures(rows=rows, ended_early=cut)
+            if any(node is filter_ for filter_ in filters):
                 rows = chain.end.rows if node is filters[-1] and chain.filters else None
         if chain.top_rows == chain.end.rows and chain.filters:
             kept = OperatorFigures(rows=chain.top_rows, ended_early=cut)
-            found |= {id(node): kept for node in above}
+            figures |= {id(node): kept for node in above}
         # What DuckDB adds counts for the operator that needs it.
         loose = {True: chain.filters_s, False: chain.others_s}
         for is_filter, run_s in loose.items():
@@ -362,9 +366,9 @@ class _Overlay:
             kind = Filter if is_filter else Project
             target = next((node for node in above if isinstance(node.operator, kind)), None)
             target = target or next(iter(above), plan)
-            own = found.get(id(target)) or below[id(target)]
-            found[id(target)] = structs.replace(own, run_s=(own.run_s or 0.0) + run_s)
-        return found
+            own = figures.get(id(target)) or below[id(target)]
+            figures[id(target)] = structs.replace(own, run_s=(own.run_s or 0.0) + run_s)
+        return figures
 
     # Firm operators
 
@@ -377,7 +381,7 @@ class _Overlay:
                 below = self._joined(plan, plan.operator, root)
             case SetOperation(kind=SetKind.UNION, keep_all=True) if root.kind == "UNION":
                 below = self._inputs(plan.children, root.inputs)
-                rows = sum(_rows(each) for each in root.inputs)  # DuckDB does not count them
+                rows = sum(_rows(child) for child in root.inputs)  # DuckDB does not count them
             case SampleKeys() | Boundaries():
                 below = self._numbered(plan, root)
             case Window():
@@ -390,21 +394,21 @@ class _Overlay:
                 return None
         if below is None:
             return None
-        own = below.get(id(plan), OperatorFigures(run_s=root.run_s))
+        figures = below.get(id(plan), OperatorFigures(run_s=root.run_s))
         return below | {
-            id(plan): structs.replace(own, rows=rows, ended_early=_is_cut(plan, rows, below))
+            id(plan): structs.replace(figures, rows=rows, ended_early=_is_cut(plan, rows, below))
         }
 
     def _inputs(self, plans: Sequence[PhysicalPlan], roots: Sequence[Profiled]) -> Fit | None:
         if len(plans) != len(roots):
             return None
-        found: Fit = {}
+        figures: Fit = {}
         for plan, root in zip(plans, roots, strict=True):
             fit = self._node(plan, root)
             if fit is None:
                 return None
-            found |= fit
-        return found
+            figures |= fit
+        return figures
 
     def _joined(self, plan: PhysicalPlan, join: Join, root: Profiled) -> Fit | None:
         if len(root.inputs) != 2 or root.kind not in (*_JOINS, "CROSS_PRODUCT"):
@@ -435,12 +439,12 @@ class _Overlay:
 
     def _probing(self, plan: PhysicalPlan, *, is_swapped: bool) -> set[int]:
         """The nodes on the side of a join that DuckDB does not build a hash table from."""
-        waiting, found = [plan.children[is_swapped]], set()
+        waiting, nodes = [plan.children[is_swapped]], set()
         while waiting:
             node = waiting.pop()
-            found.add(id(node))
+            nodes.add(id(node))
             waiting += _inputs(self.stage, node)
-        return found
+        return nodes
 
     def _windows(self, plan: PhysicalPlan, root: Profiled) -> Fit | None:
         """Functions over other partitions or orders have operators of their own."""
@@ -508,8 +512,8 @@ def _is_cut(plan: PhysicalPlan, rows: int, below: Fit) -> bool:
     return any(id(child) in below and below[id(child)].ended_early for child in plan.children)
 
 
-def _without_rows(found: Fit) -> Fit:
-    return {key: structs.replace(each, rows=None) for key, each in found.items()}
+def _without_rows(fit: Fit) -> Fit:
+    return {key: structs.replace(figures, rows=None) for key, figures in fit.items()}
 
 
 def _kinds(operator: PhysicalOperator) -> frozenset[str]:
@@ -544,12 +548,12 @@ def _may_be(plan: PhysicalPlan, leaf: Profiled) -> bool:
         case _ if leaf.kind == "CTE_SCAN":
             return True
         case Scan(columns=columns) if leaf.kind == "TABLE_SCAN":
-            wanted = {column.lower() for column in columns if column is not None}
+            names = {column.lower() for column in columns if column is not None}
             read = {column.lower() for column in leaf.columns}
-            return leaf.read_rows is None or not wanted or wanted <= read or read <= wanted
+            return leaf.read_rows is None or not names or names <= read or read <= names
         case _ if leaf.kind == "TABLE_SCAN":
             numbers = [_STAGED_COLUMN.fullmatch(column) for column in leaf.columns]
-            return all(each and int(each[1]) < len(plan.schema) for each in numbers)
+            return all(number and int(number[1]) < len(plan.schema) for number in numbers)
         case _:
             return False
 
@@ -557,11 +561,11 @@ def _may_be(plan: PhysicalPlan, leaf: Profiled) -> bool:
 def _agreed(fits: Sequence[Fit]) -> Fit:
     """What all fits say."""
     first, *others = fits
-    found = dict(first)
+    agreed = dict(first)
     for fit in others:
-        for key in found.keys() | fit.keys():
-            found[key] = _common(found.get(key, _UNKNOWN), fit.get(key, _UNKNOWN))
-    return found
+        for key in agreed.keys() | fit.keys():
+            agreed[key] = _common(agreed.get(key, _UNKNOWN), fit.get(key, _UNKNOWN))
+    return agreed
 
 
 def _common(one: OperatorFigures, other: OperatorFigures) -> OperatorFigures:

@@ -154,27 +154,27 @@ class QueryPlanner:
     def plan(self, sql: str, sink: Sink[Any], *, on_hosts: bool, whole: bool = False) -> QueryPlan:
         """All phases of a query's plan; with `whole`, one task runs the statement as it is."""
         # Where nodes are on several hosts, reading all in one place means moving it.
-        found = self._logical(sql, over_files=sink.distributes_files)
-        self._check_computed(found)
+        query = self._logical(sql, over_files=sink.distributes_files)
+        self._check_computed(query)
         if whole:
-            plan = self.planning.whole(found.bound, "DuckDB did not accept a fragment of it")
-            named = self.shared.sources.mentioned(_read_by(found.bound, plan))
-            return self._physical(LogicalQuery(found.bound, plan, named), sink, on_hosts=on_hosts)
+            plan = self.planning.whole(query.bound, "DuckDB did not accept a fragment of it")
+            named = self.shared.sources.mentioned(_read_by(query.bound, plan))
+            return self._physical(LogicalQuery(query.bound, plan, named), sink, on_hosts=on_hosts)
         if not sink.distributes_files:
-            return self._physical(found, sink, on_hosts=on_hosts)
+            return self._physical(query, sink, on_hosts=on_hosts)
         # The sinks for rows leave the plan as it is, so one cached plan serves them all. Others
         # depend on the sink, and run once.
         key = (sql, self.planning.version, sink.options(self.shared.slots_now()), on_hosts)
         with self.shared.lock:
-            known = self.shared.plans.get(key)
+            kept = self.shared.plans.get(key)
         # The logical plan is a new object if the statement must be planned anew, as for now().
-        if known is not None and found.same_as(known):
-            if self._is_stored(known):
-                return known
-            known = self._renewed(known)
+        if kept is not None and query.same_as(kept):
+            if self._is_stored(kept):
+                return kept
+            kept = self._renewed(kept)
         else:
-            known = None
-        plan_ = known or self._physical(found, sink, on_hosts=on_hosts)
+            kept = None
+        plan_ = kept or self._physical(query, sink, on_hosts=on_hosts)
         if plan_.opened:
             return plan_
         with self.shared.lock:
@@ -185,15 +185,15 @@ class QueryPlanner:
 
     def describe(self, sql: str, *, on_hosts: bool) -> QueryPlan:
         """A plan to be looked at, for which promised tables need not be computed."""
-        found = self._logical(sql, over_files=True)
-        plan = self._physical(found, None, on_hosts=on_hosts, counts_all=True)
+        query = self._logical(sql, over_files=True)
+        plan = self._physical(query, None, on_hosts=on_hosts, counts_all=True)
         plan.close()  # it is not run
         return plan
 
     def _logical(self, sql: str, *, over_files: bool) -> LogicalQuery:
-        found = self._over_sources(sql)
-        distributed = self._over_files(sql, found.bound) if over_files else None
-        return distributed or found
+        query = self._over_sources(sql)
+        distributed = self._over_files(sql, query.bound) if over_files else None
+        return distributed or query
 
     def bind(self, sql: str, parsed: duckdb.Statement | None = None) -> BoundStatement:
         """Resolve the names and types of a SELECT, over the sources as they are now if need be.
@@ -236,9 +236,9 @@ class QueryPlanner:
         files = {table.name.lower(): table for table in rewritten.tables}
         return LogicalQuery(bound, plan, self.shared.sources.known(_read_by(other, plan)) | files)
 
-    def _check_computed(self, found: LogicalQuery) -> None:
+    def _check_computed(self, query: LogicalQuery) -> None:
         # The text names tables that the optimizer removes; the plan, those behind views.
-        names = dict.fromkeys((*found.bound.tables, *found.plan.tables))
+        names = dict.fromkeys((*query.bound.tables, *query.plan.tables))
         tables = (self.catalog.find(name) for name in names)
         promised = tuple(table.name for table in tables if table and not table.is_computed)
         if promised:
@@ -246,27 +246,27 @@ class QueryPlanner:
 
     def _physical(
         self,
-        found: LogicalQuery,
+        query: LogicalQuery,
         sink: Sink[Any] | None,
         *,
         on_hosts: bool,
         counts_all: bool = False,
     ) -> QueryPlan:
-        bound = found.bound
+        bound = query.bound
         options = self.shared.slots_now()
         options = options if sink is None else sink.options(options)
         logical, read, sources = with_splits(
-            found.plan, found.sources, options, counts_all=counts_all
+            query.plan, query.sources, options, counts_all=counts_all
         )
         # A snapshot: tables replaced from here on are noticed by `is_current`.
-        known, tables = self.catalog.at_once(), Catalog()
+        catalog, tables = self.catalog.at_once(), Catalog()
         for table in read:
             tables.add(table)
         for name in dict.fromkeys((*logical.tables, *bound.tables)):
-            if name in tables or name.lower() in found.sources:
+            if name in tables or name.lower() in query.sources:
                 continue
             # The text may only seem to name a table, and other queries' are none of this catalog.
-            seen = known.get(name) if name in logical.tables else known.find(name)
+            seen = catalog.get(name) if name in logical.tables else catalog.find(name)
             if seen is not None:
                 tables.add(seen)
         python = self.shared.functions.keys()
@@ -294,10 +294,10 @@ class QueryPlanner:
             catalog=tables,
             options=options,
             has_any_layout=has_any_layout,
-            planned=found.plan,
-            sources=found.sources,
+            planned=query.plan,
+            sources=query.sources,
             source_tables=frozenset(sources),
-            opened=_opened(sources.values(), found.sources.values()),
+            opened=_opened(sources.values(), query.sources.values()),
         )
 
     # Whether a plan still holds
@@ -315,12 +315,12 @@ class QueryPlanner:
 
     def _renewed(self, plan: QueryPlan) -> QueryPlan | None:
         """A plan for the versions that its tables have now; None if it might be another one."""
-        known, tables = self.catalog.at_once(), Catalog()
+        catalog, tables = self.catalog.at_once(), Catalog()
         for name, table in plan.tables.items():
-            found = table if name in plan.source_tables else known.find(name)
-            if found is None or not found.planned_as(table):
+            current = table if name in plan.source_tables else catalog.find(name)
+            if current is None or not current.planned_as(table):
                 return None
-            tables.add(found)
+            tables.add(current)
         return replace(plan, catalog=tables)
 
     def stored(self, plan: QueryPlan) -> Mapping[str, Table]:
@@ -351,6 +351,6 @@ def _opened(
     tables: Iterable[SourceTable], originals: Iterable[SourceTable]
 ) -> tuple[Snapshot, ...]:
     """The versions that were opened for a plan."""
-    known = {id(table.snapshot) for table in originals}
-    found = {id(table.snapshot): table.snapshot for table in tables}
-    return tuple(snapshot for key, snapshot in found.items() if key not in known)
+    before = {id(table.snapshot) for table in originals}
+    snapshots = {id(table.snapshot): table.snapshot for table in tables}
+    return tuple(snapshot for key, snapshot in snapshots.items() if key not in before)

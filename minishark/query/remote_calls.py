@@ -96,20 +96,20 @@ def without_remote_files(sql: str, table_of: TableOf) -> str:
 
 def _places(sql: str) -> list[_Place]:
     tokens = sql_tokens(sql)
-    found = []
+    places = []
     for call in find_calls(sql, _READERS):
         arguments = split_arguments(call.arguments)
         if arguments and _URI.search(arguments[0]):
             alias = "" if _has_alias(tokens, call.after) else call.function
             files = _called(call.function, arguments)
-            found.append(_Place(call.first, call.last, files, alias))
+            places.append(_Place(call.first, call.last, files, alias))
     # COPY t FROM 'file' is another statement.
     begin = 4 if tokens and tokens[0].word == "COPY" else 1
     for at in range(begin, len(tokens)):
         uri = _uri(tokens[at].text)
         if uri and tokens[at - 1].word in ("FROM", "JOIN"):
-            found.append(_named(tokens, at, uri))
-    return sorted(found, key=lambda place: place.first)
+            places.append(_named(tokens, at, uri))
+    return sorted(places, key=lambda place: place.first)
 
 
 def _named(tokens: Sequence[Token], at: int, uri: str) -> _Place:
@@ -131,7 +131,7 @@ def _called(function: str, arguments: Sequence[str]) -> RemoteFiles:
             f"{function} of an object store takes a URI in quotes, or a list of some, and options "
             "as name = value."
         )
-    named = tuple((found[1].lower(), found[2]) for found in options if found is not None)
+    named = tuple((option[1].lower(), option[2]) for option in options if option is not None)
     return RemoteFiles(_READERS[function.lower()], tuple(patterns), named)
 
 
@@ -145,8 +145,8 @@ def _bare(argument: str) -> str:
 
 def _uri(text: str) -> str:
     """The value of a string that is a URI; empty for all else."""
-    found = _URI.fullmatch(_bare(text))
-    return found[1].replace("''", "'") if found else ""
+    match = _URI.fullmatch(_bare(text))
+    return match[1].replace("''", "'") if match else ""
 
 
 def _has_alias(tokens: Sequence[Token], at: int) -> bool:

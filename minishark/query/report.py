@@ -37,16 +37,16 @@ def _operators(metrics: QueryRecord) -> Iterator[str]:
     for stage in metrics.by_stage:
         if not stage.operators:
             continue
-        rows = [(*_operator_cells(each),) for each in stage.operators]
+        rows = [(*_operator_cells(operator),) for operator in stage.operators]
         lines = aligned([("estimated", "rows", "ms"), *rows])
         yield f"Stage {stage.index}"
         yield f"  {lines[0]}  operator"
-        for each, line in zip(stage.operators, lines[1:], strict=True):
-            mark = f"  <-- {_misestimated(each)}" if each is worst else ""
-            label = each.label
+        for operator, line in zip(stage.operators, lines[1:], strict=True):
+            mark = f"  <-- {_misestimated(operator)}" if operator is worst else ""
+            label = operator.label
             if len(label) > _LABEL_CHARS:
                 label = f"{label[:_LABEL_CHARS]} ..."
-            yield f"  {line}  {'  ' * each.depth}{label}{mark}"
+            yield f"  {line}  {'  ' * operator.depth}{label}{mark}"
 
 
 def _operator_cells(operator: OperatorFigures) -> Iterator[str]:
@@ -76,11 +76,11 @@ def _misestimated(operator: OperatorFigures) -> str:
 
 def _reused(metrics: QueryRecord) -> Iterator[str]:
     """What was not computed again, by whom it was, and when."""
-    for each in metrics.reused:
+    for reused in metrics.reused:
         yield (
-            f"Reused: {_counted(each.tasks, 'output')} of stage {each.stage}, up to "
-            f"{each.age_s:,.1f} s old, of {', '.join(each.made_by[:_SOURCES_MAX])}; they took "
-            f"{each.saved_s * 1e3:,.1f} ms"
+            f"Reused: {_counted(reused.tasks, 'output')} of stage {reused.stage}, up to "
+            f"{reused.age_s:,.1f} s old, of {', '.join(reused.made_by[:_SOURCES_MAX])}; they took "
+            f"{reused.saved_s * 1e3:,.1f} ms"
         )
 
 
@@ -178,11 +178,11 @@ def _of_stage(figure: Figure, stage: StageRecord) -> str:
         more = f"{len(notes) - _SOURCES_MAX} more"
         notes = [*notes[:_SOURCES_MAX], more] if len(notes) > _SOURCES_MAX else notes
     else:
-        inner = (each for each in FIGURES.values() if each.part_of == figure.name)
+        inner = (part for part in FIGURES.values() if part.part_of == figure.name)
         notes = [
-            f"{_scaled(each, value)} {each.label}"
-            for each in inner
-            if (value := each.of(stage.totals))
+            f"{_scaled(part, value)} {part.label}"
+            for part in inner
+            if (value := part.of(stage.totals))
         ]
     return f"{total} ({', '.join(notes)})" if notes else total
 

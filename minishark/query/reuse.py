@@ -82,14 +82,14 @@ class Reuse:
         return self._take(names)
 
     def _take_shared(self, shared: Shared, names: Sequence[str]) -> dict[str, KeptOutput]:
-        known = self.look(names)
-        left = [name for name in names if name not in known]
+        held = self.look(names)
+        left = [name for name in names if name not in held]
         others = shared.find(left) if left else {}
         for name, output in others.items():
             self._put(name, output)
-        there = shared.lease({**known, **others})
+        there = shared.lease({**held, **others})
         with self._lock:
-            for name in (*known, *others):
+            for name in (*held, *others):
                 if name not in there and name in self._kept:
                     self._forget(name)
         return self._take(there)
@@ -101,11 +101,11 @@ class Reuse:
 
     def _take(self, names: Iterable[str]) -> dict[str, KeptOutput]:
         with self._lock:
-            found = {name: self._kept[name] for name in names if name in self._kept}
-            for name in found:
+            outputs = {name: self._kept[name] for name in names if name in self._kept}
+            for name in outputs:
                 self._kept.move_to_end(name)
                 self._held[name] += 1
-            return found
+            return outputs
 
     def hold(self, names: Iterable[str]) -> None:
         """A query reads outputs that it has just computed, until it lets go of them."""
@@ -181,6 +181,7 @@ class Reuse:
     def _forget(self, name: str) -> KeptOutput:
         output = self._kept.pop(name)
         self._bytes -= _size(output)
+        assert self._bytes >= 0, "all that is kept is counted"
         return output
 
     def _remove(self, outputs: Iterable[KeptOutput]) -> None:
@@ -206,14 +207,14 @@ class Reuse:
         Then `tell` is called with what comes of that. Whoever has claimed it may do so again.
         """
         with self._lock:
-            known = self._kept.get(name)
-            if known is None:
+            output = self._kept.get(name)
+            if output is None:
                 other, waiting = self._claims.setdefault(name, (owner, []))
                 if other == owner:
                     return True
                 waiting.append(tell)
                 return False
-        tell(known)
+        tell(output)
         return False
 
     def disclaim(self, owners: Mapping[str, str]) -> None:

@@ -71,7 +71,7 @@ class ReusedOutputs:
     def plan(self, stages: Sequence[Stage], tables: Mapping[str, Table]) -> None:
         """These are the query's stages, and the tables that they read."""
         self.names = self._names(stages, tables)
-        self._looked = {each for each in self._looked if each in self.adopted}
+        self._looked = {place for place in self._looked if place in self.adopted}
 
     def _names(
         self, stages: Sequence[Stage], tables: Mapping[str, Table], *, as_planned: bool = False
@@ -104,24 +104,24 @@ class ReusedOutputs:
             self._answer = names.answer(stages[-1])
         except NoNameError:
             return None
-        known = self.reuse.take([self._answer]).get(self._answer)
-        if known is None:
+        kept = self.reuse.take([self._answer]).get(self._answer)
+        if kept is None:
             return None
         self._taken.append(self._answer)
-        assert known.outcome.inline is not None, "answers are lists of names"
-        wanted = _decode_names(known.outcome.inline)
-        found = self._alive(self.reuse.take(wanted))
-        if len(found) < len(frozenset(wanted)):
+        assert kept.outcome.inline is not None, "answers are lists of names"
+        wanted = _decode_names(kept.outcome.inline)
+        outputs = self._alive(self.reuse.take(wanted))
+        if len(outputs) < len(frozenset(wanted)):
             return None
-        self.on_taken(stages[-1].index, [found[name] for name in wanted], is_answer=True)
-        return [_output(found[name]) for name in wanted]
+        self.on_taken(stages[-1].index, [outputs[name] for name in wanted], is_answer=True)
+        return [_output(outputs[name]) for name in wanted]
 
-    def _alive(self, found: Mapping[str, KeptOutput]) -> dict[str, KeptOutput]:
+    def _alive(self, outputs: Mapping[str, KeptOutput]) -> dict[str, KeptOutput]:
         """Those of outputs whose nodes live, as far as is known."""
-        self._taken += found
-        dead = self.lost_nodes({each.node for each in found.values() if each.outcome.file})
-        self.lost(each.outcome.file or "" for each in found.values() if each.node in dead)
-        return {name: each for name, each in found.items() if each.node not in dead}
+        self._taken += outputs
+        dead = self.lost_nodes({output.node for output in outputs.values() if output.outcome.file})
+        self.lost(output.outcome.file or "" for output in outputs.values() if output.node in dead)
+        return {name: output for name, output in outputs.items() if output.node not in dead}
 
     # For `StageJobs`
 
@@ -141,17 +141,17 @@ class ReusedOutputs:
         if not wanted:
             return False
         self._looked.update(place for places in wanted.values() for place in places)
-        found = self._alive(self.reuse.take([*wanted]))
+        kept = self._alive(self.reuse.take([*wanted]))
         stages: dict[int, list[KeptOutput]] = {}
         # Forwards, so that a stage is known to be complete before those that read it.
-        for place, name in sorted((p, n) for n in found for p in wanted[n]):
-            self._put(*place, name, found[name])
-            self.graph.adopt(*place, _output(found[name]))
-            stages.setdefault(place[0], []).append(found[name])
+        for place, name in sorted((p, n) for n in kept for p in wanted[n]):
+            self._put(*place, name, kept[name])
+            self.graph.adopt(*place, _output(kept[name]))
+            stages.setdefault(place[0], []).append(kept[name])
         for stage, outputs in stages.items():
             self.on_taken(stage, outputs, is_answer=False)
         self._tell_complete(stages)
-        return bool(found)
+        return bool(kept)
 
     def _tell_complete(self, stages: Iterable[int]) -> None:
         for stage in stages:
@@ -309,9 +309,9 @@ def reused_event(
         query=query,
         stage=stage,
         tasks=len(outputs),
-        age_s=max((now_s - each.made_s for each in outputs), default=0.0),
-        saved_s=sum(each.run_s for each in outputs),
-        made_by=tuple(dict.fromkeys(each.made_by for each in outputs))[:_MADE_BY_MAX],
+        age_s=max((now_s - output.made_s for output in outputs), default=0.0),
+        saved_s=sum(output.run_s for output in outputs),
+        made_by=tuple(dict.fromkeys(output.made_by for output in outputs))[:_MADE_BY_MAX],
         is_answer=is_answer,
     )
 
@@ -342,9 +342,9 @@ def reuse_text(plan: QueryPlan, reuse: Reuse, environment: Environment) -> str:
     )
     with contextlib.suppress(NoNameError):
         answer = names.answer(plan.stages[-1])
-        known = reuse.look([answer])
-        if known:
-            return f"The answer exists: {_made(known[answer])}."
+        answers = reuse.look([answer])
+        if answers:
+            return f"The answer exists: {_made(answers[answer])}."
     return "\n".join(_stage_text(stage, names, reuse) for stage in plan.stages)
 
 
@@ -353,11 +353,11 @@ def _stage_text(stage: Stage, names: OutputNames, reuse: Reuse) -> str:
         wanted = [names.of(stage.index, task) for task in range(stage.tasks)]
     except NoNameError as error:
         return f"Stage {stage.index}: not reused, as {error}"
-    found = reuse.look(wanted)
-    if not found:
+    outputs = reuse.look(wanted)
+    if not outputs:
         return f"Stage {stage.index}: no output exists"
-    oldest = min(found.values(), key=lambda each: each.made_s)
-    return f"Stage {stage.index}: {len(found)} of {stage.tasks} outputs exist: {_made(oldest)}"
+    oldest = min(outputs.values(), key=lambda output: output.made_s)
+    return f"Stage {stage.index}: {len(outputs)} of {stage.tasks} outputs exist: {_made(oldest)}"
 
 
 def _made(output: KeptOutput) -> str:

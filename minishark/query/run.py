@@ -92,9 +92,9 @@ def site_of(
     """Where jobs run that write to these folders: on nodes that have them."""
 
     def placed() -> Placement:
-        found = placement()
+        site = placement()
         cluster.make_folder(*folders)
-        return found
+        return site
 
     return Site(cluster.backend, placed, cluster.lost_nodes, clock)
 

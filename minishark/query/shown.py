@@ -46,8 +46,8 @@ class _Nodes:
         self._places: dict[tuple[int, int], int] = {}
         for stage in stages:
             for place, (node, _) in enumerate(own_operators(stage)):
-                for known in (node, node.operator):
-                    self._places.setdefault((stage.index, id(known)), place)
+                for part in (node, node.operator):
+                    self._places.setdefault((stage.index, id(part)), place)
             for node in stage.plan.own_nodes():
                 if not isinstance(node.operator, Exchange):
                     self._homes.setdefault(id(node), stage.index)
@@ -76,8 +76,8 @@ class _Nodes:
             case Exchange() if id(node) not in self._outputs and node.children:
                 return self._stage(node.children[0], above)
             case operator:
-                known = self._outputs.get(id(node), self._homes.get(id(node)))
-                return self._homes.get(id(operator), above) if known is None else known
+                number = self._outputs.get(id(node), self._homes.get(id(node)))
+                return self._homes.get(id(operator), above) if number is None else number
 
     def _told(
         self, node: PhysicalPlan, parent: int | None, stage: int, *, puts_out: bool
@@ -99,8 +99,8 @@ class _Nodes:
         )
 
     def _place(self, node: PhysicalPlan, stage: int) -> int | None:
-        known = self._places.get((stage, id(node)))
-        return self._places.get((stage, id(node.operator))) if known is None else known
+        place = self._places.get((stage, id(node)))
+        return self._places.get((stage, id(node.operator))) if place is None else place
 
 
 def estimated_rows(node: PhysicalPlan) -> float:
@@ -137,15 +137,15 @@ def _label(node: PhysicalPlan) -> str:
 
 def _stage(stage: Stage, tables: Mapping[str, Table]) -> kinds.StagePlan:
     names = [item.table for item in stage.inputs if isinstance(item, TableInput)]
-    found = [table for name in dict.fromkeys(names) if (table := tables.get(name.lower()))]
+    scanned = [table for name in dict.fromkeys(names) if (table := tables.get(name.lower()))]
     operators = (node.operator for node in stage.plan.own_nodes())
     kinds_of = [type(each).__name__ for each in operators if not isinstance(each, Exchange)]
     return kinds.StagePlan(
         stage=stage.index,
         tasks=stage.tasks,
         reads=stage.parents,
-        tables=tuple(table.title or table.name for table in found),
-        table_bytes=sum(table.bytes for table in found),
+        tables=tuple(table.title or table.name for table in scanned),
+        table_bytes=sum(table.bytes for table in scanned),
         buckets=stage.buckets,
         does=", ".join(dict.fromkeys(reversed(kinds_of))),
         sql=kinds.shortened(stage.sql, _FRAGMENT_CHARS),

@@ -138,9 +138,9 @@ class SourceTable:
     @property
     def statistics(self) -> TableStatistics:
         """Those of the snapshot; guesses where it has none."""
-        known = self.snapshot.statistics
-        if known is not None:
-            return known
+        statistics = self.snapshot.statistics
+        if statistics is not None:
+            return statistics
         columns = (ColumnStatistics(),) * len(self.snapshot.schema)
         return TableStatistics(_ROWS_UNKNOWN, _ROWS_UNKNOWN * _ROW_BYTES, columns)
 
@@ -179,15 +179,15 @@ class SourceTable:
         schema = self.snapshot.schema
         if pushed.columns is None:
             return schema
-        wanted = {name.lower() for name in pushed.columns}
+        names = {name.lower() for name in pushed.columns}
         # Rows are counted by a column, as Arrow data without columns has none.
-        return tuple(c for c in schema if c.name.lower() in wanted) or schema[:1]
+        return tuple(c for c in schema if c.name.lower() in names) or schema[:1]
 
     def _rows(self, split: Split) -> int:
         if split.rows is not None:
             return split.rows
-        known = self.statistics
-        return int(split.bytes * known.rows / max(1, known.bytes)) or 1
+        statistics = self.statistics
+        return int(split.bytes * statistics.rows / max(1, statistics.bytes)) or 1
 
 
 def grouped(splits: Sequence[Split], tasks: int) -> list[list[Split]]:
@@ -301,8 +301,8 @@ class SourceTables:
         if UNNAMED_SOURCE not in sql:
             return ()
         names = dict.fromkeys(name for _, name in _UNNAMED.findall(sql))
-        found = map(self._handles.get, names)
-        return tuple(held for held in found if held is not None)
+        handles = map(self._handles.get, names)
+        return tuple(held for held in handles if held is not None)
 
     def keep(self, defined: str, sql: str) -> None:
         """Keep the sources that a definition names, until another one has its name.
@@ -319,9 +319,9 @@ class SourceTables:
         if UNNAMED_SOURCE not in sql:
             return sql
 
-        def text(found: re.Match[str]) -> str:
-            held = self._handles.get(found[2])
-            return found[0] if held is None else held.text
+        def text(match: re.Match[str]) -> str:
+            held = self._handles.get(match[2])
+            return match[0] if held is None else held.text
 
         return _UNNAMED.sub(text, sql)
 
@@ -365,9 +365,9 @@ class SourceTables:
         Raises:
             DataError: there are none, or they can't be read.
         """
-        known = self._known(self._remote, (settings, files))
-        if known is not None:
-            return known
+        table = self._known(self._remote, (settings, files))
+        if table is not None:
+            return table
         source = self.reach(settings).source(
             files.name, files.reader, files.patterns, dict(files.options)
         )
@@ -392,16 +392,16 @@ class SourceTables:
         Raises:
             DataError: it can't be read.
         """
-        known = self._current.get(name.lower())
-        if known is None:
+        held = self._current.get(name.lower())
+        if held is None:
             return None
-        snapshot = known.source.resolve()
-        if snapshot.version == known.snapshot.version:
-            return known
-        table = replace(known, snapshot=snapshot)
+        snapshot = held.source.resolve()
+        if snapshot.version == held.snapshot.version:
+            return held
+        table = replace(held, snapshot=snapshot)
         with self._lock:
             current = self._current.get(name.lower())
-            if current is None or current.source is not known.source:
+            if current is None or current.source is not held.source:
                 return current
             if current.snapshot.version == snapshot.version:  # another thread was faster
                 return current
@@ -410,8 +410,8 @@ class SourceTables:
 
     def mentioned(self, names: Iterable[str]) -> dict[str, SourceTable]:
         """The current versions of the sources among the names, by name in lower case."""
-        found = ((name.lower(), self.get(name)) for name in dict.fromkeys(names))
-        return {name: table for name, table in found if table is not None}
+        tables = ((name.lower(), self.get(name)) for name in dict.fromkeys(names))
+        return {name: table for name, table in tables if table is not None}
 
     def known(self, names: Iterable[str]) -> dict[str, SourceTable]:
         """The versions among the names that were current when somebody looked last."""
@@ -461,12 +461,12 @@ class SourceTables:
         """The table of a call; equal calls have the same one."""
         function, arguments = call.function, call.arguments
         given = [_ARGUMENT.fullmatch(text) for text in split_arguments(arguments)]
-        texts = [(found[1], found[2]) for found in given if found is not None]
+        texts = [(option[1], option[2]) for option in given if option is not None]
         settings = planning.settings
         key = (settings, function, tuple(texts))
-        known = self._known(self._calls, key)
-        if known is not None:
-            return known
+        table = self._known(self._calls, key)
+        if table is not None:
+            return table
         values = planning.constants([text for _, text in texts])
         pairs = [(name, value) for (name, _), value in zip(texts, values, strict=True)]
         unnamed = [value for name, value in pairs if name is None]
@@ -488,7 +488,7 @@ class SourceTables:
         if not _MAY_NAME_FILES.search(sql):
             return None
         edits, tables = [], []
-        for reference in sorted(_references(sql, planning), key=lambda found: found.first):
+        for reference in sorted(_references(sql, planning), key=lambda place: place.first):
             table = self._file_table(planning.settings, reference.key)
             if table is None:
                 continue
@@ -505,9 +505,9 @@ class SourceTables:
             if name is not None:
                 self._files.move_to_end(key)
         try:
-            known = None if name is None else self.get(name)
-            if known is not None:
-                return known
+            named = None if name is None else self.get(name)
+            if named is not None:
+                return named
             name = f"{reader}({', '.join(map(repr, patterns))})"
             source = self.reach(settings).source(name, reader, patterns, dict(options))
             table = SourceTable(f"{UNNAMED_SOURCE}{next(self._numbers)}", source, source.resolve())
@@ -590,10 +590,10 @@ class SourcesOfStatement:
         Raises:
             CatalogError: there is no such source (any more).
         """
-        known = self._tables.known([name]).get(name.lower())
-        if known is None:
+        table = self._tables.known([name]).get(name.lower())
+        if table is None:
             raise CatalogError(f"There is no source called {name!r}.")
-        return SourceRows(known, self)
+        return SourceRows(table, self)
 
     def opened(self, table: SourceTable) -> SourceTable:
         """The version of a source that the statement reads, wherever it names it.
@@ -604,18 +604,18 @@ class SourcesOfStatement:
         """
         key = table.name.lower()
         with self._lock:
-            found = self._opened.get(key)
-            if found is None:
+            opened = self._opened.get(key)
+            if opened is None:
                 current = self._tables.get(table.name) or table
                 if current.snapshot.schema != table.snapshot.schema:
                     raise DataError(
                         f"The columns of {table.source.name} have just changed: run the statement "
                         "again."
                     )
-                found = self._opened[key] = current.opened(self._opened.values())
-                if found is not current:
-                    self._begun.append(found.snapshot)
-            return found
+                opened = self._opened[key] = current.opened(self._opened.values())
+                if opened is not current:
+                    self._begun.append(opened.snapshot)
+            return opened
 
     def close(self) -> None:
         """The statement has ended."""
@@ -627,9 +627,9 @@ class SourcesOfStatement:
 
     def scans(self, table: SourceTable) -> Scans:
         """Reads all rows of an opened table, as the input `rows`."""
-        found = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
+        scan = table.table(Pushed(), table.snapshot.splits(Pushed(), 1), table.name, 1)
         scans = Scans(
-            reads={"rows": tuple(partition.read for partition in found.partitions)},
+            reads={"rows": tuple(partition.read for partition in scan.partitions)},
             hold=self._tables.host_files.held,
             access=self._tables.storage.access(),
         )
@@ -676,12 +676,8 @@ class SourceRows:
             for name, stream in scans.streams.items():
                 connection.register(name, stream)
             reader = connection.sql(f"FROM {scans.relations['rows']}").to_arrow_reader()
-            yield _empty(reader.schema)
+            yield pa.RecordBatch.from_pylist([], schema=reader.schema)
             yield from reader
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 @contextlib.contextmanager
@@ -715,18 +711,18 @@ def with_splits(
     if isinstance(plan.operator, Statement):
         statement = plan.operator
         named = [name for name in statement.tables if name.lower() in sources]
-        own: dict[str, SourceTable] = {}
+        current: dict[str, SourceTable] = {}
         for name in named:
-            own[name.lower()] = sources[name.lower()].opened(own.values())
-        tables = [_table(own[name.lower()], Pushed(), name, options)[0] for name in named]
+            current[name.lower()] = sources[name.lower()].opened(current.values())
+        tables = [_table(current[name.lower()], Pushed(), name, options)[0] for name in named]
         shown = {table.name: table.title for table in tables}
         statement = replace(
             statement, titles=tuple(shown.get(name, name) for name in statement.tables)
         )
-        return replace(plan, operator=statement), tables, own
+        return replace(plan, operator=statement), tables, current
     titles = {name: table.source.name for name, table in sources.items()}
-    for rule, own in enabled(Phase.SOURCES, options):
-        plan = rule.apply(plan, titles, own)
+    for rule, of_rule in enabled(Phase.SOURCES, options):
+        plan = rule.apply(plan, titles, of_rule)
     chosen: dict[tuple[str, Pushed], tuple[Table, SourceScan]] = {}
     versions: dict[str, SourceTable] = {}
     opened: dict[str, SourceTable] = {}  # one for all scans of a source: they see one moment
@@ -815,16 +811,16 @@ def _common_table_expressions(tree: Any) -> set[str]:
 
 def _named_file(node: dict[str, Any], sql: str, first: int) -> _Reference | None:
     """Files that stand in place of a table; DuckDB qualifies their columns by the name."""
-    found = _NAMED.match(sql, first)
-    if found is None:
+    match = _NAMED.match(sql, first)
+    if match is None:
         return None
-    literal = found[0]
+    literal = match[0]
     pattern = literal[1:-1].replace(literal[0] * 2, literal[0])
     reader = reader_of(pattern)
     if reader not in _OPTIONS or "://" in pattern:
         return None
     alias = "" if node.get("alias") else Path(pattern).stem
-    return _Reference(first, found.end(), (reader, (pattern,), ()), alias)
+    return _Reference(first, match.end(), (reader, (pattern,), ()), alias)
 
 
 def _called_reader(node: dict[str, Any], sql: str, first: int) -> _Reference | None:

@@ -128,8 +128,10 @@ class StageGraph:
 
     def locations(self) -> tuple[str, ...]:
         """All nodes that store outputs."""
-        made = (each for outputs in self._outputs.values() for each in outputs if each is not None)
-        return tuple(dict.fromkeys(node for each in made for node in each.locations))
+        made = (
+            output for outputs in self._outputs.values() for output in outputs if output is not None
+        )
+        return tuple(dict.fromkeys(node for output in made for node in output.locations))
 
     def done(self, stage: int) -> bool:
         """Whether all outputs that are needed of a stage exist, and none of its tasks runs."""
@@ -156,7 +158,7 @@ class StageGraph:
         return None not in self._outputs[node.index] or self.has_enough(node.index)
 
     def _is_open(self, stage: int) -> bool:
-        return any(each.stage == stage for each in self._open.values())
+        return any(job.stage == stage for job in self._open.values())
 
     @property
     def started(self) -> Collection[int]:
@@ -274,9 +276,9 @@ class StageGraph:
         """Mark the open submissions that still have to read an output."""
         # Their tasks that have completed keep their outputs; only the others start anew.
         for reader, read in self._readers(stage):
-            for number, each in self._open.items():
-                waiting = (t for t in each.tasks if self._outputs[reader.index][t] is None)
-                if each.stage == reader.index and any(not read.own or t == task for t in waiting):
+            for number, job in self._open.items():
+                waiting = (t for t in job.tasks if self._outputs[reader.index][t] is None)
+                if job.stage == reader.index and any(not read.own or t == task for t in waiting):
                     self._hopeless[number] = None
 
     # --- decisions --------------------------------------------------------------------
@@ -290,9 +292,10 @@ class StageGraph:
         # ends, as each clears an exposed flag.
         while self._retract(missing, cancelled):
             missing = self._missing()
-        for number in [n for n, each in self._open.items() if self._is_useless(each, missing)]:
+        for number in [n for n, job in self._open.items() if self._is_useless(job, missing)]:
             del self._open[number]
             cancelled.append(number)
+        assert self._open.keys().isdisjoint(cancelled), "what is cancelled is over"
         return Step(tuple(self._ready(missing)), tuple(cancelled))
 
     def _missing(self) -> dict[int, tuple[int, ...]]:
@@ -334,10 +337,11 @@ class StageGraph:
         for task in tasks:
             self._outputs[stage][task] = None
             self._exposed[stage][task] = False
+        # Only what was exposed is taken back, and each only once: that ends at the last stage.
         for reader, read in self._readers(stage):
             affected = tasks if read.own else range(reader.tasks)
-            for number, each in list(self._open.items()):
-                if each.stage == reader.index and any(task in affected for task in each.tasks):
+            for number, job in list(self._open.items()):
+                if job.stage == reader.index and any(task in affected for task in job.tasks):
                     del self._open[number]
                     cancelled.append(number)
             # Readers need not vary themselves: other input gives them other output.

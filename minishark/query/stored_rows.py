@@ -37,12 +37,12 @@ class StoredRows:
         parts: list[Iterator[pa.RecordBatch]] = []
         for item in self.slices:
             try:
-                found = self.columns.of(store.read((item,)))
+                rows = self.columns.of(store.read((item,)))
             except InputMissingError:
                 return None
-            if found is None:
+            if rows is None:
                 return None
-            parts.append(found)
+            parts.append(rows)
         parts.reverse()
         return pa.RecordBatchReader.from_batches(self.columns.schema, _drained(parts))
 

@@ -54,12 +54,12 @@ class SessionBuilder(CamelCase, Generic[S]):
         """Set the cluster: "local", "local[4]" slots, "local[*]" (one per core), or an address."""
         if "://" in address:
             return self.config("cluster", address)
-        found = re.fullmatch(r"local(?:\[(\d+|\*)\])?", address)
-        if found is None:
+        local = re.fullmatch(r"local(?:\[(\d+|\*)\])?", address)
+        if local is None:
             raise OptionError(f"{address!r} is not a local cluster; write local[4].")
-        if found[1] in (None, "*"):
+        if local[1] in (None, "*"):
             return self
-        return self.config("nodes", 1).config("executors_per_node", int(found[1]))
+        return self.config("nodes", 1).config("executors_per_node", int(local[1]))
 
     def config(self, name: str, value: Any) -> SessionBuilder[S]:
         """An argument of `minishark.connect`; Spark's settings are ignored, with a warning.
@@ -69,10 +69,12 @@ class SessionBuilder(CamelCase, Generic[S]):
         """
         if is_ignored(name):
             return self
-        known = list(inspect.signature(self._connect).parameters)
-        if name not in known:
-            near = nearest(name, known)
-            raise OptionError(f"There is no setting {name!r}.{near} There are {', '.join(known)}.")
+        settings = list(inspect.signature(self._connect).parameters)
+        if name not in settings:
+            near = nearest(name, settings)
+            raise OptionError(
+                f"There is no setting {name!r}.{near} There are {', '.join(settings)}."
+            )
         return SessionBuilder(self._connect, {**self._settings, name: value}, self._name)
 
     def get_or_create(self) -> S:

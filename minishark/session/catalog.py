@@ -128,9 +128,9 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: there is none of that name.
         """
-        for known in self._names():
-            if known.lower() == name.lower():
-                return self._info(known)
+        for table in self._names():
+            if table.lower() == name.lower():
+                return self._info(table)
         raise self.runtime.scope.catalog.unknown(name)
 
     def list_columns(self, name: str) -> list[ColumnInfo]:
@@ -222,8 +222,8 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: there is none of that name.
         """
-        found = self.get_table(name)
-        return self.runtime.scope.catalog.find(found.name) is not None
+        table = self.get_table(name)
+        return self.runtime.scope.catalog.find(table.name) is not None
 
     def cache_table(self, name: str) -> None:
         """Have a table in memory, where it is unless it is the warehouse's; see `Session.cache`.
@@ -283,11 +283,11 @@ class SessionCatalog(CamelCase):
 
     def list_databases(self) -> list[str]:
         """The names of the schemas."""
-        found = self.session.sql(
+        schemas = self.session.sql(
             "SELECT DISTINCT schema_name FROM information_schema.schemata "
             "WHERE schema_name NOT IN ('information_schema', 'pg_catalog') ORDER BY ALL"
         )
-        return [row[0] for row in found.collect()]
+        return [row[0] for row in schemas.collect()]
 
     def database_exists(self, name: str) -> bool:
         """Whether there is a schema of that name."""
@@ -299,9 +299,9 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: there is none of that name.
         """
-        for known in self.list_databases():
-            if known.lower() == name.lower():
-                return known
+        for database in self.list_databases():
+            if database.lower() == name.lower():
+                return database
         raise CatalogError(f"There is no schema {name!r}.{nearest(name, self.list_databases())}")
 
     def create_database(self, name: str, if_not_exists: bool = False) -> None:
@@ -326,10 +326,10 @@ class SessionCatalog(CamelCase):
 
     def list_functions(self, pattern: str | None = None) -> list[str]:
         """The names of the functions that SQL can call; those that match `*` patterns."""
-        found = self.session.sql(
+        functions = self.session.sql(
             "SELECT DISTINCT lower(function_name) FROM duckdb_functions() ORDER BY ALL"
         )
-        names = {*(row[0] for row in found.collect()), *self.runtime.engine.planner.functions}
+        names = {*(row[0] for row in functions.collect()), *self.runtime.engine.planner.functions}
         return sorted(fnmatch.filter(names, pattern) if pattern else names)
 
     def function_exists(self, name: str) -> bool:
@@ -342,9 +342,9 @@ class SessionCatalog(CamelCase):
         Raises:
             CatalogError: there is none of that name.
         """
-        known = self.list_functions()
-        if name.lower() not in known:
-            raise CatalogError(f"There is no function {name!r}.{nearest(name, known)}")
+        functions = self.list_functions()
+        if name.lower() not in functions:
+            raise CatalogError(f"There is no function {name!r}.{nearest(name, functions)}")
         return name.lower()
 
     def register_function(self, name: str, f: Any, return_type: Any = None) -> Any:
@@ -435,9 +435,9 @@ class Settings(CamelCase):
 def _check_setting(name: str) -> None:
     with duckdb.connect() as connection:
         rows = connection.execute("SELECT name FROM duckdb_settings()").fetchall()
-    known = [row[0] for row in rows]
-    if name.lower() not in (item.lower() for item in known):
+    settings = [row[0] for row in rows]
+    if name.lower() not in (item.lower() for item in settings):
         raise OptionError(
-            f"There is no setting {name!r}.{nearest(name, known)} "
+            f"There is no setting {name!r}.{nearest(name, settings)} "
             "Settings of the cluster are arguments of connect()."
         )

@@ -234,10 +234,10 @@ def _attached(cluster: str, keys: str | Path | None, recovery_timeout_s: float) 
     from minishark.cluster.launch import resolve  # noqa: PLC0415
 
     folder = None if keys is None else str(keys)
-    address, found = resolve(cluster, folder)
+    address, keys_folder = resolve(cluster, folder)
     return AttachedCluster(
         address,
-        found,
+        keys_folder,
         find=lambda: resolve(cluster, folder, waits=False)[0],
         recovery_timeout_s=recovery_timeout_s,
     )
@@ -260,8 +260,8 @@ def check_optimizations(disabled: Collection[str]) -> None:
     if isinstance(disabled, str) or not names.issuperset(disabled):
         others = [] if isinstance(disabled, str) else sorted(set(disabled) - names, key=repr)
         wrong = f", not {', '.join(map(repr, others))}" if others else ""
-        known = ", ".join(sorted(names))
-        raise OptionError(f"disabled_optimizations takes a list of these names{wrong}: {known}.")
+        listed = ", ".join(sorted(names))
+        raise OptionError(f"disabled_optimizations takes a list of these names{wrong}: {listed}.")
 
 
 def planner_options(

@@ -98,7 +98,7 @@ class Definitions:
         self, open_: MemoryTransaction, sql: str, *, own: bool, view: str, drops: bool
     ) -> None:
         """Run the definition of a view in a transaction."""
-        scope, held, known = self.scope, self.engine.sources.handles(sql), dict(self.views)
+        scope, held, views = self.scope, self.engine.sources.handles(sql), dict(self.views)
         scope.planning.define_uncommitted(sql, own=own)
         scope.scratch.define_uncommitted(sql, own=own, drops=view if drops else "")
         self.views.pop(view.lower(), None)
@@ -108,7 +108,7 @@ class Definitions:
 
         def undo() -> None:
             self.views.clear()
-            self.views.update(known)
+            self.views.update(views)
 
         open_.define(Defined(view, scope.scratch.defined_by(view), publish, undo))
 
@@ -135,16 +135,16 @@ class Definitions:
     def set_variable(self, statement: SetVariable) -> None:
         """Run a SET VARIABLE, whose value may come from a query."""
         with self._evaluating(statement.value):
-            known = self.scope.scratch.set_variable(statement)
-            self.scope.planning.change_setting(known)
+            setting = self.scope.scratch.set_variable(statement)
+            self.scope.planning.change_setting(setting)
 
     def create_enum(self, statement: CreateEnum) -> None:
         if in_memory(self.scope.transaction) is not None:
             raise UnsupportedError(NOT_IN_TRANSACTION)
         with self._evaluating(statement.query):
-            known = self.scope.scratch.create_enum(statement)
-            self.scope.planning.define(known)
-            self.engine.add_definition(known)
+            enum = self.scope.scratch.create_enum(statement)
+            self.scope.planning.define(enum)
+            self.engine.add_definition(enum)
 
     @contextlib.contextmanager
     def _evaluating(self, value: str) -> Iterator[None]:

@@ -293,9 +293,9 @@ class Engine:
 
     def limited_environment(self, scope: Scope) -> Environment:
         """The same, with the limits of each query."""
-        found = self.environment(scope)
+        full = self.environment(scope)
         limits = self.limits.settings(self.cluster.total_slots)
-        return replace(found, settings=(*limits, *found.settings)) if limits else found
+        return replace(full, settings=(*limits, *full.settings)) if limits else full
 
     def add_definition(self, sql: str) -> None:
         """Note a definition for all sessions, which the planning database accepts."""
@@ -466,8 +466,8 @@ class Engine:
 
     def _promiser(self, name: str, scope: Scope) -> Scope:
         """By whose settings and views a cached table is computed that a session needs."""
-        found = self._promised.get(name, scope)
-        return scope if found.is_stopped else found
+        promiser = self._promised.get(name, scope)
+        return scope if promiser.is_stopped else promiser
 
     def compute(
         self, names: Sequence[str], scope: Scope, handlers: tuple[ProgressHandler, ...] = ()

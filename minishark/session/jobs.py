@@ -184,9 +184,9 @@ def submit_program(
 ) -> Job:
     """Submit a file with a program; the arguments are those of `Session.submit_program`."""
     path = Path(script)
-    found, files = program_files(path, None if folder is None else Path(folder))
+    source, files = program_files(path, None if folder is None else Path(folder))
     texts = tuple(map(str, arguments))
-    program = JobProgram(script=found, arguments=texts, environment=dict(environment), files=files)
+    program = JobProgram(script=source, arguments=texts, environment=dict(environment), files=files)
     agreed = terms_of(name or path.stem, " ".join((path.name, *texts)), terms)
     return Job(agreed.name, cluster.jobs().submit(agreed, program).terms.uid, cluster)
 
@@ -278,5 +278,5 @@ def restart_of(restart: str) -> Restart:
     try:
         return Restart(restart)
     except ValueError:
-        known = ", ".join(Restart)
-        raise OptionError(f"restart is one of {known}, not {restart!r}.") from None
+        choices = ", ".join(Restart)
+        raise OptionError(f"restart is one of {choices}, not {restart!r}.") from None

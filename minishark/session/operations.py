@@ -34,10 +34,10 @@ class Operations:
         Raises:
             OptionError: no session is open.
         """
-        found = cls.get_active_session()
-        if found is None:
+        session = cls.get_active_session()
+        if session is None:
             raise OptionError("No session is open; make one with minishark.connect().")
-        return found
+        return session
 
     def add_tag(self, tag: str) -> None:
         """Give a tag to the statements that this thread runs from now on, for `interrupt_tag`.

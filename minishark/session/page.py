@@ -40,10 +40,10 @@ def share(watcher: Watcher, engine: Engine) -> None:
     engine.cluster.share_events(shared.answer)
 
 
-def show(address: str, wanted: bool | None) -> None:
+def show(address: str, is_wanted: bool | None) -> None:
     """Open a page in the user's browser; by default, only where there is a display."""
     # Without one, `webbrowser` would start a browser in the terminal, which is the user's.
     has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-    if wanted or (wanted is None and has_display):
+    if is_wanted or (is_wanted is None and has_display):
         with contextlib.suppress(webbrowser.Error):
             webbrowser.open(address)

@@ -65,8 +65,8 @@ def line_for_people(line: Callable[[], object], wanted: bool | None) -> Iterator
         yield
 
 
-def _console(wanted: bool | None) -> Console | None:
-    chosen = hasattr(sys, "ps1") if wanted is None else wanted
+def _console(is_wanted: bool | None) -> Console | None:
+    chosen = hasattr(sys, "ps1") if is_wanted is None else is_wanted
     is_terminal = chosen and sys.stderr is not None and sys.stderr.isatty()
     if not is_terminal or threading.current_thread() is not threading.main_thread():
         return None

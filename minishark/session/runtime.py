@@ -258,16 +258,16 @@ class Runtime:
             if self.engine.reuse is None or mode not in ("stages", "all"):
                 return text
             environment = self.engine.limited_environment(self.scope)
-            found = reuse_text(plan, self.engine.reuse, environment)
-            return f"{text}\n\nReuse\n{found}"
+            reuse = reuse_text(plan, self.engine.reuse, environment)
+            return f"{text}\n\nReuse\n{reuse}"
 
     def verify(self, sql: str, answer: pa.Table) -> None:
         expected = self.query_in_front_end(sql)
         with contextlib.closing(self.planning.connection()) as connection:
             order = output_order(connection, sql, expected.column_names)
-        found = differences(expected, answer, ordered_by=order)
-        if found:
-            raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(found)}")
+        wrong = differences(expected, answer, ordered_by=order)
+        if wrong:
+            raise VerificationError(f"The answer is not plain DuckDB's: {' '.join(wrong)}")
 
     # Named tables and views
 

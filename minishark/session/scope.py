@@ -135,9 +135,9 @@ class Scope:
 
     @contextlib.contextmanager
     def _reading(self, sql: str) -> Iterator[ReadTable]:
-        known = self._engine.sources
-        with known.reading(sql) as sources, stopped_by(sources.cancel):
-            yield lambda name: sources.rows(name) if name in known else self._rows(name)
+        shared = self._engine.sources
+        with shared.reading(sql) as sources, stopped_by(sources.cancel):
+            yield lambda name: sources.rows(name) if name in shared else self._rows(name)
 
     def _rows(self, name: str) -> pa.Table:
         """All rows of a table in the cluster, as the session sees it."""
@@ -173,7 +173,7 @@ class Scope:
 
     def set_tags(self, tags: frozenset[str]) -> None:
         """Give other tags to the queries that this thread runs from now on."""
-        others = {n: known for n, known in _TAGS.get().items() if n != self._number}
+        others = {n: values for n, values in _TAGS.get().items() if n != self._number}
         _TAGS.set({**others, self._number: tags} if tags else others)
 
     def tagged(self, tag: str | None) -> list[int]:

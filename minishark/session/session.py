@@ -337,10 +337,10 @@ class Session(Operations, CamelCase):
         with runtime.up_to_date():
             if name.lower() in runtime.scratch.temporary:
                 return self.sql(f"FROM {ident(name)}")
-            found = runtime.scope.catalog.find(name)
-            if found is not None:
-                quoted = ident(found.name)
-                return relation_frame(runtime, quoted, found.schema, alias=found.name)
+            table = runtime.scope.catalog.find(name)
+            if table is not None:
+                quoted = ident(table.name)
+                return relation_frame(runtime, quoted, table.schema, alias=table.name)
             if runtime.planning.has_view(name):
                 view = runtime.definitions.views.get(name.lower())
                 if view is None:

@@ -125,8 +125,8 @@ class Statements:
                 view = name if statement.is_view else ""
                 runtime.definitions.define(sql, own=own, view=view, drops=drops)
             case kinds.Setting(is_reserved=True):
-                known = (option for word, option in _OPTIONS.items() if word in sql.lower())
-                option = next(known, "memory, nodes and more")
+                options = (option for word, option in _OPTIONS.items() if word in sql.lower())
+                option = next(options, "memory, nodes and more")
                 raise UnsupportedError(
                     f"minishark chooses this setting itself: connect() takes {option}."
                 )

@@ -23,10 +23,10 @@ def variable_advice(message: str) -> str:
     if missing is None:
         return ""
     name = missing[1]
-    found = _variable(name)
-    if isinstance(found, DataFrame):
+    value = _variable(name)
+    if isinstance(value, DataFrame):
         return f'\n\nThe variable {name} becomes a view by {name}.create_temp_view("{name}").'
-    if found is not None:
+    if value is not None:
         return f'\n\nThe variable {name} becomes a table by session.create_table("{name}", {name}).'
     return ""
 
@@ -38,9 +38,9 @@ def _variable(name: str) -> Any:
         if frame is None:
             return None
         if not str(frame.f_globals.get("__name__", "")).startswith("minishark."):
-            found = frame.f_locals.get(name, frame.f_globals.get(name))
-            if has_rows(found):
-                return found
+            value = frame.f_locals.get(name, frame.f_globals.get(name))
+            if has_rows(value):
+                return value
         frame = frame.f_back
     return None
 

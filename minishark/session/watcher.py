@@ -174,13 +174,13 @@ class Watcher:
 
     def _table_changes(self) -> Iterator[kinds.AnyEvent]:
         engine, now = self._engine, time.time()
-        found = {table.name: table for table in engine.tables.catalog}
-        for name, table in found.items():
+        tables = {table.name: table for table in engine.tables.catalog}
+        for name, table in tables.items():
             if table is not self._tables.get(name):
                 yield _table_report(table, now, is_cached=name in engine.cached)
-        for name in self._tables.keys() - found.keys():
+        for name in self._tables.keys() - tables.keys():
             yield kinds.TableDropped(at=now, table=name)
-        self._tables = found
+        self._tables = tables
 
     def _program_changes(self) -> Iterator[kinds.AnyEvent]:
         runs = self._engine.programs.known()

@@ -37,7 +37,7 @@ class ArrowBatches(Split):
 
     def read(self, pushed: Pushed) -> pa.RecordBatchReader:
         table = _table(self.file, self.first, self.last)
-        wanted = None if pushed.columns is None else {name.lower() for name in pushed.columns}
+        names = None if pushed.columns is None else {name.lower() for name in pushed.columns}
         for column in self.own:
             if column.name not in table.column_names:
                 table = table.append_column(column.name, pa.nulls(len(table)))
@@ -45,8 +45,8 @@ class ArrowBatches(Split):
             value = self.keys.values[column.name][0]
             constant = pa.repeat(pa.scalar(value), len(table))
             table = table.append_column(column.name, constant)
-        if wanted is not None:
-            table = table.select([name for name in table.column_names if name.lower() in wanted])
+        if names is not None:
+            table = table.select([name for name in table.column_names if name.lower() in names])
         _check(table, self.file.path)
         return table.to_reader()
 
@@ -96,18 +96,18 @@ class ArrowFormat(FileFormat):
         self, connection: duckdb.DuckDBPyConnection, files: tuple[StoredFile, ...], reach: Reach
     ) -> Found:
         with reach.held(files, ()) as paths:
-            found = [_header(path) for path in paths]
+            headers = [_header(path) for path in paths]
         try:
-            schema = pa.unify_schemas([each for each, _ in found], promote_options="permissive")
+            schema = pa.unify_schemas([part for part, _ in headers], promote_options="permissive")
         except pa.ArrowException as error:
             raise DataError(f"{files[0].path} and others have unlike columns: {error}") from error
         empty = schema.remove_metadata().empty_table()
         connection.register("minishark_arrow", empty)
         try:
-            own = columns_of(connection, "minishark_arrow")
+            columns = columns_of(connection, "minishark_arrow")
         finally:
             connection.unregister("minishark_arrow")
-        return Found(files, own, sum(rows for _, rows in found))
+        return Found(files, columns, sum(rows for _, rows in headers))
 
     def divide(
         self,
@@ -135,7 +135,9 @@ def _header(path: str) -> tuple[pa.Schema, int]:
         return reader.schema, rows
 
 
-def _cut(file: StoredFile, own: Schema, keys: FolderKeys, index: int, most: int) -> Iterator[Split]:
+def _cut(
+    file: StoredFile, columns: Schema, keys: FolderKeys, index: int, most: int
+) -> Iterator[Split]:
     with _opened(file.path) as reader:
         count = reader.num_record_batches
         counts = [reader.get_batch(i).num_rows for i in range(min(count, _BATCHES_TOLD))]
@@ -144,7 +146,7 @@ def _cut(file: StoredFile, own: Schema, keys: FolderKeys, index: int, most: int)
     for first, last in zip([0, *ends[:-1]], ends, strict=True):
         yield ArrowBatches(
             file=file,
-            own=own,
+            own=columns,
             keys=keys.of(index),
             first=first,
             last=last,

@@ -88,9 +88,9 @@ class DeltaSource(Source):
         return f"DeltaSource({self.name!r})"
 
     def within(self, access: Callable[[], StoreAccess]) -> DeltaSource:
-        own = copy.copy(self)
-        own._access, own._last = access, None  # noqa: SLF001 - itself
-        return own
+        apart = copy.copy(self)
+        apart._access, apart._last = access, None  # noqa: SLF001 - itself
+        return apart
 
     def resolve(self) -> DeltaSnapshot:
         """The log is read again.
@@ -177,10 +177,10 @@ class DeltaSnapshot(Snapshot):
     @cached_property
     def _files(self) -> list[dict[str, Any]]:
         """The add actions: path, size, rows; `min.c`, `max.c`, `null_count.c`, `partition.c`."""
-        found: list[dict[str, Any]] = pa.table(
+        files: list[dict[str, Any]] = pa.table(
             self._table.get_add_actions(flatten=True)
         ).to_pylist()
-        return found
+        return files
 
     @cached_property
     def _deleted(self) -> dict[str, str]:
@@ -238,8 +238,8 @@ class DeltaSnapshot(Snapshot):
     def _key(self, file: Mapping[str, Any], name: str) -> str:
         """What the log calls a column: its physical name, unless deltalake translates it."""
         physical = self._physical[name][0]
-        known = ("partition", "min", "null_count")
-        return physical if any(f"{kind}.{physical}" in file for kind in known) else name
+        kinds = ("partition", "min", "null_count")
+        return physical if any(f"{kind}.{physical}" in file for kind in kinds) else name
 
     def _mapped(self, file: Mapping[str, Any]) -> MappedFile:
         path = _absolute(self._folder, file["path"])
@@ -265,19 +265,19 @@ class DeltaSnapshot(Snapshot):
     @cached_property
     def _own_columns(self) -> Mapping[str, MappedColumn]:
         """The columns that files have themselves; all share them, as there may be many files."""
-        found = {}
+        mapped = {}
         for column in self.schema:
             physical, number = self._physical[column.name]
             # Files that are read by id may have any names.
             named = (physical,) if number is None else None
-            found[column.name] = MappedColumn(
+            mapped[column.name] = MappedColumn(
                 name=column.name,
                 type=column.type,
                 stored=(physical,),
                 field_id=number,
                 named=named,
             )
-        return found
+        return mapped
 
     def _column_statistics(self, name: str) -> ColumnStatistics:
         bounds = [self._bounds(file, name) for file in self._files]
@@ -287,12 +287,12 @@ class DeltaSnapshot(Snapshot):
         lows = [each.minimum for each in filled]
         highs = [each.maximum for each in filled]
         type_ = self._types[name]
-        known = bool(filled) and None not in lows and None not in highs
+        is_bounded = bool(filled) and None not in lows and None not in highs
         return ColumnStatistics(
             null_fraction=nulls / rows if rows else 0.0,
-            distinct=len(set(lows)) if known and name in self._partitioned else None,
-            minimum=text_of(min(lows), type_) if known else None,
-            maximum=text_of(max(highs), type_) if known else None,
+            distinct=len(set(lows)) if is_bounded and name in self._partitioned else None,
+            minimum=text_of(min(lows), type_) if is_bounded else None,
+            maximum=text_of(max(highs), type_) if is_bounded else None,
             without_nulls=all(each.nulls == 0 for each in bounds),
         )
 
@@ -340,14 +340,17 @@ def _check_protocol(name: str, table: DeltaTable) -> None:
 def _physical_columns(table: DeltaTable) -> dict[str, tuple[str, int | None]]:
     """By column: its name in files, and its field id where files are read by id."""
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-    found = {}
-    for each in json.loads(table.schema().to_json())["fields"]:
-        metadata = each.get("metadata") or {}
-        physical = metadata.get("delta.columnMapping.physicalName", each["name"])
+    columns = {}
+    for field in json.loads(table.schema().to_json())["fields"]:
+        metadata = field.get("metadata") or {}
+        physical = metadata.get("delta.columnMapping.physicalName", field["name"])
         number = metadata.get("delta.columnMapping.id")
-        named = each["name"] if mode == "none" else physical
-        found[each["name"]] = (named, int(number) if mode == "id" and number is not None else None)
-    return found
+        named = field["name"] if mode == "none" else physical
+        columns[field["name"]] = (
+            named,
+            int(number) if mode == "id" and number is not None else None,
+        )
+    return columns
 
 
 def _absolute(folder: str, path: str) -> str:

@@ -390,7 +390,7 @@ class LakeReader:
             snapshot=self.snapshot,
             columns=columns,
             past_columns={begin: _columns_at(history, begin) for begin in begins},
-            names={number: tuple(known) for number, known in names.items()},
+            names={number: tuple(alternatives) for number, alternatives in names.items()},
             mappings=self._mappings(id_) if any(f.mapping is not None for f in files) else {},
             files=files,
             inlined=tuple(self._inlined(id_, columns, history)),
@@ -401,11 +401,11 @@ class LakeReader:
         )
 
     def _files(self, id_: int, folder: str) -> tuple[LakeFile, ...]:
-        own = f"table_id = {id_}"
+        of_table = f"table_id = {id_}"
         statistics: dict[int, dict[int, FileStatistics]] = defaultdict(dict)
         for file, column, values, nulls, low, high, nan in self._connection.rows(
             "SELECT data_file_id, column_id, value_count, null_count, min_value, max_value, "
-            f"contains_nan FROM ducklake_file_column_stats WHERE {own}"
+            f"contains_nan FROM ducklake_file_column_stats WHERE {of_table}"
         ):
             has_nan = None if nan is None else bool(nan)
             statistics[int(file)][int(column)] = FileStatistics(
@@ -417,7 +417,7 @@ class LakeReader:
                 "data_file_id, path, path_is_relative, format, delete_count, file_size_bytes, "
                 "partial_max",
                 "ducklake_delete_file",
-                own,
+                of_table,
             )
         }
         deleted: dict[int, set[int]] = defaultdict(set)
@@ -430,20 +430,20 @@ class LakeReader:
         partitions: dict[int, dict[int, str | None]] = defaultdict(dict)
         for file, index, value in self._connection.rows(
             "SELECT data_file_id, partition_key_index, partition_value "
-            f"FROM ducklake_file_partition_value WHERE {own}"
+            f"FROM ducklake_file_partition_value WHERE {of_table}"
         ):
             partitions[int(file)][int(index)] = value
-        found = []
+        files = []
         for file, path, relative, format_, rows, size, begin, mapping, last in self.rows(
             "data_file_id, path, path_is_relative, file_format, record_count, file_size_bytes, "
             "begin_snapshot, mapping_id, partial_max",
             "ducklake_data_file",
-            own,
+            of_table,
         ):
             if format_ != "parquet":
                 raise UnsupportedError(f"{path} is a file of {format_}; only Parquet is read.")
             gone = deletes.get(int(file))
-            found.append(
+            files.append(
                 LakeFile(
                     path=_local(joined(folder, path, relative)),
                     rows=int(rows),
@@ -458,7 +458,7 @@ class LakeReader:
                     **({} if gone is None else self._deletes(gone, folder)),
                 )
             )
-        return tuple(sorted(found, key=lambda file: file.id or 0))
+        return tuple(sorted(files, key=lambda file: file.id or 0))
 
     def _limit(self, last: int | None) -> int | None:
         """The snapshot up to which numbered rows of a file count, if some are later."""
@@ -478,7 +478,7 @@ class LakeReader:
         }
 
     def _mappings(self, id_: int) -> dict[int, dict[int, str]]:
-        found: dict[int, dict[int, str]] = defaultdict(dict)
+        mappings: dict[int, dict[int, str]] = defaultdict(dict)
         for mapping, kind, name, target, parent, is_partition in self._connection.rows(
             "SELECT m.mapping_id, m.type, n.source_name, n.target_field_id, n.parent_column, "
             "n.is_partition FROM ducklake_column_mapping m JOIN ducklake_name_mapping n "
@@ -490,8 +490,8 @@ class LakeReader:
                     "which minishark does not read."
                 )
             if parent is None:
-                found[int(mapping)][int(target)] = name
-        return found
+                mappings[int(mapping)][int(target)] = name
+        return mappings
 
     def _inlined(
         self, id_: int, columns: Sequence[LakeColumn], history: Sequence[tuple[Any, ...]]
@@ -520,10 +520,10 @@ class LakeReader:
                 yield InlinedRows(table=table, rows=_typed(raw, stored, columns))
 
     def _partition(self, id_: int) -> tuple[int | None, tuple[PartitionField, ...]]:
-        found = self.rows("partition_id", "ducklake_partition_info", f"table_id = {id_}")
-        if not found:
+        numbers = self.rows("partition_id", "ducklake_partition_info", f"table_id = {id_}")
+        if not numbers:
             return None, ()
-        ((number,),) = found
+        ((number,),) = numbers
         fields = self._connection.rows(
             "SELECT column_id, transform FROM ducklake_partition_column WHERE partition_id = "
             f"{number} AND table_id = {id_} ORDER BY partition_key_index"
@@ -658,14 +658,14 @@ class LakeSnapshot(Snapshot):
     def _column_statistics(self, column: LakeColumn) -> ColumnStatistics:
         if self.table.inlined or column.children:
             return ColumnStatistics()
-        known = [file.statistics.get(column.id, FileStatistics()) for file in self.table.files]
-        if any(each.nulls is None or each.values is None for each in known):
+        by_file = [file.statistics.get(column.id, FileStatistics()) for file in self.table.files]
+        if any(counts.nulls is None or counts.values is None for counts in by_file):
             return ColumnStatistics()
-        nulls = sum(each.nulls or 0 for each in known)
-        rows = nulls + sum(each.values or 0 for each in known)
-        filled = [each for each in known if each.values]
-        lows = [(bound_value(each.minimum, column), each.minimum) for each in filled]
-        highs = [(bound_value(each.maximum, column), each.maximum) for each in filled]
+        nulls = sum(counts.nulls or 0 for counts in by_file)
+        rows = nulls + sum(counts.values or 0 for counts in by_file)
+        filled = [counts for counts in by_file if counts.values]
+        lows = [(bound_value(counts.minimum, column), counts.minimum) for counts in filled]
+        highs = [(bound_value(counts.maximum, column), counts.maximum) for counts in filled]
         is_bounded = bool(filled) and not any(value is None for value, _ in (*lows, *highs))
         return ColumnStatistics(
             null_fraction=nulls / rows if rows else 0.0,
@@ -692,16 +692,16 @@ class LakeSnapshot(Snapshot):
         return may_match(predicate, self._bounds(file, column))
 
     def _bounds(self, file: LakeFile, column: LakeColumn) -> Bounds:
-        known = file.statistics[column.id]
-        counted = known.values is not None and known.nulls is not None
-        rows = (known.values or 0) + (known.nulls or 0) if counted else None
+        statistics = file.statistics[column.id]
+        counted = statistics.values is not None and statistics.nulls is not None
+        rows = (statistics.values or 0) + (statistics.nulls or 0) if counted else None
         if column.type == "float64" and self._was(column, file).type != "float64":
             # 0.1 may be that of a FLOAT, which is larger.
-            return Bounds(nulls=known.nulls, rows=rows)
+            return Bounds(nulls=statistics.nulls, rows=rows)
         return Bounds(
-            minimum=bound_value(known.minimum, column),
-            maximum=bound_value(known.maximum, column),
-            nulls=known.nulls,
+            minimum=bound_value(statistics.minimum, column),
+            maximum=bound_value(statistics.maximum, column),
+            nulls=statistics.nulls,
             rows=rows,
         )
 
@@ -883,9 +883,9 @@ class DuckLakeSource(Source):
         return f"DuckLakeSource({self.name!r})"
 
     def within(self, access: Callable[[], StoreAccess]) -> DuckLakeSource:
-        own = copy.copy(self)
-        own._access, own._last = access, None  # noqa: SLF001 - itself
-        return own
+        apart = copy.copy(self)
+        apart._access, apart._last = access, None  # noqa: SLF001 - itself
+        return apart
 
     def resolve(self) -> LakeSnapshot:
         """The catalog is read again.

@@ -194,8 +194,8 @@ class SqliteLake(LakeDatabase):
         return "strftime('%Y-%m-%d %H:%M:%f+00', 'now')"
 
     def table(self, sql: str) -> str:
-        for type_, own in (("TIMESTAMPTZ", "VARCHAR"), ("UUID", "VARCHAR"), ("BOOLEAN", "BIGINT")):
-            sql = sql.replace(f" {type_}", f" {own}")
+        for type_, kept in (("TIMESTAMPTZ", "VARCHAR"), ("UUID", "VARCHAR"), ("BOOLEAN", "BIGINT")):
+            sql = sql.replace(f" {type_}", f" {kept}")
         return sql
 
     def close(self) -> None:
@@ -285,15 +285,15 @@ class DuckDBLake(LakeDatabase):
         return type_
 
     def token(self) -> object | None:
-        found: list[tuple[int, int, int] | None] = []
+        versions: list[tuple[int, int, int] | None] = []
         for path in (self.where, f"{self.where}.wal"):
             try:
                 status = os.stat(path)  # noqa: PTH116 - called for each statement
             except FileNotFoundError:
-                found.append(None)
+                versions.append(None)
             else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return tuple(found)
+                versions.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        return tuple(versions)
 
 
 class _Postgres(LakeConnection):
@@ -304,8 +304,8 @@ class _Postgres(LakeConnection):
         return fetched(self._connection, sql)
 
     def has_table(self, name: str) -> bool:
-        ((found,),) = self.rows(f"SELECT to_regclass({quote_text(quote(name))}) IS NOT NULL")
-        return bool(found)
+        ((is_there,),) = self.rows(f"SELECT to_regclass({quote_text(quote(name))}) IS NOT NULL")
+        return bool(is_there)
 
 
 class PostgresLake(LakeDatabase):

@@ -56,11 +56,13 @@ class FileSnapshot(Snapshot):
     def splits(self, pushed: Pushed, tasks: int) -> Sequence[Split]:
         chosen = [i for i in range(len(self.files)) if self._may_have(i, pushed.predicates)]
         # A limit needs few rows: of the first files, and not at once.
-        by_folder = all(each.column in self.keys.values for each in pushed.predicates)
+        by_folder = all(predicate.column in self.keys.values for predicate in pushed.predicates)
         limit = pushed.limit if by_folder else None
-        own = [each for each in pushed.predicates if each.column not in self.keys.values]
-        found = self.divide(chosen, tasks if limit is None else 1, own) if chosen else []
-        return found if limit is None else [*_enough(found, limit)]
+        predicates = [
+            predicate for predicate in pushed.predicates if predicate.column not in self.keys.values
+        ]
+        divided = self.divide(chosen, tasks if limit is None else 1, predicates) if chosen else []
+        return divided if limit is None else [*_enough(divided, limit)]
 
     def all_splits(self, tasks: int) -> Sequence[Split] | None:
         # Of files in object stores nothing is fetched for that.
@@ -132,8 +134,8 @@ class FileSource(Source):
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        own = {name: text for name, text in self.options.items() if name not in _HIVE_OPTIONS}
-        self._format = FORMATS[self.reader](own)
+        options = {name: text for name, text in self.options.items() if name not in _HIVE_OPTIONS}
+        self._format = FORMATS[self.reader](options)
 
     def resolve(self) -> FileSnapshot:
         for _ in range(_REPLACED_MAX):
@@ -201,8 +203,8 @@ ENDINGS = {
 def reader_of(path: str) -> str:
     """The reader of a file, by its name; empty if that does not tell it."""
     name = path.lower()
-    found = [ending for ending in ENDINGS if name.endswith(ending)]
-    return ENDINGS[max(found, key=len)] if found else ""
+    endings = [ending for ending in ENDINGS if name.endswith(ending)]
+    return ENDINGS[max(endings, key=len)] if endings else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +225,15 @@ def named_files(pattern: str | Path, reach: Reach) -> FileSource:
     def find() -> Sequence[StoredFile]:
         is_folder = Path(pattern).is_dir()
         files = [] if is_folder and not any(Path(pattern).iterdir()) else reach.list(str(pattern))
-        known = [file for file in files if reader_of(file.path)]
-        if is_folder and not known:
+        readable = [file for file in files if reader_of(file.path)]
+        if is_folder and not readable:
             endings = ", ".join(ENDINGS)
             raise DataError(f"There are no files in {pattern} that end in {endings}.")
-        for file in known or files:
+        for file in readable or files:
             if not file.is_remote and not Path(file.path).is_file():
                 # A pipe or device could give rows for ever, or none.
                 raise DataError(f"{file.path} is no regular file; copy what it gives to one first.")
-        return known or files
+        return readable or files
 
     files = find()
     readers = {reader_of(file.path) for file in files}

@@ -104,8 +104,8 @@ class StoreAccess(msgspec.Struct, frozen=True, array_like=True):
 
     def of(self, uri: str) -> Mapping[str, str]:
         """The settings of the longest prefix of `uri`."""
-        found = [prefix for prefix in self.settings if uri.startswith(prefix)]
-        return self.settings[max(found, key=len)] if found else {}
+        prefixes = [prefix for prefix in self.settings if uri.startswith(prefix)]
+        return self.settings[max(prefixes, key=len)] if prefixes else {}
 
     def over(self, other: StoreAccess) -> StoreAccess:
         """These settings, and for other prefixes another's."""
@@ -144,11 +144,11 @@ def destination(path: str | Path) -> str:
         DataError: it begins with a scheme, but is no URI of a known object store.
     """
     text = without_file_scheme(str(path))
-    found = _SCHEME.match(text)
-    if found is None:
+    scheme = _SCHEME.match(text)
+    if scheme is None:
         return str(Path(text).absolute())
-    rest = text[found.end() :]
-    if found[1].lower() not in OBJECT_STORES or not rest.strip("/") or not rest.startswith("/"):
+    rest = text[scheme.end() :]
+    if scheme[1].lower() not in OBJECT_STORES or not rest.strip("/") or not rest.startswith("/"):
         raise DataError(
             f"Can't write to {text}: files are local, or begin with s3://, gs:// or az:// and the "
             "name of a bucket or container. Pass a URI as text: pathlib.Path drops a slash."
@@ -158,8 +158,8 @@ def destination(path: str | Path) -> str:
 
 def without_file_scheme(path: str) -> str:
     """The local path of a `file:` URI; anything else as it is."""
-    found = _LOCAL_URI.match(path)
-    return path[found.end() - 1 :] if found else path
+    scheme = _LOCAL_URI.match(path)
+    return path[scheme.end() - 1 :] if scheme else path
 
 
 def list_files(pattern: str | Path, access: StoreAccess = FROM_ENVIRONMENT) -> list[StoredFile]:
@@ -170,12 +170,12 @@ def list_files(pattern: str | Path, access: StoreAccess = FROM_ENVIRONMENT) -> l
     """
     text = without_file_scheme(str(pattern))
     if is_remote(text):
-        (found,) = at_once([partial(_list_remote, text, access)])
+        (files,) = at_once([partial(_list_remote, text, access)])
     else:
-        found = _list_local(text)
-    if not found:
+        files = _list_local(text)
+    if not files:
         raise DataError(f"There is no file {pattern}.")
-    return sorted(found, key=lambda file: file.path)
+    return sorted(files, key=lambda file: file.path)
 
 
 def stat_file(path: str, access: StoreAccess = FROM_ENVIRONMENT) -> StoredFile:
@@ -185,10 +185,10 @@ def stat_file(path: str, access: StoreAccess = FROM_ENVIRONMENT) -> StoredFile:
         DataError: there is none, or the store does not answer, or denies access.
     """
     if not is_remote(path):
-        found = _local(path)
-        if found is None:
+        file = _local(path)
+        if file is None:
             raise DataError(f"There is no file {path}.")
-        return found
+        return file
     (stored,) = at_once([partial(_stat_remote, path, access)])
     return stored
 
@@ -523,8 +523,8 @@ class ObjectStore:
 
     def _reason(self, error: Exception) -> str:
         text = str(error)
-        status = found[1] if (found := _STATUS.search(text)) else ""
-        code = next(filter(None, found.groups()), "") if (found := _CODE.search(text)) else ""
+        status = match[1] if (match := _STATUS.search(text)) else ""
+        code = next(filter(None, match.groups()), "") if (match := _CODE.search(text)) else ""
         answer = f"{status} {code}".strip()
         exceptions = _exceptions()
         denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
@@ -597,8 +597,8 @@ def _opened(root: str, kind: str, settings: Mapping[str, str]) -> Any:
 
 def _option_error(text: str) -> str:
     """The first sentence of what obstore says of options, unless it quotes a value."""
-    found = re.search(r"key: '\w+' is not valid|[Mm]issing \w+|Account must be specified", text)
-    return found[0] if found else "they can't be parsed"
+    problem = re.search(r"key: '\w+' is not valid|[Mm]issing \w+|Account must be specified", text)
+    return problem[0] if problem else "they can't be parsed"
 
 
 def _plain(name: str, kind: str) -> str:

@@ -70,8 +70,8 @@ def row_groups_of_file(path: str) -> tuple[RowGroup, ...]:
 
 
 def _version(path: str) -> _Version:
-    found = Path(path).stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = Path(path).stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read(path: str) -> tuple[pa.Schema, FileMetaData]:
@@ -82,8 +82,8 @@ def _read(path: str) -> tuple[pa.Schema, FileMetaData]:
 
 
 def _field_id(field: pa.Field) -> int | None:
-    found = (field.metadata or {}).get(_FIELD_ID)
-    return None if found is None else int(found)
+    number = (field.metadata or {}).get(_FIELD_ID)
+    return None if number is None else int(number)
 
 
 class _Shared:

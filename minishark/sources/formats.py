@@ -116,9 +116,9 @@ def call(reader: str, paths: Sequence[str], options: Options) -> str:
 
 
 def columns_of(connection: duckdb.DuckDBPyConnection, relation: str) -> Schema:
-    found = connection.sql(f"FROM {relation}")
+    rows = connection.sql(f"FROM {relation}")
     return tuple(
-        Column(name, str(type_)) for name, type_ in zip(found.columns, found.types, strict=True)
+        Column(name, str(type_)) for name, type_ in zip(rows.columns, rows.types, strict=True)
     )
 
 
@@ -156,16 +156,16 @@ class WholeFiles(FileSplit):
     @classmethod
     def joined(cls, splits: Sequence[Self]) -> Sequence[WholeFiles]:
         """Files that are read alike, at once: to open a reader takes longer than a small file."""
-        found: list[WholeFiles] = []
+        merged: list[WholeFiles] = []
         for split in splits:
-            if found and found[-1].is_read_as(split):
-                last = found[-1]
-                found[-1] = replace(
+            if merged and merged[-1].is_read_as(split):
+                last = merged[-1]
+                merged[-1] = replace(
                     last, stored=last.stored + split.stored, bytes=last.bytes + split.bytes
                 )
             else:
-                found.append(split)
-        return found
+                merged.append(split)
+        return merged
 
     def is_read_as(self, other: WholeFiles) -> bool:
         """Whether one call reads the files of both."""
@@ -194,7 +194,7 @@ def compression(path: str) -> Options:
     return {}
 
 
-def without_keys(own: Schema, keys: FolderKeys) -> Schema:
+def without_keys(columns: Schema, keys: FolderKeys) -> Schema:
     """The columns of files that those of their folders do not replace."""
     names = {column.name.lower() for column in keys.columns}
-    return tuple(column for column in own if column.name.lower() not in names)
+    return tuple(column for column in columns if column.name.lower() not in names)

@@ -34,22 +34,22 @@ class FolderKeys:
 
     def of(self, index: int) -> FolderKeys:
         """The columns with their values in one file."""
-        values = {name: [found[index]] for name, found in self.values.items()}
-        literals = {name: [found[index]] for name, found in self.literals.items()}
+        values = {name: [of_files[index]] for name, of_files in self.values.items()}
+        literals = {name: [of_files[index]] for name, of_files in self.literals.items()}
         return FolderKeys(self.columns, values, literals)
 
-    def schema(self, own: Schema) -> Schema:
+    def schema(self, columns: Schema) -> Schema:
         """The columns of files that have these columns of their own."""
         keys = {column.name.lower(): column for column in self.columns}
-        kept = tuple(keys.pop(c.name.lower(), c) for c in own)
+        kept = tuple(keys.pop(c.name.lower(), c) for c in columns)
         return (*kept, *keys.values())
 
-    def select(self, own: Sequence[str], relation: str) -> str:
+    def select(self, columns: Sequence[str], relation: str) -> str:
         """SQL for all columns of one file, of which `relation` has its own."""
         if not self.columns:
             return relation
         keys = {c.name.lower() for c in self.columns}
-        parts = [quote(name) for name in own if name.lower() not in keys]
+        parts = [quote(name) for name in columns if name.lower() not in keys]
         parts += [f"{self.literals[c.name][0]} AS {quote(c.name)}" for c in self.columns]
         return f"(SELECT {', '.join(parts)} FROM {relation})"
 
@@ -93,14 +93,14 @@ def _named(path: str) -> dict[str, str]:
 
 
 def _type(connection: duckdb.DuckDBPyConnection, texts: Sequence[str]) -> str:
-    known = [text for text in texts if text != _NULL and text.upper() != "NULL"]
-    if not known:
+    values = [text for text in texts if text != _NULL and text.upper() != "NULL"]
+    if not values:
         return "VARCHAR"
     tests = ", ".join(f"bool_and({test})" for test in _TYPES.values())
-    (found,) = connection.execute(
-        f"SELECT {tests} FROM (SELECT unnest($1::VARCHAR[]) AS v)", [known]
+    (holds_all,) = connection.execute(
+        f"SELECT {tests} FROM (SELECT unnest($1::VARCHAR[]) AS v)", [values]
     ).fetchall()
-    return next((type_ for type_, holds in zip(_TYPES, found, strict=True) if holds), "VARCHAR")
+    return next((type_ for type_, holds in zip(_TYPES, holds_all, strict=True) if holds), "VARCHAR")
 
 
 def _literal(text: str, type_: str) -> str:

@@ -94,9 +94,9 @@ class IcebergSource(Source):
         return f"IcebergSource({self.name!r})"
 
     def within(self, access: Callable[[], StoreAccess]) -> IcebergSource:
-        own = copy.copy(self)
-        own._access, own._last, own._lock = access, None, threading.Lock()  # noqa: SLF001 - itself
-        return own
+        apart = copy.copy(self)
+        apart._access, apart._last, apart._lock = access, None, threading.Lock()  # noqa: SLF001 - itself
+        return apart
 
     def resolve(self) -> IcebergSnapshot:
         """The table's metadata is read again; the manifests are once for each version.
@@ -107,14 +107,14 @@ class IcebergSource(Source):
         """
         try:
             table = self._loaded()
-            found = _pinned(table, self._at, self.name)
+            pinned = _pinned(table, self._at, self.name)
         except MinisharkError:
             raise
         except Exception as error:
             raise DataError(f"Can't read the Iceberg table {self.name}: {error}") from error
         with self._lock:
-            if self._last is None or not self._last.is_of(found):
-                self._last = IcebergSnapshot(self.name, found, self._own_access(found))
+            if self._last is None or not self._last.is_of(pinned):
+                self._last = IcebergSnapshot(self.name, pinned, self._own_access(pinned))
             return self._last
 
     def _loaded(self) -> Table:
@@ -129,11 +129,11 @@ class IcebergSource(Source):
         location = _metadata_location(self._table, properties)
         return StaticTable.from_metadata(location, properties)
 
-    def _own_access(self, found: _Pinned) -> StoreAccess | None:
+    def _own_access(self, pinned: _Pinned) -> StoreAccess | None:
         """The settings that hosts fetch files with, beside the session's."""
         is_named = isinstance(self._table, str)
-        properties = self._properties if is_named else found.io.properties
-        return access_of_properties(found.metadata.location, properties)
+        properties = self._properties if is_named else pinned.io.properties
+        return access_of_properties(pinned.metadata.location, properties)
 
 
 class IcebergSnapshot(Snapshot):
@@ -158,8 +158,8 @@ class IcebergSnapshot(Snapshot):
 
     def is_of(self, pinned: _Pinned) -> bool:
         """Whether this is that version, reached alike: credentials may have been renewed."""
-        own = self._pinned
-        return own.version == pinned.version and own.io.properties == pinned.io.properties
+        mine = self._pinned
+        return mine.version == pinned.version and mine.io.properties == pinned.io.properties
 
     @cached_property
     def statistics(self) -> TableStatistics | None:  # type: ignore[override]
@@ -179,7 +179,7 @@ class IcebergSnapshot(Snapshot):
         others: list[Split] = []
         metadata = self._pinned.slim
         # By the constants of a file: many files share them, on their way to tasks, too.
-        known: dict[str, tuple[MappedColumn, ...] | None] = {}
+        by_constants: dict[str, tuple[MappedColumn, ...] | None] = {}
         for task in self._plan(pushed.predicates):
             if task.file.file_format not in (FileFormat.PARQUET, FileFormat.ORC):
                 raise UnsupportedError(
@@ -190,9 +190,9 @@ class IcebergSnapshot(Snapshot):
             if self._is_mapped(task):
                 constants = self._pinned.partition_constants(task.file)
                 key = repr(constants)
-                if key not in known:
-                    known[key] = self._columns(constants)
-                columns = known[key]
+                if key not in by_constants:
+                    by_constants[key] = self._columns(constants)
+                columns = by_constants[key]
             if columns is None:
                 others.append(IcebergFile(self._name, task, metadata, self._pinned.io))
             else:
@@ -284,13 +284,13 @@ class IcebergFile(PlacedSplit):
 
         schema = self._metadata.schema()
         names = pushed.columns or tuple(column.name for column in schema.fields)
-        wanted = schema.select(*names)
-        arrow = schema_to_pyarrow(wanted, include_field_ids=False)
+        read_schema = schema.select(*names)
+        arrow = schema_to_pyarrow(read_schema, include_field_ids=False)
         target = pa.schema([arrow.field(name) for name in names])
 
         def batches() -> Iterator[pa.RecordBatch]:
             try:
-                scan = ArrowScan(self._metadata, self._io, wanted, AlwaysTrue())
+                scan = ArrowScan(self._metadata, self._io, read_schema, AlwaysTrue())
                 for batch in scan.to_record_batches([self._task]):
                     typed = pa.RecordBatch.from_struct_array(_cast(batch, arrow))
                     yield typed.select(list(names))
@@ -312,14 +312,14 @@ def row_filter(predicates: Sequence[Predicate], schema: IcebergSchema) -> Boolea
     result: BooleanExpression = AlwaysTrue()
     for predicate in predicates:
         names = [column.name for column in schema.fields]
-        found = [name for name in names if name.lower() == predicate.column.lower()]
-        if len(found) != 1:
+        matching = [name for name in names if name.lower() == predicate.column.lower()]
+        if len(matching) != 1:
             continue
-        floats = str(schema.find_field(found[0]).field_type) in ("float", "double")
+        floats = str(schema.find_field(matching[0]).field_type) in ("float", "double")
         if floats and not _is_safe_for_floats(predicate):
             continue
         try:
-            expression = _expression(predicate, found[0])
+            expression = _expression(predicate, matching[0])
             bind(schema, expression, case_sensitive=True)
         except (TypeError, ValueError):
             continue  # a value that the column's type can't take
@@ -403,10 +403,12 @@ class _Pinned:
     def all_names(self, number: int) -> tuple[str, ...] | None:
         """The names that a column had ever since; None where schemas were forgotten."""
         schemas = self.metadata.schemas
-        if {each.schema_id for each in schemas} != set(range(len(schemas))):
+        if {schema.schema_id for schema in schemas} != set(range(len(schemas))):
             return None
-        own = [name for each in schemas if (name := each.find_column_name(number)) is not None]
-        return tuple(dict.fromkeys((*own, *self.mapped_names.get(number, ()))))
+        names = [
+            name for schema in schemas if (name := schema.find_column_name(number)) is not None
+        ]
+        return tuple(dict.fromkeys((*names, *self.mapped_names.get(number, ()))))
 
     @cached_property
     def has_changed_nested_fields(self) -> bool:
@@ -446,11 +448,11 @@ def _pinned(table: Table, at: _At, name: str) -> _Pinned:
         snapshot = table.snapshot_as_of_timestamp(int(at.timestamp.timestamp() * 1000))
     if snapshot is None and at != _At(None, None, None):
         asked = at.ref or at.snapshot_id or at.timestamp
-        known = ", ".join(str(each.snapshot_id) for each in table.snapshots()[-5:])
+        newest = ", ".join(str(each.snapshot_id) for each in table.snapshots()[-5:])
         refs = ", ".join(table.metadata.refs)
         raise DataError(
             f"The Iceberg table {name} has no snapshot {asked}; its latest are: "
-            f"{known or 'none'}; its branches and tags: {refs or 'none'}."
+            f"{newest or 'none'}; its branches and tags: {refs or 'none'}."
         )
     schema_id = metadata.current_schema_id
     is_past = at != _At(None, None, None)
@@ -465,8 +467,8 @@ def _pinned(table: Table, at: _At, name: str) -> _Pinned:
 
 def from_environment() -> dict[str, str]:
     """What pyiceberg does not read there itself, other than `sources.filesystems`."""
-    known = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
-    return {key: os.environ[name] for key, name in known.items() if name in os.environ}
+    variables = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
+    return {key: os.environ[name] for key, name in variables.items() if name in os.environ}
 
 
 def _metadata_location(table: str, properties: Mapping[str, str]) -> str:
@@ -490,7 +492,7 @@ def _metadata_location(table: str, properties: Mapping[str, str]) -> str:
             number += 1
         return f"{folder}/metadata/v{number}.metadata.json"
     names = _local_names(folder)
-    versions = {int(found[1]): name for name in names if (found := _VERSION.fullmatch(name))}
+    versions = {int(version[1]): name for name in names if (version := _VERSION.fullmatch(name))}
     if versions:
         return f"{folder}/metadata/{versions[max(versions)]}"
     files = sorted(name for name in names if name.endswith(".metadata.json"))
@@ -575,12 +577,12 @@ def _column_statistics(
         return ColumnStatistics(null_fraction=fraction)
     lows = [_bound(file.lower_bounds, number, type_) for file in filled]
     highs = [_bound(file.upper_bounds, number, type_) for file in filled]
-    known = None not in lows and None not in highs
+    is_bounded = None not in lows and None not in highs
     sizes = [(file.column_sizes or {}).get(number) for file in filled]
     size = None if None in sizes else sum(each for each in sizes if each is not None)
     return ColumnStatistics(
         null_fraction=fraction,
-        distinct=_distinct(rows - nulls, (min(lows), max(highs)) if known else None, size),
+        distinct=_distinct(rows - nulls, (min(lows), max(highs)) if is_bounded else None, size),
         minimum=None if None in lows else text_of(min(lows), arrow),
         maximum=None if None in highs else text_of(max(highs), arrow),
         without_nulls=None not in counts and not nulls,
@@ -605,5 +607,5 @@ def _distinct(rows: int, bounds: tuple[Any, Any] | None, size: int | None) -> in
 def _bound(bounds: Mapping[int, bytes] | None, number: int, type_: Any) -> Any:
     from pyiceberg.conversions import from_bytes  # noqa: PLC0415
 
-    found = (bounds or {}).get(number)
-    return None if found is None else from_bytes(type_, found)
+    bound = (bounds or {}).get(number)
+    return None if bound is None else from_bytes(type_, bound)

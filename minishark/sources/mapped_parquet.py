@@ -108,8 +108,8 @@ class MappedParquet(FileSplit):
         self.name = name
         self.access = access
         self.file_parts = tuple(parts)
-        known = [part.rows for part in self.file_parts if part.is_whole and not part.has_deletes]
-        counts = [rows for rows in known if rows is not None]
+        whole = [part.rows for part in self.file_parts if part.is_whole and not part.has_deletes]
+        counts = [rows for rows in whole if rows is not None]
         self.rows = sum(counts) if len(counts) == len(self.file_parts) else None
         self.bytes = sum(part.range_bytes for part in self.file_parts)
 
@@ -160,7 +160,7 @@ class MappedParquet(FileSplit):
     @classmethod
     def joined(cls, splits: Sequence[Self]) -> Sequence[MappedParquet]:
         """Splits of the same table as one; what is left of a file that was cut is read at once."""
-        found: list[MappedParquet] = []
+        merged: list[MappedParquet] = []
         for (name, access), some in groupby(splits, lambda split: (split.name, split.access)):
             parts: list[MappedFile] = []
             for part in (part for split in some for part in split.file_parts):
@@ -168,8 +168,8 @@ class MappedParquet(FileSplit):
                     parts[-1] = replace(parts[-1], last=part.last)
                 else:
                     parts.append(part)
-            found.append(MappedParquet(name, parts, access))
-        return found
+            merged.append(MappedParquet(name, parts, access))
+        return merged
 
 
 def divided(
@@ -221,11 +221,13 @@ def _stored(path: str, size: int) -> StoredFile:
 def _needed(part: MappedFile, pushed: Pushed) -> FilePart:
     if pushed.columns is None:
         return WHOLE
-    wanted = {*pushed.columns, *(each.column for each in pushed.predicates)}
-    columns = [each for each in part.columns if each.name in wanted and each.first_row is None]
-    if any(each.named is None for each in columns) or part.rows_until is not None:
+    names = {*pushed.columns, *(predicate.column for predicate in pushed.predicates)}
+    columns = [
+        column for column in part.columns if column.name in names and column.first_row is None
+    ]
+    if any(column.named is None for column in columns) or part.rows_until is not None:
         return WHOLE
-    return FilePart(columns=tuple(name for each in columns for name in each.named or ()))
+    return FilePart(columns=tuple(name for column in columns for name in column.named or ()))
 
 
 def _cut(file: MappedFile, size: int) -> list[MappedFile]:
@@ -321,8 +323,8 @@ def _column(column: MappedColumn, stored: Columns) -> str:
 def _position(column: MappedColumn, stored: Columns) -> int | None:
     if column.field_id is not None and stored.have_ids:
         return stored.places.get(column.field_id)
-    found = [name for name in column.stored if name in stored.names]
-    return stored.names.index(found[0]) if found else None
+    names = [name for name in column.stored if name in stored.names]
+    return stored.names.index(names[0]) if names else None
 
 
 def _conditions(

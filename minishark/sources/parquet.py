@@ -105,8 +105,8 @@ class ParquetFormat(FileFormat):
             with reach.held(new, [_METADATA] * len(new)) as paths:
                 listed = ", ".join(map(quote_text, paths))
                 sql = f"SELECT file_name, num_rows FROM parquet_file_metadata([{listed}])"
-                found = dict(connection.execute(sql).fetchall())
-            counts = {f: int(found[path]) for f, path in zip(new, paths, strict=True)}
+                counted = dict(connection.execute(sql).fetchall())
+            counts = {f: int(counted[path]) for f, path in zip(new, paths, strict=True)}
             self._counts = {**self._counts, **counts}
         return [self._counts[file] for file in files]
 
@@ -167,7 +167,7 @@ def row_runs(metadata: Any, predicates: Sequence[Predicate]) -> list[Range]:
 
     `metadata` is a `pyarrow.parquet.FileMetaData`.
     """
-    found: list[Range] = []
+    runs: list[Range] = []
     row = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -176,26 +176,26 @@ def row_runs(metadata: Any, predicates: Sequence[Predicate]) -> list[Range]:
         if row < end and all(
             may_match(each, bounds.get(each.column.lower(), Bounds())) for each in predicates
         ):
-            if found and found[-1][1] == row:
-                found[-1] = (found[-1][0], end)
+            if runs and runs[-1][1] == row:
+                runs[-1] = (runs[-1][0], end)
             else:
-                found.append((row, end))
+                runs.append((row, end))
         row = end
-    return found
+    return runs
 
 
 def _bounds(group: Any, names: Collection[str]) -> dict[str, Bounds]:
     """The bounds of columns of a row group, as far as they are known; by name in lower case."""
-    found: dict[str, Bounds] = {}
+    bounds: dict[str, Bounds] = {}
     for number in range(group.num_columns):
         chunk = group.column(number)
         name = chunk.path_in_schema.lower()
         if name not in names:
             continue
         known = chunk.statistics
-        is_twice = name in found  # names that differ in case only
-        found[name] = Bounds() if known is None or is_twice else _known(known, group.num_rows)
-    return found
+        is_twice = name in bounds  # names that differ in case only
+        bounds[name] = Bounds() if known is None or is_twice else _known(known, group.num_rows)
+    return bounds
 
 
 def _known(statistics: Any, rows: int) -> Bounds:

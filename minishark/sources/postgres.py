@@ -280,18 +280,18 @@ class _Table:
 def query(
     table: str,
     columns: Sequence[PostgresColumn],
-    known: Sequence[PostgresColumn],
+    stored: Sequence[PostgresColumn],
     pushed: Pushed,
     blocks: _Range,
 ) -> str:
     """The SELECT of one split."""
-    names = {each.name.lower(): each for each in known}
-    found = [
+    names = {each.name.lower(): each for each in stored}
+    translated = [
         condition(names[each.column.lower()], each)
         for each in pushed.predicates
         if each.column.lower() in names
     ]
-    conditions = [each for each in found if each is not None]
+    conditions = [each for each in translated if each is not None]
     if blocks.condition:
         conditions.append(blocks.condition)
     selected = ", ".join(f"{each.read} AS {quote(each.name)}" for each in columns)
@@ -343,10 +343,10 @@ WHERE schemaname = {schema} AND tablename = {table} AND NOT inherited
 
 def _relation(connection: Connection, schema: str, table: str, name: str) -> _Relation:
     names = {"schema": quote_text(schema), "table": quote_text(table)}
-    found = fetched(connection, (_PARTS + _RELATION).format(**names))
-    if not found:
+    relations = fetched(connection, (_PARTS + _RELATION).format(**names))
+    if not relations:
         raise DataError(f"There is no {name}, or you may not see it.")
-    oid, kind, file, largest, size, rows, has_blocks, least = found[0]
+    oid, kind, file, largest, size, rows, has_blocks, least = relations[0]
     if kind not in ("r", "m", "p", "v", "f"):
         raise DataError(f"{name} is no table or view.")
     return _Relation(

@@ -188,10 +188,10 @@ def postgres_column(row: Sequence[Any], numeric: Numeric) -> PostgresColumn:
         )
     if kind in _PLAIN:
         type_, arrow = _PLAIN[kind]
-        known = "other" if kind in ("json", "jsonb", "interval", "char", "name") else kind
+        read_as = "other" if kind in ("json", "jsonb", "interval", "char", "name") else kind
         return PostgresColumn(
             name=name,
-            kind=known,
+            kind=read_as,
             type=type_,
             arrow=arrow,
             read=sql,
@@ -277,11 +277,11 @@ def numeric_option(text: str) -> Numeric:
         return Numeric("DOUBLE", pa.float64())
     if plain == "VARCHAR":
         return Numeric("VARCHAR", pa.string())
-    found = re.fullmatch(r"DECIMAL\((\d+),(\d+)\)", plain)
-    if found is None or not int(found[2]) <= int(found[1]) <= _PRECISION_MAX or int(found[1]) < 1:
+    match = re.fullmatch(r"DECIMAL\((\d+),(\d+)\)", plain)
+    if match is None or not int(match[2]) <= int(match[1]) <= _PRECISION_MAX or int(match[1]) < 1:
         raise OptionError(
             f"numeric is DECIMAL(p, s) with p up to {_PRECISION_MAX}, DOUBLE or VARCHAR, "
             f"not {text!r}."
         )
-    precision, scale = int(found[1]), int(found[2])
+    precision, scale = int(match[1]), int(match[2])
     return Numeric(plain, pa.decimal128(precision, scale), scale)

@@ -84,8 +84,8 @@ class Server:
 
     def told(self, error: Exception, dsn: str = "") -> DataError:
         """What the server or the driver said, without credentials."""
-        found = _SERVER_ERROR.search(str(error))
-        text = (found[1] if found else str(error)).strip().rstrip(".")
+        match = _SERVER_ERROR.search(str(error))
+        text = (match[1] if match else str(error)).strip().rstrip(".")
         for secret in passwords_in(dsn):
             text = text.replace(secret, "***")
         if _has_odd_password(dsn):
@@ -226,11 +226,11 @@ def complete(dsn: Dsn) -> Dsn:
     defaults = {"connect_timeout": str(_CONNECT_S), **given}
     if dsn.startswith(("postgresql://", "postgres://")):
         return _complete_uri(dsn, defaults)
-    known = set(re.findall(r"(\w+)\s*=", dsn))
+    named = set(re.findall(r"(\w+)\s*=", dsn))
     added = [
         f"{key}={_quoted_parameter(value)}"
         for key, value in defaults.items()
-        if key not in known and not ("service" in known and key != "connect_timeout")
+        if key not in named and not ("service" in named and key != "connect_timeout")
     ]
     return " ".join([dsn, *added]).strip()
 
@@ -238,14 +238,14 @@ def complete(dsn: Dsn) -> Dsn:
 def _complete_uri(uri: str, defaults: Mapping[str, str]) -> str:
     parts = urlsplit(uri)
     user, _, server = parts.netloc.rpartition("@")
-    known = {key for key, _ in parse_qsl(parts.query)}
-    known |= {"user"} if user else set()
-    known |= {"password"} if ":" in user else set()
-    known |= {"host", "hostaddr"} if server else set()
-    known |= {"port"} if re.search(r":\d+$", server) else set()
-    known |= {"dbname"} if parts.path.strip("/") else set()
-    added = {key: value for key, value in defaults.items() if key not in known}
-    if "service" in known:
+    given = {key for key, _ in parse_qsl(parts.query)}
+    given |= {"user"} if user else set()
+    given |= {"password"} if ":" in user else set()
+    given |= {"host", "hostaddr"} if server else set()
+    given |= {"port"} if re.search(r":\d+$", server) else set()
+    given |= {"dbname"} if parts.path.strip("/") else set()
+    added = {key: value for key, value in defaults.items() if key not in given}
+    if "service" in given:
         added = {key: value for key, value in added.items() if key == "connect_timeout"}
     text = urlencode(added, quote_via=lambda text, *_: quote_plus(text).replace("+", "%20"))
     return f"{uri}{'&' if parts.query else '?'}{text}" if added else uri
@@ -265,9 +265,9 @@ def _has_odd_password(dsn: str) -> bool:
 def passwords_in(dsn: str) -> list[str]:
     """The passwords of a connection string, as messages might quote them."""
     user = urlsplit(dsn).netloc.rpartition("@")[0] if "://" in dsn else ""
-    found = [
+    passwords = [
         user.partition(":")[2],
         *(v for k, v in parse_qsl(urlsplit(dsn).query) if k == "password"),
     ]
-    found += [match[1] for match in re.finditer(r"password\s*=\s*'?((?:[^'\s\\]|\\.)+)", dsn)]
-    return [each for text in found if text for each in {text, unquote(text)}]
+    passwords += [match[1] for match in re.finditer(r"password\s*=\s*'?((?:[^'\s\\]|\\.)+)", dsn)]
+    return [each for text in passwords if text for each in {text, unquote(text)}]

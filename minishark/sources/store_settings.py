@@ -56,13 +56,13 @@ def access_of_properties(location: str, properties: Mapping[str, str]) -> StoreA
     """
     kind = _KINDS.get(_scheme(location), "")
     ours = {theirs: name for name, theirs in reversed(_ICEBERG.get(kind, {}).items())}
-    found = {ours[name]: text for name, text in properties.items() if name in ours}
+    settings = {ours[name]: text for name, text in properties.items() if name in ours}
     prefixes = ("s3.", "client.", "gcs.", "adls.", "hf.")
     harmless = ("timeout", "resolve-region", "endpoint")
     for name in properties:
         if name.startswith(prefixes) and name not in ours and not name.endswith(harmless):
             return None
-    return StoreAccess({location: found} if found else {})
+    return StoreAccess({location: settings} if settings else {})
 
 
 def delta_options(uri: str, access: StoreAccess, own: Mapping[str, str]) -> dict[str, str]:

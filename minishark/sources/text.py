@@ -79,17 +79,17 @@ class Dialect:
     @property
     def formats(self) -> dict[str, str]:
         """How values are written, as options of read_csv for all files: as DuckDB reads them."""
-        found = {
+        texts = {
             "quote": self.quote,
             "dateformat": self.dateformat,
             "timestampformat": self.timestampformat,
         }
-        return {name: quote_text(text) for name, text in found.items() if text}
+        return {name: quote_text(text) for name, text in texts.items() if text}
 
     @property
     def options(self) -> dict[str, str]:
         """The dialect as options of read_csv, for the first line of a file."""
-        found = {
+        arguments = {
             "auto_detect": "false",
             "delim": quote_text(self.delimiter),
             "quote": quote_text(self.quote),
@@ -99,18 +99,18 @@ class Dialect:
             "header": str(self.header).lower(),
         }
         if self.newline in ("\\n", "\\r", "\\r\\n"):
-            found["new_line"] = quote_text(self.newline)
+            arguments["new_line"] = quote_text(self.newline)
         if self.dateformat:
-            found["dateformat"] = quote_text(self.dateformat)
+            arguments["dateformat"] = quote_text(self.dateformat)
         if self.timestampformat:
-            found["timestampformat"] = quote_text(self.timestampformat)
-        return found
+            arguments["timestampformat"] = quote_text(self.timestampformat)
+        return arguments
 
     @property
     def is_divisible(self) -> bool:
         """Whether lines can be read without those before them."""
-        known = self.newline in ("\\n", "\\r\\n") and not self.comment and not self.skip
-        return known and len(self.names) > 1 and self.escape in ("", self.quote)
+        is_plain = self.newline in ("\\n", "\\r\\n") and not self.comment and not self.skip
+        return is_plain and len(self.names) > 1 and self.escape in ("", self.quote)
 
     @property
     def quoting(self) -> Quoting | None:
@@ -384,8 +384,8 @@ def _has_some(file: StoredFile, texts: Sequence[bytes]) -> bool:
 
 def _named(columns: Schema, names: Sequence[str]) -> Schema:
     """Columns in the order of a file; those that it does not have are left out."""
-    known = {column.name.lower(): column for column in columns}
-    return tuple(Column(name, known[name.lower()].type) for name in names if name.lower() in known)
+    types = {column.name.lower(): column for column in columns}
+    return tuple(Column(name, types[name.lower()].type) for name in names if name.lower() in types)
 
 
 @dataclass(slots=True)

@@ -161,12 +161,12 @@ def line_ranges(path: str, count: int, quoting: Quoting | None) -> list[tuple[in
     """A file in about `count` ranges of bytes that end where rows do; None if that is not safe."""
     size = Path(path).stat().st_size
     step = -(-size // count)
-    wanted = [step * i for i in range(1, count)]
+    places = [step * i for i in range(1, count)]
     with Path(path).open("rb", buffering=0) as file:
         if quoting is None:
-            ends = _line_ends(file, wanted)
+            ends = _line_ends(file, places)
         else:
-            safe = _row_ends(file, size, quoting, wanted)
+            safe = _row_ends(file, size, quoting, places)
             if safe is None:
                 return None
             ends = safe
@@ -174,10 +174,10 @@ def line_ranges(path: str, count: int, quoting: Quoting | None) -> list[tuple[in
     return list(itertools.pairwise(cuts))
 
 
-def _line_ends(file: FileIO, wanted: Sequence[int]) -> list[int]:
+def _line_ends(file: FileIO, places: Sequence[int]) -> list[int]:
     """The ends of the lines in which the wanted places are."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return [text.find(b"\n", place) + 1 for place in wanted]
+        return [text.find(b"\n", place) + 1 for place in places]
 
 
 def _row_ends(file: FileIO, size: int, quoting: Quoting, wanted: Sequence[int]) -> list[int] | None:

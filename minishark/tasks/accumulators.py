@@ -46,15 +46,15 @@ def counting(run: Callable[[], Any]) -> Any:
         _added.reset(token)
 
 
-def counted(found: Any) -> Any:
+def counted(result: Any) -> Any:
     """The result alone; what was added goes to the accumulators of this process."""
-    if not isinstance(found, Counted):
-        return found
-    for name, term in found.added.items():
+    if not isinstance(result, Counted):
+        return result
+    for name, term in result.added.items():
         accumulator = _known.get(name)
         if accumulator is not None:
             accumulator.add(term)
-    return found.result
+    return result.result
 
 
 class Accumulator:

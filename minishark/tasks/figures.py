@@ -105,10 +105,10 @@ class Figures(Partitioned):
             >>> session.parallelize([1.0, 2.0, 3.0], 2).stats().mean()
             2.0
         """
-        found = Summary()
-        for each in self.actions("stats", Summary.of):
-            found = found.merged(each)
-        return found
+        summary = Summary()
+        for part in self.actions("stats", Summary.of):
+            summary = summary.merged(part)
+        return summary
 
     def mean(self) -> float:
         """The mean of numbers."""
@@ -158,20 +158,20 @@ class Figures(Partitioned):
 
     def _extreme(self, label: str, key: Callable[[Any], Any] | None) -> Any:
         choose = partial(max if label == "max" else min, key=key)
-        found = self.chained(label, lambda items: _of_some(choose, items))
-        if not found:
+        candidates = self.chained(label, lambda items: _of_some(choose, items))
+        if not candidates:
             raise OptionError(f"{label}() needs items; none is left.")
-        return choose(found)
+        return choose(candidates)
 
     def top(self, count: int, key: Callable[[Any], Any] | None = None) -> list[Any]:
         """The greatest items, the greatest first."""
-        found = self.chained("top", lambda items: heapq.nlargest(count, items, key=key))
-        return heapq.nlargest(count, found, key=key)
+        most = self.chained("top", lambda items: heapq.nlargest(count, items, key=key))
+        return heapq.nlargest(count, most, key=key)
 
     def take_ordered(self, count: int, key: Callable[[Any], Any] | None = None) -> list[Any]:
         """The least items, the least first."""
-        found = self.chained("take_ordered", lambda items: heapq.nsmallest(count, items, key=key))
-        return heapq.nsmallest(count, found, key=key)
+        least = self.chained("take_ordered", lambda items: heapq.nsmallest(count, items, key=key))
+        return heapq.nsmallest(count, least, key=key)
 
     def histogram(self, buckets: int | Sequence[float]) -> tuple[list[float], list[int]]:
         """How many numbers are in each bucket.
@@ -187,9 +187,9 @@ class Figures(Partitioned):
             OptionError: there are not two bounds, or they are not sorted.
         """
         if isinstance(buckets, int):
-            found = self.stats()
-            width = (found.greatest - found.least) / buckets
-            limits = [found.least + i * width for i in range(buckets)] + [found.greatest]
+            summary = self.stats()
+            width = (summary.greatest - summary.least) / buckets
+            limits = [summary.least + i * width for i in range(buckets)] + [summary.greatest]
         else:
             limits = list(buckets)
         if len(limits) < 2 or limits != sorted(limits):

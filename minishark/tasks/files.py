@@ -102,14 +102,14 @@ class Files:
 
     def _used(self, digest: bytes) -> FileSlice | None:
         """The file of these bytes, for one more call; None if there is none. The lock is held."""
-        found = self._stored.get(digest)
-        if found is None:
+        stored = self._stored.get(digest)
+        if stored is None:
             return None
-        if not found.uses:
+        if not stored.uses:
             del self._unused[digest]
-            self._unused_bytes -= found.nbytes
-        found.uses += 1
-        return found.item
+            self._unused_bytes -= stored.nbytes
+        stored.uses += 1
+        return stored.item
 
     @contextlib.contextmanager
     def storing(self) -> Iterator[Sink]:

@@ -61,9 +61,9 @@ class Functions:
         Raises:
             OptionError: it can't be pickled.
         """
-        known = self._known.get(id(fn))
-        if known is not None and known[0].fn is fn and known[0].is_current():
-            return known[1]
+        kept = self._known.get(id(fn))
+        if kept is not None and kept[0].fn is fn and kept[0].is_current():
+            return kept[1]
         function = self._pickled(fn, label or name_of(fn))
         state = _State(fn)
         if state.is_lasting:
@@ -150,9 +150,13 @@ class _State:
 @lru_cache(_KEPT)
 def _global_names(code: types.CodeType) -> tuple[str, ...]:
     """Names of globals that code refers to, that of nested functions included."""
-    own = [each.argval for each in dis.get_instructions(code) if each.opname in _GLOBAL]
+    names = [
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in _GLOBAL
+    ]
     inner = [_global_names(each) for each in code.co_consts if isinstance(each, types.CodeType)]
-    return tuple(dict.fromkeys(itertools.chain(own, *inner)))
+    return tuple(dict.fromkeys(itertools.chain(names, *inner)))
 
 
 def name_of(fn: object) -> str:
@@ -165,7 +169,7 @@ def _is_importable(fn: object) -> bool:
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return False
-    found: Any = builtins if module == "builtins" else sys.modules.get(module)
+    value: Any = builtins if module == "builtins" else sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is fn
+        value = getattr(value, part, None)
+    return value is fn

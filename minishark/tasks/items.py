@@ -87,12 +87,12 @@ class Items(Pairs, Figures, CamelCase):
 
     def cartesian(self, other: Items) -> Items:
         """All pairs of an item of this and one of the other, which every call gets whole."""
-        found: list[list[Any]] = []
+        others: list[list[Any]] = []
 
         def pairs(items: Iterator[Any]) -> Iterator[Any]:
-            return itertools.product(items, found[0])
+            return itertools.product(items, others[0])
 
-        found.append(other.collect())
+        others.append(other.collect())
         return self.then(pairs)
 
     def zip(self, other: Items) -> Items:
@@ -148,18 +148,18 @@ class Items(Pairs, Figures, CamelCase):
             OptionError: there is no item.
         """
         check_callable("reduce", fn)
-        found = self.chained("reduce", partial(_reduce, fn))
-        if not found:
+        partial_results = self.chained("reduce", partial(_reduce, fn))
+        if not partial_results:
             raise OptionError("There is nothing to reduce: no item is left.")
-        return functools.reduce(fn, found)
+        return functools.reduce(fn, partial_results)
 
     tree_reduce = reduce
 
     def fold(self, zero: Any, fn: Callable[[Any, Any], Any]) -> Any:
         """As `reduce`, beginning with `zero` in each partition, and once more."""
         check_callable("fold", fn)
-        found = self.actions("fold", algebra.Folded(zero, fn))
-        return functools.reduce(fn, found, algebra.fresh(zero))
+        partial_results = self.actions("fold", algebra.Folded(zero, fn))
+        return functools.reduce(fn, partial_results, algebra.fresh(zero))
 
     def aggregate(
         self, zero: Any, seq_op: Callable[[Any, Any], Any], comb_op: Callable[[Any, Any], Any]
@@ -174,8 +174,8 @@ class Items(Pairs, Figures, CamelCase):
             >>> session.parallelize(range(5), 2).aggregate((0, 0), add, both)
             (10, 5)
         """
-        found = self.actions("aggregate", algebra.Folded(zero, seq_op))
-        return functools.reduce(comb_op, found, algebra.fresh(zero))
+        partial_results = self.actions("aggregate", algebra.Folded(zero, seq_op))
+        return functools.reduce(comb_op, partial_results, algebra.fresh(zero))
 
     tree_aggregate = aggregate
 
@@ -194,12 +194,12 @@ class Items(Pairs, Figures, CamelCase):
 
     def take(self, count: int) -> list[Any]:
         """The first items."""
-        found: list[Any] = []
+        taken: list[Any] = []
         for first in self.actions("take", lambda items: list(itertools.islice(items, count))):
-            found += first
-            if len(found) >= count:
+            taken += first
+            if len(taken) >= count:
                 break
-        return found[:count]
+        return taken[:count]
 
     def count_approx_distinct(self, relativeSD: float = 0.05) -> int:  # noqa: N803
         """The number of distinct items; exact, whatever `relativeSD` is."""
@@ -214,8 +214,8 @@ class Items(Pairs, Figures, CamelCase):
         """
         import random  # noqa: PLC0415 - few need it
 
-        found = self.sample(with_replacement, 1.0).collect()
-        return random.Random(seed).sample(found, min(num, len(found)))
+        items = self.sample(with_replacement, 1.0).collect()
+        return random.Random(seed).sample(items, min(num, len(items)))
 
     def first(self) -> Any:
         """The first item.
@@ -321,10 +321,10 @@ def parallelize(context: Context, items: Iterable[Any], count: int) -> Items:
     Raises:
         OptionError: an item can't be pickled.
     """
-    found = list(items)
-    count = max(1, min(count, len(found)))
-    ends = [len(found) * (i + 1) // count for i in range(count)]
-    parts = [found[first:end] for first, end in zip([0, *ends[:-1]], ends, strict=True)]
+    listed = list(items)
+    count = max(1, min(count, len(listed)))
+    ends = [len(listed) * (i + 1) // count for i in range(count)]
+    parts = [listed[first:end] for first, end in zip([0, *ends[:-1]], ends, strict=True)]
     made = stored(context, parts)
     return Items(context, (Part(Source(count, lambda: made)),))
 

@@ -17,15 +17,15 @@ class keeping:  # noqa: N801 - a context manager reads like a function
     def __enter__(self) -> list[object]:
         self.before = getattr(_KEPT, "found", None)
         _KEPT.found = []
-        found: list[object] = _KEPT.found
-        return found
+        kept: list[object] = _KEPT.found
+        return kept
 
     def __exit__(self, *_: object) -> None:
         _KEPT.found = self.before
 
 
-def keep(found: object) -> None:
+def keep(item: object) -> None:
     """An object is being pickled, which must live until whatever contains it is over."""
     collected = getattr(_KEPT, "found", None)
     if collected is not None:
-        collected.append(found)
+        collected.append(item)

@@ -92,17 +92,17 @@ class Pairs(Partitioned):
         count = num_partitions or self.num_partitions
 
         def combine(pairs: Iterator[Any]) -> Iterable[Any]:
-            found: dict[Any, Any] = {}
+            by_key: dict[Any, Any] = {}
             for key, value in pairs:
-                known = key in found
-                found[key] = merge_value(found[key], value) if known else create_combiner(value)
-            return found.items()
+                seen = key in by_key
+                by_key[key] = merge_value(by_key[key], value) if seen else create_combiner(value)
+            return by_key.items()
 
         def merge(pairs: Iterator[Any]) -> Iterable[Any]:
-            found: dict[Any, Any] = {}
+            by_key: dict[Any, Any] = {}
             for key, value in pairs:
-                found[key] = merge_combiners(found[key], value) if key in found else value
-            return found.items()
+                by_key[key] = merge_combiners(by_key[key], value) if key in by_key else value
+            return by_key.items()
 
         combined = self.then(combine)
         return combined.exchanged("combine_by_key", count, algebra.ByKey(count)).then(merge)
@@ -141,10 +141,10 @@ class Pairs(Partitioned):
         count = num_partitions or self.num_partitions
 
         def group(pairs: Iterator[Any]) -> Iterable[Any]:
-            found: dict[Any, list[Any]] = {}
+            by_key: dict[Any, list[Any]] = {}
             for key, value in pairs:
-                found.setdefault(key, []).append(value)
-            return found.items()
+                by_key.setdefault(key, []).append(value)
+            return by_key.items()
 
         moved = self.exchanged("group_by_key", count, algebra.ByKey(count))
         return moved.then(group)
@@ -260,7 +260,7 @@ class Pairs(Partitioned):
 
     def count_by_value(self) -> dict[Any, int]:
         """How often each item occurs."""
-        found: Counter[Any] = Counter()
-        for each in self.actions("count_by_value", Counter):
-            found.update(each)
-        return dict(found)
+        counts: Counter[Any] = Counter()
+        for part in self.actions("count_by_value", Counter):
+            counts.update(part)
+        return dict(counts)

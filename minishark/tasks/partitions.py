@@ -167,8 +167,8 @@ class Partitioned:
         """The items sorted by `keyfunc(item)`; reads a sample of them now."""
         check_callable("sort_by", keyfunc)
         count = num_partitions or self.num_partitions
-        found = sorted(self.chained("sort_by", algebra.Sample(keyfunc)))
-        limits = [found[len(found) * i // count] for i in range(1, count)] if found else []
+        sample = sorted(self.chained("sort_by", algebra.Sample(keyfunc)))
+        limits = [sample[len(sample) * i // count] for i in range(1, count)] if sample else []
         bucket = algebra.Range(keyfunc, tuple(limits), ascending, count)
         moved = self.exchanged("sort_by", count, bucket)
         return moved.then(lambda items: sorted(items, key=keyfunc, reverse=not ascending))

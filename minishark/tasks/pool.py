@@ -462,10 +462,10 @@ class CallPool:
                     if sent.calls.pop(number, None) is not None:
                         self._make_room(call)
                         self._withdrawn.setdefault(sent, []).append(number)
-            wanted = bool(self._withdrawn)
+            is_needed = bool(self._withdrawn)
         for call in dropped:
             self._release(call)
-        if wanted:
+        if is_needed:
             self._wake()
 
     def abort(self, calls: Iterable[Call], error: Exception) -> None:
@@ -483,12 +483,12 @@ class CallPool:
 
     def take_back(self, calls: Iterable[Call]) -> None:
         """Ask for calls that were sent; those that have not begun may run here."""
-        wanted: dict[Sent, list[int]] = {}
+        by_job: dict[Sent, list[int]] = {}
         with self._lock:
             for call in calls:
                 if call.task is not None and call.task[0].job_id is not None:
-                    wanted.setdefault(call.task[0], []).append(call.task[1])
-        for sent, numbers in wanted.items():
+                    by_job.setdefault(call.task[0], []).append(call.task[1])
+        for sent, numbers in by_job.items():
             assert sent.job_id is not None
             self._backend.withdraw(sent.job_id, numbers, stop=False)
 

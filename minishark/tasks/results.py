@@ -170,8 +170,8 @@ class Results(Iterator[T], Generic[T]):
         if self._item_s is None:
             return 1
         # Grown step by step, as the first items may not be like the others.
-        wanted = int(_CHUNK_S / max(self._item_s, _CHUNK_S / _CHUNK_MAX))
-        self._size = max(1, min(_GROWTH * self._size, wanted))
+        size = int(_CHUNK_S / max(self._item_s, _CHUNK_S / _CHUNK_MAX))
+        self._size = max(1, min(_GROWTH * self._size, size))
         return self._size
 
     # Arrival, on the cluster's thread

@@ -94,10 +94,10 @@ class Calls:
 
     def _checked(self, options: CallOptions) -> CallOptions:
         """Options whose nodes exist."""
-        known = self.pool.placing().nodes if options.prefers else ()
+        nodes = self.pool.placing().nodes if options.prefers else ()
         for name in options.prefers:
-            if name not in known:
-                raise OptionError(f"There is no node {name!r}.{nearest(name, known)}")
+            if name not in nodes:
+                raise OptionError(f"There is no node {name!r}.{nearest(name, nodes)}")
         return options
 
 

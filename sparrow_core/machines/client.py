@@ -329,8 +329,8 @@ class Client:
         if not self._schedulers:
             return self._fail(job, "no_scheduler", self._schedulers_lost)
         end = self._give_up_submission(job)
-        known = job.scheduler in self._schedulers
-        turn = self._schedulers.index(job.scheduler) if known else self._turn
+        is_known = job.scheduler in self._schedulers
+        turn = self._schedulers.index(job.scheduler) if is_known else self._turn
         job.scheduler = self._scheduler_after(turn)
         return [end, *self._submit_anew(job, now)]
 
@@ -377,11 +377,11 @@ class Client:
         return [self._ticks.begin(now)]
 
     def _suspicion(self, scheduler: Address) -> Suspicion:
-        found = self._suspicions.get(scheduler)
-        if found is None:
-            found = Suspicion(self._config.silence_min_s, self._config.silence_max_s)
-            self._suspicions[scheduler] = found
-        return found
+        suspicion = self._suspicions.get(scheduler)
+        if suspicion is None:
+            suspicion = Suspicion(self._config.silence_min_s, self._config.silence_max_s)
+            self._suspicions[scheduler] = suspicion
+        return suspicion
 
     def _on_watch_timer(self, msg: WatchTimer, now: float) -> list[Envelope]:
         if not (self._watching and self._ticks.is_due(msg.generation, now)):
@@ -483,13 +483,13 @@ class Client:
             return []
         took_s = now - job.started_at
         events = []
-        for each in msg.results:
-            if job.missing.pop(each.task_id, None) is None:
+        for result in msg.results:
+            if job.missing.pop(result.task_id, None) is None:
                 continue  # first completion wins
-            queue_s = max(0.0, took_s - each.run_s)
+            queue_s = max(0.0, took_s - result.run_s)
             event = TaskCompleted(
-                task_id=each.task_id, result=each.result, node=msg.node, executor=msg.executor,
-                attempt=each.attempt, queue_s=queue_s, run_s=each.run_s,
+                task_id=result.task_id, result=result.result, node=msg.node, executor=msg.executor,
+                attempt=result.attempt, queue_s=queue_s, run_s=result.run_s,
             )  # fmt: skip
             events.append(event)
         if not events:
@@ -661,7 +661,7 @@ class Client:
     def _blame(self, msg: SchedulerLost) -> list[Envelope]:
         """A scheduler has died, once more: the jobs that may be why, again and again, fail."""
         out: list[Envelope] = []
-        for job in [each for each in self._jobs.values() if each.scheduler == msg.scheduler]:
+        for job in [open_ for open_ in self._jobs.values() if open_.scheduler == msg.scheduler]:
             if not job.accepted:
                 continue  # it died of something else, perhaps while it started
             job.deaths += 1

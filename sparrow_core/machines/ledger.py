@@ -151,7 +151,7 @@ class Job:
     def adopted_on(self, node: NodeName) -> dict[TaskId, None]:
         """Tasks that run there since they were another scheduler's."""
         here = self.running_on.get(node, {})
-        return {each: None for each in here if self.running[each].job_id != self.job_id}
+        return {key: None for key in here if self.running[key].job_id != self.job_id}
 
     @property
     def claim(self) -> Claim:

@@ -246,9 +246,9 @@ class NodeMonitor:
             case SetWeights():
                 return self._on_set_weights(msg)
             case SetSchedulers():
-                for known in self._schedulers:
-                    if known not in msg.schedulers:
-                        self._unreported.take(known)
+                for scheduler in self._schedulers:
+                    if scheduler not in msg.schedulers:
+                        self._unreported.take(scheduler)
                 self._schedulers = msg.schedulers
                 return self._register(now)
             case Drain():
@@ -271,8 +271,8 @@ class NodeMonitor:
         """
         self._unreported.take(msg.scheduler)
         self._schedulers = tuple(each for each in self._schedulers if each != msg.scheduler)
-        told = structs.replace(msg, others=bool(self._schedulers))
-        return [Envelope(self._supervisor, told)] if self._supervisor else []
+        refusal = structs.replace(msg, others=bool(self._schedulers))
+        return [Envelope(self._supervisor, refusal)] if self._supervisor else []
 
     def _wake(self) -> list[Envelope]:
         """Have a Flush come, if none is on its way."""
@@ -383,10 +383,10 @@ class NodeMonitor:
 
     def _unclaimed(self, queued: Queued) -> int:
         """How many tasks of the job may be asked for now."""
-        wanted = queued.claim.waiting - queued.asked if self._discipline.sticky else queued.count
+        unasked = queued.claim.waiting - queued.asked if self._discipline.sticky else queued.count
         if self._discipline.unbounded:
-            return wanted
-        return min(wanted, self._pool.room(queued.claim.framework, queued.ahead))
+            return unasked
+        return min(unasked, self._pool.room(queued.claim.framework, queued.ahead))
 
     def _use_reservations(self, job_id: JobId, queued: Queued, count: int, now: float) -> None:
         queued.asked += count
@@ -615,9 +615,9 @@ class NodeMonitor:
             if job_id in current:
                 done.setdefault(current[job_id], {})[task_id] = None
         kept = tuple(
-            KeptJob(each.job_id, tuple(running.get(each.job_id, ())),
-                    tuple(done.get(each.job_id, ())))
-            for each in msg.jobs
+            KeptJob(moved.job_id, tuple(running.get(moved.job_id, ())),
+                    tuple(done.get(moved.job_id, ())))
+            for moved in msg.jobs
         )  # fmt: skip
         woken = self._wake() if answered or self._draining else []
         return [Envelope(msg.scheduler, TakenOver(self.name, kept)), *woken]
@@ -649,16 +649,16 @@ class NodeMonitor:
             if key.job_id in over:
                 self._pool.release(self._ready.pop(key).answer.claim)
         answered = self._stop_asking(over)
-        known = {job_id: job for job_id in over if (job := self._jobs.pop(job_id, None))}
-        for job in known.values():
+        ending = {job_id: job for job_id in over if (job := self._jobs.pop(job_id, None))}
+        for job in ending.values():
             self._times.remove(job)
-        if not known:
+        if not ending:
             return self._wake() if answered or self._draining else []
         # Running tasks keep their slots until the executor says that it has stopped them.
         for key, task in self._running.items():
-            if key.job_id in known and task.unwanted_at is None:
+            if key.job_id in ending and task.unwanted_at is None:
                 task.unwanted_at = now
-        msg = EndJobs(tuple(known))
+        msg = EndJobs(tuple(ending))
         return [*(Envelope(executor, msg) for executor in self._pool.executors), *self._wake()]
 
     def _tasks(self) -> Iterator[tuple[TaskKey, NodeTask]]:
@@ -682,9 +682,9 @@ class NodeMonitor:
             self._pool.add(msg.info)
             return [*out, *self._register(now), *self._wake()]
         executor = self._pool.executors[address]
-        known = dict.fromkeys(msg.running)
+        running = dict.fromkeys(msg.running)
         for key in tuple(executor.running):
-            if key not in known and self._running[key].at <= now - self._config.grace_s:
+            if key not in running and self._running[key].at <= now - self._config.grace_s:
                 self._end_task(key, "the executor does not know of it", blame=Blame.NONE)
         over = tuple(job_id for job_id in msg.jobs if job_id not in self._jobs)
         if over:
@@ -876,9 +876,9 @@ class NodeMonitor:
         for job_id, job in self._jobs.items():
             if job.scheduler == scheduler:
                 held[self._moved.get(job_id, job_id)] = 0
-        for job_id, each in self._queue.items():
-            if each.scheduler == scheduler:
-                held[job_id] += each.count
+        for job_id, queued in self._queue.items():
+            if queued.scheduler == scheduler:
+                held[job_id] += queued.count
         running = tuple(key for key, task in self._tasks() if task.answer.scheduler == scheduler)
         msg = RegisterNode(
             version=PROTOCOL_VERSION,

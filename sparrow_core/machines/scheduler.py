@@ -352,8 +352,8 @@ class Scheduler:
         if msg.version != PROTOCOL_VERSION:
             text = f"this scheduler speaks protocol {PROTOCOL_VERSION}, the client {msg.version}"
             return self._refuse(msg, "protocol", text, now)
-        own = self._config.release
-        if own and msg.release not in ("", own):
+        release = self._config.release
+        if release and msg.release not in ("", release):
             text = self._other_release("client", msg.release)
             return self._refuse(msg, "protocol", text, now)
         if len(self._ledger.jobs) + len(self._parked) >= self._config.jobs_max:
@@ -584,9 +584,9 @@ class Scheduler:
         for earlier in msg.replaces:
             self._taken_from.pop(earlier, None)
         self._presume(taking)
-        wanted = {task.task_id for task in msg.tasks}
-        running = {each: where for each, where in taking.running.items() if each in wanted}
-        done = [each for each in taking.done if each in wanted and each not in running]
+        ids = {task.task_id for task in msg.tasks}
+        running = {id_: where for id_, where in taking.running.items() if id_ in ids}
+        done = [id_ for id_ in taking.done if id_ in ids and id_ not in running]
         waiting = tuple(t for t in msg.tasks if t.task_id not in running and t.task_id not in done)
         reservations: Reservations = {}
         try:
@@ -607,9 +607,9 @@ class Scheduler:
     def _presume(self, taking: _TakingOver) -> None:
         """Nodes that do not answer still run what their last heartbeats named, if they live."""
         for name in taking.awaited:
-            for each in self._ledger.nodes[name].longest:
-                if each.key.job_id in taking.submit.replaces:
-                    taking.running.setdefault(each.key.task_id, (name, each.key))
+            for task in self._ledger.nodes[name].longest:
+                if task.key.job_id in taking.submit.replaces:
+                    taking.running.setdefault(task.key.task_id, (name, task.key))
 
     def _adopt(self, job: Job, node: NodeName, key: TaskKey, now: float) -> None:
         self._ledger.adopt(job, key, node, now)
@@ -1054,7 +1054,7 @@ class Scheduler:
         node.load = msg.load
         node.deaths, node.last_death = msg.deaths, msg.last_death
         node.longest = msg.longest
-        self._peers = tuple(each for each in msg.schedulers if each != self.address)
+        self._peers = tuple(scheduler for scheduler in msg.schedulers if scheduler != self.address)
         for placement in self._watching:
             placement.on_heartbeat(msg.name, sum(msg.load), _longest_by_job(msg.longest), now)
         if self._ledger.update_node(node, msg.executors, msg.attributes, msg.draining):

@@ -237,9 +237,9 @@ class SlotPool:
         """The executor with the most free slots; None if none has room."""
         idlest, most = None, 0
         # Linear, but a node has few executors.
-        for each in self.executors.values():
-            if each.info.framework == framework and (idlest is None or each.free > most):
-                idlest, most = each, each.free
+        for executor in self.executors.values():
+            if executor.info.framework == framework and (idlest is None or executor.free > most):
+                idlest, most = executor, executor.free
         if idlest is None or self._discipline.unbounded:
             return idlest
         return idlest if most + self.ahead * idlest.info.slots > 0 else None

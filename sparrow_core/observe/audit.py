@@ -108,9 +108,9 @@ class Audit:
             case StartJob(job_id=job):
                 yield new("client_submitted", job, count=len(msg.tasks), user=msg.user)
             case TaskResults(job_id=job):
-                for each in msg.results:
-                    run = (msg.node, each.task_id, each.attempt)
-                    yield new("client_task_result", job, *run, run_s=each.run_s)
+                for result in msg.results:
+                    run = (msg.node, result.task_id, result.attempt)
+                    yield new("client_task_result", job, *run, run_s=result.run_s)
             case SubmitJob():
                 yield _arrived(new, msg)
             case TakenOver():

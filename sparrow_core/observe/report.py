@@ -206,10 +206,10 @@ def why_here(events: Sequence[AuditEvent], job: str, task: int) -> tuple[str, ..
 
     The events are of all processes, in order of time. No lines if the job is not among them.
     """
-    own = [event for event in events if _RESUBMITTED.sub("", event.job) == job]
+    of_job = [event for event in events if _RESUBMITTED.sub("", event.job) == job]
     return tuple(
-        f"{1000 * (event.at_s - own[0].at_s):10.3f} ms  {text}"
-        for event in own
+        f"{1000 * (event.at_s - of_job[0].at_s):10.3f} ms  {text}"
+        for event in of_job
         if (text := _explain(event, task)) is not None
     )
 

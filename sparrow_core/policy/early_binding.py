@@ -159,8 +159,8 @@ class BatchPlacer(PerTaskPlacer):
         free = [task_id for task_id, preferred in tasks if not preferred]
         count = policy.reservation_count(len(free), self._probe_ratio)
         shared = self._rng.sample(nodes, min(count, len(nodes)))
-        own = super()._sample([each for each in tasks if each[1]], nodes)
-        return {**own, **dict.fromkeys(free, shared)}
+        sampled = super()._sample([each for each in tasks if each[1]], nodes)
+        return {**sampled, **dict.fromkeys(free, shared)}
 
     def _rank(self, node: NodeName) -> tuple[int, int]:
         # With fewer nodes than tasks, each has a task before one has a second.

@@ -145,10 +145,10 @@ class ConstrainedPlacer(Placer):
     def take(self, node: NodeName, count: int) -> list[TaskSpec]:
         """Bind tasks that prefer the node, then unconstrained ones."""
         taken: list[TaskSpec] = []
-        while len(taken) < count and (own := self._first_of(node)) is not None:
+        while len(taken) < count and (task_id := self._first_of(node)) is not None:
             self._lists[node].popleft()
-            self._pool.pop(own, None)  # in both since it was widened
-            taken.append(self.waiting.pop(own))
+            self._pool.pop(task_id, None)  # in both since it was widened
+            taken.append(self.waiting.pop(task_id))
         pooled = pop_first(self._pool, count - len(taken))
         return taken + [self.waiting.pop(task.task_id) for task in pooled]
 

@@ -63,8 +63,8 @@ def make_placement(name: str) -> Placement:
     factory = PLACEMENTS.get(name)
     if factory is not None:
         return factory()
-    found = plugins.made(name, "placement", Placement, InvalidJob)  # type: ignore[type-abstract]
-    return plugins.FencedPlacement(name, found)
+    placement = plugins.made(name, "placement", Placement, InvalidJob)  # type: ignore[type-abstract]
+    return plugins.FencedPlacement(name, placement)
 
 
 class Placements:

@@ -57,18 +57,18 @@ def made(path: str, what: str, kind: type[R], error: type[SparrowError]) -> R:
     """
     factory = imported(path, what, error)
     try:
-        found = factory()
+        product = factory()
     except Exception as cause:
         raise error(f"cannot make {what} {path!r}: {cause!r}") from cause
-    if not isinstance(found, kind):
+    if not isinstance(product, kind):
         base = f"{kind.__module__}.{kind.__qualname__}"
-        raise error(f"{what} {path!r} makes a {type(found).__name__}; it must make a {base}")
-    return found
+        raise error(f"{what} {path!r} makes a {type(product).__name__}; it must make a {base}")
+    return product
 
 
-def _is(found: object, kind: type) -> bool:
+def _is(product: object, kind: type) -> bool:
     """Whether an annotation holds, of which nobody made sure."""
-    return isinstance(found, kind)
+    return isinstance(product, kind)
 
 
 class FencedPlacement(Placement):

@@ -88,51 +88,51 @@ class Memory:
         return placer
 
     def reserved(self, job: PlacedJob, reservations: Reservations, now: float) -> None:
-        found = self._open.get(job.job_id)
-        if found is None:
+        open_ = self._open.get(job.job_id)
+        if open_ is None:
             return
-        found.reserved_at = found.reserved_at or now
+        open_.reserved_at = open_.reserved_at or now
         for node, count in reservations.items():
             if self.is_free(node) or not self._free_only:
-                found.tried[node] = None
+                open_.tried[node] = None
             self._add(node, count)
-            found.held[node] = found.held.get(node, 0) + count
+            open_.held[node] = open_.held.get(node, 0) + count
 
     def asked(self, node: NodeName, job: PlacedJob, tasks: Sequence[TaskSpec], now: float) -> None:
-        found = self._open.get(job.job_id)
-        if found is None:
+        open_ = self._open.get(job.job_id)
+        if open_ is None:
             return
         if tasks:
-            found.running += len(tasks)
+            open_.running += len(tasks)
             self._bound(node, len(tasks))
-            found.held[node] = found.held.get(node, 0) - len(tasks)
-            if node in found.tried and self.idle.prompt(now - found.reserved_at):
-                found.prompt += 1
-        if not found.placer.waiting:
-            if found.tried:
-                self.idle.note(found.prompt, len(job.tasks), len(found.tried))
-                found.tried.clear()
-            self._release(found)
+            open_.held[node] = open_.held.get(node, 0) - len(tasks)
+            if node in open_.tried and self.idle.prompt(now - open_.reserved_at):
+                open_.prompt += 1
+        if not open_.placer.waiting:
+            if open_.tried:
+                self.idle.note(open_.prompt, len(job.tasks), len(open_.tried))
+                open_.tried.clear()
+            self._release(open_)
 
     def finished(self, node: NodeName, job: PlacedJob) -> None:
-        found = self._open.get(job.job_id)
-        if found is None:
+        open_ = self._open.get(job.job_id)
+        if open_ is None:
             return
         self._ended(node)
-        found.running -= 1
-        if not found.running and not found.placer.waiting:
+        open_.running -= 1
+        if not open_.running and not open_.placer.waiting:
             del self._open[job.job_id]
 
     def lost(self, node: NodeName) -> None:
         self.load.pop(node, None)
-        for found in self._open.values():
-            found.held.pop(node, None)
+        for open_ in self._open.values():
+            open_.held.pop(node, None)
 
-    def _release(self, found: _Open) -> None:
+    def _release(self, open_: _Open) -> None:
         """The scheduler cancels what the job still holds."""
-        for node, count in found.held.items():
+        for node, count in open_.held.items():
             self._add(node, -count)
-        found.held.clear()
+        open_.held.clear()
 
     def is_free(self, node: NodeName) -> bool:
         """Whether nothing that is remembered is there."""

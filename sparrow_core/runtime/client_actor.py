@@ -153,7 +153,8 @@ class ClientActor(Machine[_ActorIn]):
         """A node's state; one that is not alive has no executors."""
         info = self.info_of(name) if alive else NodeInfo(name=name, executors=())
         executors = tuple(
-            ExecutorStatus(name_of(each.address), each.pid, each.slots) for each in info.executors
+            ExecutorStatus(name_of(executor.address), executor.pid, executor.slots)
+            for executor in info.executors
         )
         return NodeStatus(
             name=name,

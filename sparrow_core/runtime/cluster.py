@@ -87,11 +87,11 @@ class _OwnCluster(Cluster):
             raise ClusterStartError(f"not all nodes registered in {timeout_s:g} s")
 
     def _complete(self) -> bool:
-        known = self._actor.known
-        return len(known) == self._scheduler_count and all(
+        reports = self._actor.known
+        return len(reports) == self._scheduler_count and all(
             config.name in nodes
             and len(nodes[NodeName(config.name)].executors) == config.executor_count
-            for nodes in known.values()
+            for nodes in reports.values()
             for config in self._configs
         )
 
@@ -352,9 +352,9 @@ class LocalCluster(_OwnCluster):
         """A node, its own deaths added to those of its executors."""
         status = self._actor.status_of(name, pid, alive=name not in self._dead)
         respawns, how = self._respawns.get(name), self._last_deaths.get(name, "")
-        own = respawns.count if respawns else 0  # none if it has left meanwhile
-        last = status.last_death or (f"{name}: {how}" if own else "")
-        return msgspec.structs.replace(status, deaths=status.deaths + own, last_death=last)
+        deaths = respawns.count if respawns else 0  # none if it has left meanwhile
+        last = status.last_death or (f"{name}: {how}" if deaths else "")
+        return msgspec.structs.replace(status, deaths=status.deaths + deaths, last_death=last)
 
     def _end(self) -> None:
         """Ask all processes to end, kill those that have not within a second, remove sockets."""
@@ -379,13 +379,13 @@ class LocalCluster(_OwnCluster):
 
     def _descendants(self) -> list[psutil.Process]:
         """The executors' processes, including those of dead nodes."""
-        found = [each for each in map(self._process, self._actor.pids) if each is not None]
+        processes = [each for each in map(self._process, self._actor.pids) if each is not None]
         for child in self._children.values():
             try:
-                found += psutil.Process(child.pid).children(recursive=True)
+                processes += psutil.Process(child.pid).children(recursive=True)
             except psutil.NoSuchProcess:
                 continue
-        return found
+        return processes
 
     def _process(self, pid: int) -> psutil.Process | None:
         """The process with that pid, unless the pid has been reused by somebody else."""

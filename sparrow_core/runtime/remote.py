@@ -93,7 +93,7 @@ class RemoteCluster(Cluster):
 
     def _on_incompatible(self, peer: str, version: int) -> None:
         text = f"{peer} speaks protocol {version}"
-        if {endpoint_of(each) for each in self._schedulers} <= self._incompatible.keys():
+        if {endpoint_of(scheduler) for scheduler in self._schedulers} <= self._incompatible.keys():
             self._actor.fail_all("protocol", text)
 
     def fail_all(self, message: str) -> None:
@@ -121,10 +121,10 @@ class RemoteCluster(Cluster):
         with self._actor.changed:
             known = dict(self._actor.known)
         return {
-            each: sum(bool(info.executors) for info in known[each].values())
-            if each in known
+            scheduler: sum(bool(info.executors) for info in known[scheduler].values())
+            if scheduler in known
             else None
-            for each in self._schedulers
+            for scheduler in self._schedulers
         }
 
     def set_schedulers(self, schedulers: Sequence[Address]) -> None:

@@ -320,16 +320,16 @@ def response_times_s(
     place = _placer(
         workload, nodes, slots, network or Network(), choices, cancellation=cancellation
     )
-    found: list[float] = []
+    times_s: list[float] = []
     now_s = 0.0
-    while (missing := workload.jobs - len(found)) > 0:
+    while (missing := workload.jobs - len(times_s)) > 0:
         jobs = min(_JOBS_AT_ONCE, missing)
         gaps_s = ARRIVALS[workload.arrivals](rng, jobs) * workload.interval_s(nodes * slots)
         arrivals_s = (now_s + np.cumsum(gaps_s)).tolist()
         now_s = arrivals_s[-1]
-        found += place(arrivals_s, _task_times_s(workload, rng, jobs))
+        times_s += place(arrivals_s, _task_times_s(workload, rng, jobs))
         on_jobs(jobs)
-    return np.array(found)
+    return np.array(times_s)
 
 
 Place = Callable[[list[float], Floats], Iterator[float]]
@@ -382,11 +382,11 @@ def _placer(
             yield cluster.bound(at_s, choose_each(pairs, loads), times, ways=4)
 
     queue = CentralQueue(nodes * slots, network.delay_s)
-    found: dict[str, Place] = {
+    placers: dict[str, Place] = {
         "central": central, "sparrow": sparrow, "random": random,
         "batch": batch, "batch_filling": batch, "per_task": per_task,
     }  # fmt: skip
-    return found[workload.placement]
+    return placers[workload.placement]
 
 
 def _task_times_s(workload: Workload, rng: np.random.Generator, jobs: int) -> Floats:

@@ -29,7 +29,8 @@ from minishark.worker.call_policy import (
     InFlight,
     guilt,
 )
-from minishark.worker.calls import Batches, CallRun, CallSlot, EachRow, MapCalls, Shape
+from minishark.worker.call_shapes import Batches, Declared, EachRow, Shape
+from minishark.worker.calls import CallRun, CallSlot, MapCalls
 from minishark.worker.functions import FunctionFailedError
 from minishark.worker.protocol import TaskFunction
 
@@ -229,7 +230,7 @@ def test_rows_of_any_kind(fn: Any) -> None:
 
 def test_rows_have_all_declared_columns() -> None:
     """By name, or in order."""
-    declared = module.Declared(
+    declared = Declared(
         returns=(("a", "BIGINT"), ("b", "VARCHAR")), label="map_rows", is_checked=True
     )
     for given in ((1, "x"), {"b": "x", "a": 1}, Row(b="x", a=1)):

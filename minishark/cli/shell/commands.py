@@ -85,7 +85,7 @@ def _find(name: str) -> Command:
         return COMMANDS[name]
     if name in _OTHERWISE:
         raise OptionError(f"There is no command {name}: {_OTHERWISE[name]}")
-    near = [known for known in COMMANDS if len(name) > 1 and known.startswith(name)]
+    near = [command for command in COMMANDS if len(name) > 1 and command.startswith(name)]
     near += [_OTHER_SHELLS[name]] if name in _OTHER_SHELLS else []
     near += difflib.get_close_matches(name, COMMANDS, n=1)
     hint = f"did you mean {near[0]}?" if near else ".help lists them all."
@@ -93,15 +93,15 @@ def _find(name: str) -> Command:
 
 
 def _help(shell: Interpreter, argument: str) -> None:
-    wanted = f".{argument.lstrip('.')}" if argument else ""
-    shown = [_find(wanted)] if wanted else list(COMMANDS.values())
+    name = f".{argument.lstrip('.')}" if argument else ""
+    shown = [_find(name)] if name else list(COMMANDS.values())
     indent = max(len(command.usage) for command in shown) + 2
     width = shell.output.width
     lines = []
     for command in shown:
         help_lines = textwrap.wrap(command.help, max(20, width - indent))
         lines.append(command.usage.ljust(indent) + f"\n{' ' * indent}".join(help_lines))
-    if not wanted:
+    if not name:
         lines += ["", textwrap.fill(_HELP_NOTE, width)]
     shell.output.print("\n".join(lines))
 
@@ -114,8 +114,8 @@ def _tables(shell: Interpreter, _: str) -> None:
         return
     names = pa.array(columns, pa.string())
     counts = pa.array([len(found) for found in columns.values()], pa.int64())
-    known = {info.name: _replicas(info) for info in shell.session.catalog.list_tables()}
-    held = pa.array([known.get(name, "") for name in columns], pa.string())
+    replicas = {info.name: _replicas(info) for info in shell.session.catalog.list_tables()}
+    held = pa.array([replicas.get(name, "") for name in columns], pa.string())
     shell.output.write(pa.table({"table": names, "columns": counts, "replicas": held}))
 
 
@@ -129,14 +129,14 @@ def _replicas(info: TableInfo) -> str:
 
 def _schema(shell: Interpreter, argument: str) -> None:
     found_columns = table_columns(shell.session)
-    columns = {name.lower(): (name, found) for name, found in found_columns.items()}
-    wanted = argument.strip('"').lower()
-    if wanted and wanted not in columns:
-        near = difflib.get_close_matches(wanted, columns, n=1)
+    columns = {name.lower(): (name, described) for name, described in found_columns.items()}
+    table = argument.strip('"').lower()
+    if table and table not in columns:
+        near = difflib.get_close_matches(table, columns, n=1)
         hint = f"did you mean {near[0]}?" if near else ".tables lists them all."
         raise OptionError(f"There is no table {argument}: {hint}")
-    for name, found in [columns[wanted]] if wanted else columns.values():
-        lines = ",\n".join(f"  {_name(column)} {type_}" for column, type_ in found)
+    for name, described in [columns[table]] if table else columns.values():
+        lines = ",\n".join(f"  {_name(column)} {type_}" for column, type_ in described)
         shell.output.print(f"CREATE TABLE {_name(name)} (\n{lines}\n);")
 
 
@@ -236,19 +236,19 @@ def _load(shell: Interpreter, argument: str) -> None:
     path = _path(text)
     if path is None:
         raise OptionError("Write .load PATH or .load PATH AS TABLE; .load --replace PATH ...")
-    found = tables_at(path)
+    tables = tables_at(path)
     if name:
-        if len(found) != 1:
-            raise OptionError(f"{path} has {len(found)} tables; AS names a single one.")
-        found = {name.strip(): next(iter(found.values()))}
-    present = {known.lower() for known in shell.session.tables}
-    if (there := [known for known in found if known.lower() in present]) and not replace:
+        if len(tables) != 1:
+            raise OptionError(f"{path} has {len(tables)} tables; AS names a single one.")
+        tables = {name.strip(): next(iter(tables.values()))}
+    present = {table.lower() for table in shell.session.tables}
+    if (there := [table for table in tables if table.lower() in present]) and not replace:
         raise OptionError(
             f"There is a table {there[0]} already: replace it with .load --replace {text.strip()}"
             f"{f' AS {name.strip()}' if name else ''}, or load the file under another name with "
             ".load PATH AS TABLE."
         )
-    _load_tables(shell, found, replace=replace)
+    _load_tables(shell, tables, replace=replace)
 
 
 def _load_tables(shell: Interpreter, tables: Mapping[str, str], *, replace: bool = False) -> None:

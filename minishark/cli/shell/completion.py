@@ -53,13 +53,13 @@ def suggestions(before: str, after: str, names: Names) -> list[Suggestion]:
     columns = dict.fromkeys(
         column for table in _named(statement + after, names) for column in names.columns[table]
     )
-    found = list(_matching(word, list(columns), "column"))
+    matching = list(_matching(word, list(columns), "column"))
     if word:
         keywords = names.keywords if not word.islower() else [k.lower() for k in names.keywords]
-        found += _matching(word, keywords, "keyword")
-        found += _matching(word, names.columns, "table")
-        found += _matching(word, [f"{name}(" for name in names.functions], "function")
-    return found[:_SUGGESTIONS_MAX]
+        matching += _matching(word, keywords, "keyword")
+        matching += _matching(word, names.columns, "table")
+        matching += _matching(word, [f"{name}(" for name in names.functions], "function")
+    return matching[:_SUGGESTIONS_MAX]
 
 
 def path_suggestions(typed: str) -> list[Suggestion]:
@@ -81,18 +81,18 @@ def _command_suggestions(line: str, names: Names) -> list[Suggestion]:
     if not space:
         matching = [name for name in names.commands if name.startswith(command)]
         return [Suggestion(name, len(command), "command") for name in matching]
-    found: list[Suggestion] = []
+    offered: list[Suggestion] = []
     for argument in names.commands.get(command, ()):
         match argument:
             case "*path":
-                found += path_suggestions(rest)
+                offered += path_suggestions(rest)
             case "*table":
-                found += _matching(_word(rest), names.columns, "table")
+                offered += _matching(_word(rest), names.columns, "table")
             case "*statement":
-                found += suggestions(rest, "", names)
+                offered += suggestions(rest, "", names)
             case word if word.startswith(rest):
-                found.append(Suggestion(word, len(rest), "command"))
-    return found
+                offered.append(Suggestion(word, len(rest), "command"))
+    return offered
 
 
 def _qualified(qualifier: str, word: str, statement: str, names: Names) -> list[Suggestion]:
@@ -119,6 +119,6 @@ def _matching(word: str, candidates: Iterable[str], kind: str) -> Iterator[Sugge
 
 
 def _word(text: str) -> str:
-    found = _WORD.search(text)
-    assert found is not None
-    return found[0]
+    word = _WORD.search(text)
+    assert word is not None
+    return word[0]

@@ -72,23 +72,23 @@ def _entries(text: str) -> Iterator[Entry]:
 
 def _statements(text: str, start: int) -> tuple[int, list[Entry]]:
     """The end of the statements before the next dot-command, and the statements."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     first: int | None = None
     for token in sql_tokens(text[start:]):
         position = start + token.first
         if text[position] == ";":
             if first is not None:
                 line = _line(text, first)
-                found.append(Entry(text[first : position + 1], line, is_command=False))
+                entries.append(Entry(text[first : position + 1], line, is_command=False))
             first = None
         elif first is None:
             if text[position] == "." and _starts_line(text, position):
-                return position, found
+                return position, entries
             first = position
     if first is not None:
         rest = text[first:].rstrip()
-        found.append(Entry(rest, _line(text, first), is_command=False, is_complete=False))
-    return len(text), found
+        entries.append(Entry(rest, _line(text, first), is_command=False, is_complete=False))
+    return len(text), entries
 
 
 def _starts_line(text: str, position: int) -> bool:
@@ -220,12 +220,12 @@ def types_of(frame: DataFrame | RemoteFrame) -> list[str]:
 
 def table_columns(session: Session) -> Mapping[str, list[tuple[str, str]]]:
     """The columns of each table and view, as (name, type), by table."""
-    found = session.sql(
+    described = session.sql(
         "SELECT table_name, column_name, data_type FROM duckdb_columns() "
         "WHERE NOT internal ORDER BY table_name, column_index"
     ).to_arrow()
     columns: dict[str, list[tuple[str, str]]] = {}
-    for table, column, type_ in zip(*(c.to_pylist() for c in found.columns), strict=True):
+    for table, column, type_ in zip(*(c.to_pylist() for c in described.columns), strict=True):
         columns.setdefault(table, []).append((column, type_))
     return columns
 

@@ -246,15 +246,15 @@ class _SessionCompleter(Completer):
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
         names = Names(self._columns(), self._functions, self._keywords, self._commands)
-        for found in suggestions(document.text_before_cursor, document.text_after_cursor, names):
-            yield Completion(found.text, -found.length, display_meta=found.kind)
+        for offer in suggestions(document.text_before_cursor, document.text_after_cursor, names):
+            yield Completion(offer.text, -offer.length, display_meta=offer.kind)
 
     def _columns(self) -> dict[str, list[str]]:
         try:
-            found = table_columns(self._session)
+            by_table = table_columns(self._session)
         except MinisharkError:
             return {}
-        return {table: [name for name, _ in columns] for table, columns in found.items()}
+        return {table: [name for name, _ in columns] for table, columns in by_table.items()}
 
 
 def _texts(session: Session, query: str) -> list[str]:

@@ -87,13 +87,13 @@ def generate(scale: float, root: Path, *, parts: int, on_progress: OnProgress) -
 def _find_generator() -> str:
     # Look beside the interpreter first: its virtual environment may not be activated.
     beside = Path(sys.executable).parent / "tpchgen-cli"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("tpchgen-cli")
-    if found is None:
+    generator = str(beside) if os.access(beside, os.X_OK) else shutil.which("tpchgen-cli")
+    if generator is None:
         raise GeneratorMissingError(
             "tpchgen-cli, the generator of TPC-H data, is not installed: "
             "pip install 'minishark[tpch]'"
         )
-    return found
+    return generator
 
 
 @contextlib.contextmanager

@@ -80,13 +80,13 @@ def default_replicas(nodes: int) -> int:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    installed = {"python": platform.python_version(), "platform": platform.platform()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 def _make_data(options: TpchOptions, reporter: Reporter) -> Path:
@@ -138,7 +138,7 @@ def _run_all(
             actual = frame.to_arrow()
             time_s = time.perf_counter() - start
             metrics = frame.metrics()
-            found = runs.differences or tuple(differences(expected, actual, ordered_by=order))
+            wrong = runs.differences or tuple(differences(expected, actual, ordered_by=order))
             runs = Runs(
                 times_s=(*runs.times_s, time_s),
                 rows=actual.num_rows,
@@ -147,7 +147,7 @@ def _run_all(
                 constrained_tasks=metrics.constrained_tasks,
                 local_tasks=metrics.local_tasks,
                 planning_s=metrics.planning_s,
-                differences=found,
+                differences=wrong,
                 warnings=metrics.warnings,
             )
     except MinisharkError as error:

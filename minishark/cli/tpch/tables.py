@@ -87,8 +87,8 @@ def create_views(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, str
 
 def tpch_tables(folder: Path) -> dict[str, str]:
     """The eight TPC-H tables of a folder that `generate` wrote, small ones first."""
-    found = find_tables(folder)
-    return {name: found[name] for name in TABLES}
+    tables = find_tables(folder)
+    return {name: tables[name] for name in TABLES}
 
 
 def tables_of_query(

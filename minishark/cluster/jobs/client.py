@@ -59,15 +59,15 @@ class JobsClient:
         nodes = self.nodes()
         if not nodes:
             raise ClusterError("The cluster has no node with executors that stays: none runs jobs.")
-        known = self.states().get(terms.name)
-        if known is not None and not known.is_over:
+        namesake = self.states().get(terms.name)
+        if namesake is not None and not namesake.is_over:
             raise AlreadyExistsError(
-                f"There is a job called {terms.name!r} that is {known.status}, of "
-                f"{known.terms.user}: cancel it, wait for its end, or choose another name."
+                f"There is a job called {terms.name!r} that is {namesake.status}, of "
+                f"{namesake.terms.user}: cancel it, wait for its end, or choose another name."
             )
         # Whoever submits one of this name asks the same node, which takes the first.
         homes = homes_of(terms.name, nodes)
-        request = wire.SubmitJob(terms, program, tuple(homes[:HOLDERS]), known)
+        request = wire.SubmitJob(terms, program, tuple(homes[:HOLDERS]), namesake)
         for home in homes[:HOLDERS]:
             reply = self._call(home, request, _SUBMIT_S)
             match reply:
@@ -93,16 +93,16 @@ class JobsClient:
         Raises:
             ClusterError: no node answers.
         """
-        found = (reply.progress.get(uid) for reply in self._told())
-        return next((progress for progress in found if progress is not None), None)
+        reports = (reply.progress.get(uid) for reply in self._told())
+        return next((progress for progress in reports if progress is not None), None)
 
     def _told(self) -> list[wire.JobStates]:
         services = [node.service for node in self.nodes()]
         replies = self.connections.call_all(services, wire.GetJobs(), _CALL_S)
-        told = [reply for reply in replies.values() if isinstance(reply, wire.JobStates)]
-        if not told:
+        answers = [reply for reply in replies.values() if isinstance(reply, wire.JobStates)]
+        if not answers:
             raise ClusterError("No node of the cluster answers.")
-        return told
+        return answers
 
     def find(self, name: str, uid: str | None = None) -> JobState:
         """What is known of a job.
@@ -112,16 +112,16 @@ class JobsClient:
             ClusterError: no node answers.
         """
         states = self.states()
-        found = states.get(name)
-        if found is None:
-            known = ", ".join(states) or "none"
+        state = states.get(name)
+        if state is None:
+            names = ", ".join(states) or "none"
             raise JobError(
                 f"There is no job called {name!r}: it may have been forgotten some time "
-                f"after its end. Jobs: {known}."
+                f"after its end. Jobs: {names}."
             )
-        if uid is not None and found.terms.uid != uid:
+        if uid is not None and state.terms.uid != uid:
             raise JobError(f"The job {name!r} was followed by another one of that name.")
-        return found
+        return state
 
     def wait(self, name: str, uid: str, timeout_s: float | None) -> JobState:
         """Wait until a job is over.

@@ -68,8 +68,8 @@ class Log:
 def log_files(folder: Path) -> list[tuple[int, Path]]:
     """The files of a log with the positions where they begin, in order."""
     with contextlib.suppress(OSError):
-        found = [path for path in folder.iterdir() if path.name.startswith(LOG_PREFIX)]
-        return sorted((int(path.name.removeprefix(LOG_PREFIX)), path) for path in found)
+        logs = [path for path in folder.iterdir() if path.name.startswith(LOG_PREFIX)]
+        return sorted((int(path.name.removeprefix(LOG_PREFIX)), path) for path in logs)
     return []
 
 
@@ -130,24 +130,24 @@ def _die_with_parent() -> None:
 
 def _children() -> list[int]:
     """The processes of which this one is the parent now, the dead ones left out."""
-    found = []
+    children = []
     with contextlib.suppress(OSError):
         for entry in os.scandir("/proc"):
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError, ValueError):
                     stat = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
                     if int(stat[1]) == os.getpid() and stat[0] != b"Z":
-                        found.append(int(entry.name))
-    return found
+                        children.append(int(entry.name))
+    return children
 
 
 def _reap(program: int) -> None:
     """Wait for dead orphans, but not for the program itself, whose status is wanted."""
     with contextlib.suppress(ChildProcessError):
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        while found is not None and found.si_pid and found.si_pid != program:
-            os.waitpid(found.si_pid, os.WNOHANG)
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        while dead is not None and dead.si_pid and dead.si_pid != program:
+            os.waitpid(dead.si_pid, os.WNOHANG)
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 def _say(**what: object) -> None:

@@ -165,15 +165,15 @@ class JobKeeper:
     def _states(self, states: tuple[JobState, ...]) -> wire.JobStates:
         return wire.JobStates(home=self.me.home, states=states, is_leaving=self._jobs.is_leaving)
 
-    def _listen(self, told: wire.TellJobs) -> wire.Reply:
+    def _listen(self, news: wire.TellJobs) -> wire.Reply:
         now = time.monotonic()
-        uids = [state.terms.uid for state in told.states]
+        uids = [state.terms.uid for state in news.states]
         with self._lock:
-            self._jobs.hear(told.home, told.states, now, is_leaving=told.is_leaving)
+            self._jobs.hear(news.home, news.states, now, is_leaving=news.is_leaving)
             held = tuple(state for uid in uids if (state := self._jobs.state(uid)) is not None)
-            for uid, (start, data) in told.tails.items():
+            for uid, (start, data) in news.tails.items():
                 state = self._jobs.state(uid)
-                if state is not None and state.owner == told.home:
+                if state is not None and state.owner == news.home:
                     self._keep_tail(uid, start, data)
             reply = self._states(held)
         self._wake_up()
@@ -234,8 +234,8 @@ class JobKeeper:
         refusals = [reply for reply in replies.values() if isinstance(reply, wire.Failure)]
         if taken := [refusal for refusal in refusals if refusal.taken]:
             over = structs.replace(state, incarnation=1, status=Status.FAILED)  # and forgotten
-            told = wire.TellJobs(home=self.me.home, states=(over,))
-            self._connections.call_all(services, told, _HAND_OVER_S)
+            ending = wire.TellJobs(home=self.me.home, states=(over,))
+            self._connections.call_all(services, ending, _HAND_OVER_S)
             return taken[0]
         held = [each for each in others if isinstance(replies.get(each.service), wire.Done)]
         with self._lock:
@@ -320,7 +320,7 @@ class JobKeeper:
     def _loop(self) -> None:
         selector = selectors.DefaultSelector()
         selector.register(self._wake[0], selectors.EVENT_READ)
-        told_s, told = 0.0, self._jobs.version
+        told_s, told_version = 0.0, self._jobs.version
         while not self._is_stopping:
             now = time.monotonic()
             try:
@@ -329,8 +329,8 @@ class JobKeeper:
                     self._jobs.tick(now, time.time())
                     self._reconcile(now, selector)
                     version = self._jobs.version
-                if now >= told_s + _TELL_EVERY_S or version != told or self._has_doubts():
-                    told_s, told = now, version
+                if now >= told_s + _TELL_EVERY_S or version != told_version or self._has_doubts():
+                    told_s, told_version = now, version
                     self._tell(now)
                     self._replenish(now)
                     self._spread_results()
@@ -415,13 +415,13 @@ class JobKeeper:
             os.set_blocking(pipe.fileno(), False)
         return process
 
-    def _environment(self, state: JobState, own: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, state: JobState, variables: Mapping[str, str]) -> dict[str, str]:
         keys = {_KEYS_VARIABLE: self.keys_folder} if self.keys_folder else {}
         return {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
             "PYTHONUNBUFFERED": "1",
-            **own,
+            **variables,
             **keys,
             CLUSTER_VARIABLE: self.me.service,
             NAME_VARIABLE: state.terms.name,
@@ -475,12 +475,12 @@ class JobKeeper:
 
     def _progress(self) -> dict[str, JobProgress]:
         """How far the programs are that run here."""
-        found = {}
+        progress = {}
         for uid in self._guarded:
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 text = (self._folder(uid) / _PROGRESS).read_bytes()
-                found[uid] = msgspec.json.decode(text, type=JobProgress)
-        return found
+                progress[uid] = msgspec.json.decode(text, type=JobProgress)
+        return progress
 
     # Other holders
 
@@ -565,7 +565,7 @@ class JobKeeper:
             uid = state.terms.uid
             self._spread[uid] = None
             request = wire.Replicate(result_file(uid), self.location)
-            others = [each.service for each in state.holders if each.home != self.me.home]
+            others = [holder.service for holder in state.holders if holder.home != self.me.home]
             self._looker.submit(self._connections.call_all, others, request, _COPY_S)
 
     # Files
@@ -591,7 +591,7 @@ class JobKeeper:
 
     def _new_tails(self) -> dict[str, tuple[int, bytes]]:
         """The ends of the logs of this node's jobs that have grown since they were told."""
-        found = {}
+        tails = {}
         for state in self._jobs:
             uid = state.terms.uid
             if state.owner != self.me.home:
@@ -606,8 +606,8 @@ class JobKeeper:
                 with path.open("rb") as file:
                     first = max(start, end - TAIL_BYTES)
                     file.seek(first - start)
-                    found[uid] = (first, file.read(TAIL_BYTES))
-        return found
+                    tails[uid] = (first, file.read(TAIL_BYTES))
+        return tails
 
     def _keep_tail(self, uid: str, start: int, data: bytes) -> None:
         """Keep the end of the log of a job that runs elsewhere."""

@@ -86,8 +86,8 @@ class Jobs:
         for job in self:
             if job.terms.name == name and job.terms.uid != uid:
                 self.forget(job.terms.uid)
-        known = self._states.get(uid)
-        self._states[uid] = state if known is None else merged(known, state)
+        held = self._states.get(uid)
+        self._states[uid] = state if held is None else merged(held, state)
         for holder in state.holders:
             self._heard.expect(holder.home, now)
         self._make_room()
@@ -100,8 +100,8 @@ class Jobs:
     def learn(self, state: JobState) -> None:
         """Somebody has told of a job, which may be held here."""
         uid = state.terms.uid
-        if (known := self._states.get(uid)) is not None:
-            self._states[uid] = merged(known, state)
+        if (held := self._states.get(uid)) is not None:
+            self._states[uid] = merged(held, state)
 
     def own(self, state: JobState, now: float) -> JobState:
         """Hold a new job, and run it."""
@@ -136,10 +136,10 @@ class Jobs:
 
     def unwant(self, uid: str) -> JobState | None:
         """Somebody asks for the end of a job, which is returned."""
-        known = self._states.get(uid)
-        if known is None or known.is_over:
-            return known
-        self._states[uid] = structs.replace(known, is_unwanted=True)
+        job = self._states.get(uid)
+        if job is None or job.is_over:
+            return job
+        self._states[uid] = structs.replace(job, is_unwanted=True)
         return self._states[uid]
 
     def replenish(self, nodes: Sequence[Holder], now: float) -> None:
@@ -194,8 +194,8 @@ class Jobs:
         if state.is_unwanted:
             self._end(state, Status.CANCELLED, "Cancelled.", at)
         elif exit_status == 0:
-            told = {"exit_status": 0, "result_bytes": result_bytes}
-            self._end(state, Status.DONE, "It has ended by itself.", at, **told)
+            ending = {"exit_status": 0, "result_bytes": result_bytes}
+            self._end(state, Status.DONE, "It has ended by itself.", at, **ending)
         elif not _may_restart(state.terms.restart, exit_status):
             self._end(state, Status.FAILED, f"It failed: {how}.", at, exit_status=exit_status)
         elif state.starts >= state.terms.attempts:
@@ -265,15 +265,15 @@ class Jobs:
 
     def tells(self) -> dict[Holder, list[JobState]]:
         """What each other holder is to be told now: all that is not over, and what it lacks."""
-        found: dict[Holder, list[JobState]] = {}
+        news: dict[Holder, list[JobState]] = {}
         for state in self:
             for holder in state.holders:
                 if holder.home == self.me.home or holder.home in self._dead:
                     continue
                 has = self._has.get(holder.home, {}).get(state.terms.uid)
                 if not state.is_over or (has != _version(state) and self._is_mine(state)):
-                    found.setdefault(holder, []).append(state)
-        return found
+                    news.setdefault(holder, []).append(state)
+        return news
 
     def lacks(self, holder: Holder, state: JobState) -> bool:
         """Whether this node is to hand a job to another, which does not hold it yet."""

@@ -189,12 +189,12 @@ def latest_by_name(states: Iterable[JobState]) -> dict[str, JobState]:
     """Of versions from several nodes, what is known of each name: of the job submitted last."""
     by_uid: dict[str, JobState] = {}
     for state in states:
-        known = by_uid.get(state.terms.uid)
-        by_uid[state.terms.uid] = state if known is None else merged(known, state)
-    found: dict[str, JobState] = {}
+        newest = by_uid.get(state.terms.uid)
+        by_uid[state.terms.uid] = state if newest is None else merged(newest, state)
+    by_name: dict[str, JobState] = {}
     for state in sorted(by_uid.values(), key=lambda job: (job.terms.submitted_s, job.terms.uid)):
-        found[state.terms.name] = state
-    return found
+        by_name[state.terms.name] = state
+    return by_name
 
 
 def result_file(uid: str) -> str:

@@ -34,12 +34,12 @@ class JobsSeen:
             del self._told[uid]
             yield kinds.JobReport(at=now, uid=uid, name="", status=FORGOTTEN)
         for state in states:
-            known = self._told.get(state.terms.uid)
+            last = self._told.get(state.terms.uid)
             version = (*state.order, state.is_unwanted)
-            if state.status is not Status.RUNNING and known is not None and known[0] == version:
+            if state.status is not Status.RUNNING and last is not None and last[0] == version:
                 continue
             log = _end_of_log(jobs, state)
-            if known != (version, log):
+            if last != (version, log):
                 self._told[state.terms.uid] = (version, log)
                 yield _report(state, log, now)
 

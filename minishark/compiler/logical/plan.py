@@ -29,8 +29,8 @@ class TreeNode(Protocol):
 def plan_text(plan: TreeNode) -> str:
     lines: list[str] = []
 
-    def walk(node: TreeNode, indent: str, own: str, below: str) -> None:
-        lines.append(f"{indent}{own}{node.label}")
+    def walk(node: TreeNode, indent: str, mark: str, below: str) -> None:
+        lines.append(f"{indent}{mark}{node.label}")
         for i, child in enumerate(node.children):
             last = i == len(node.children) - 1
             walk(child, indent + below, "└─ " if last else "├─ ", "   " if last else "│  ")

@@ -44,9 +44,9 @@ class Profile:
         if isinstance(expression, Literal):
             return 1.0
         if isinstance(expression, ColumnRef):
-            known = self.columns[expression.index]
-            if known is not None and known.distinct is not None:
-                return max(1.0, min(float(known.distinct), self.rows))
+            column = self.columns[expression.index]
+            if column is not None and column.distinct is not None:
+                return max(1.0, min(float(column.distinct), self.rows))
             return max(1.0, self.rows)
         inner = [self.distinct(child) for child in children(expression)]
         return max(1.0, min(self.rows, max(inner, default=self.rows)))
@@ -126,10 +126,10 @@ def _share_below(left: Expression, right: Expression, profile: Profile) -> float
     """The share of a column's values below a constant, from its minimum and maximum."""
     if not isinstance(left, ColumnRef) or not isinstance(right, Literal):
         return None
-    known = profile.columns[left.index]
-    if known is None:
+    column = profile.columns[left.index]
+    if column is None:
         return None
-    low, high, value = map(_number, (known.minimum, known.maximum, right.value))
+    low, high, value = map(_number, (column.minimum, column.maximum, right.value))
     if low is None or high is None or value is None or high <= low:
         return None
     return min(1.0, max(0.0, (value - low) / (high - low)))

@@ -66,12 +66,12 @@ def matching_keys(
         return None
     order: list[int] = []
     for key in distribution.keys:
-        found = [
+        matching = [
             i for i, e in enumerate(expressions) if isinstance(e, ColumnRef) and e.index in key
         ]
-        if not found:
+        if not matching:
             return None
-        order.append(found[0])
+        order.append(matching[0])
     return order
 
 
@@ -131,19 +131,19 @@ def _equated(join: Join, left: Distribution, right: Distribution, width: int) ->
     keeps_right = join.kind in (JoinKind.RIGHT, JoinKind.RIGHT_SEMI, JoinKind.RIGHT_ANTI)
     if by_left is None or (keeps_right and by_right is not None):
         assert by_right is not None
-        own = tuple(frozenset(i + width for i in key) for key in by_right.keys)
+        keys = tuple(frozenset(i + width for i in key) for key in by_right.keys)
         partitions = by_right.partitions
     else:
-        own, partitions = by_left.keys, by_left.partitions
+        keys, partitions = by_left.keys, by_left.partitions
     # Only an inner join makes both sides' columns equal in every row of its output.
     if join.kind is not JoinKind.INNER:
-        return Hashed(own, partitions)
+        return Hashed(keys, partitions)
     pairs = [
         (c.left.index, c.right.index + width)
         for c in join.conditions
         if c.is_equality and isinstance(c.left, ColumnRef) and isinstance(c.right, ColumnRef)
     ]
-    return Hashed(tuple(_closed(key, pairs) for key in own), partitions)
+    return Hashed(tuple(_closed(key, pairs) for key in keys), partitions)
 
 
 def _closed(key: frozenset[int], pairs: Sequence[tuple[int, int]]) -> frozenset[int]:

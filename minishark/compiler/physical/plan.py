@@ -283,8 +283,8 @@ def aggregate_of(operator: PhysicalOperator) -> Aggregate | None:
 
 def free_cte_index(plan: PhysicalPlan) -> int:
     """A number above those of all common table expressions of a plan."""
-    own = [node.operator.index for node in plan.nodes() if isinstance(node.operator, Cte)]
-    return max(own, default=-1) + 1
+    taken = [node.operator.index for node in plan.nodes() if isinstance(node.operator, Cte)]
+    return max(taken, default=-1) + 1
 
 
 def in_one_task(distribution: Distribution) -> bool:

@@ -74,8 +74,8 @@ def plan_physical(logical: LogicalPlan, catalog: Catalog, options: PlannerOption
 
     plan = _chosen(place, logical, catalog, options)
     # On the placed plan: these rules only pay for what one task reads or groups.
-    for rule, own in enabled(Phase.PHYSICAL, options):
-        plan = rule.apply(plan, catalog, own)
+    for rule, rule_options in enabled(Phase.PHYSICAL, options):
+        plan = rule.apply(plan, catalog, rule_options)
     return plan
 
 
@@ -87,8 +87,8 @@ def _chosen(
     if sum(table.rows for table in tables.values()) <= options.single_task_rows:
         return place(whole=True)
     # There is one choice to make, so the first rule makes it.
-    for rule, own in enabled(Phase.CHOICE, options):
-        plan: PhysicalPlan = rule.apply(place, options, own)
+    for rule, rule_options in enabled(Phase.CHOICE, options):
+        plan: PhysicalPlan = rule.apply(place, options, rule_options)
         return plan
     return place(whole=False)
 
@@ -109,10 +109,10 @@ class Placer(rules.Placer):
         operator = logical.operator
         if isinstance(operator, ops.Cte):
             return self._cte(operator, logical)  # its definition must be known to its readers
-        for rule, own in self._rules:
-            found: Planned | None = rule.apply(logical, self, own)
-            if found is not None:
-                return found
+        for rule, rule_options in self._rules:
+            planned: Planned | None = rule.apply(logical, self, rule_options)
+            if planned is not None:
+                return planned
         return self.place(
             operator, [self.plan(child) for child in logical.children], logical.schema
         )
@@ -461,13 +461,13 @@ class Placer(rules.Placer):
         left_is_target: bool,
     ) -> Planned:
         """`moved`, hashed on the join keys in the way in which `target` is."""
-        own = [c.right if left_is_target else c.left for c in keys]
+        keys_here = [c.right if left_is_target else c.left for c in keys]
         theirs = [c.left if left_is_target else c.right for c in keys]
         # The hash is of the keys in an order: the same one on both sides.
         order = matching_keys(target.distribution, theirs)
         assert order is not None
         return self._exchanges.shuffled(
-            moved, tuple(own[i] for i in order), partitions=target.distribution.partitions
+            moved, tuple(keys_here[i] for i in order), partitions=target.distribution.partitions
         )
 
 

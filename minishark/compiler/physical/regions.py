@@ -38,8 +38,8 @@ def changed_regions(plan: PhysicalPlan, change: Change, *, may_change: bool) -> 
         change: is asked for each region.
         may_change: whether the tasks of the uppermost region may change.
     """
-    found = change(plan, may_change)
-    return _below(plan, change) if found is None else found
+    changed = change(plan, may_change)
+    return _below(plan, change) if changed is None else changed
 
 
 def _below(plan: PhysicalPlan, change: Change) -> PhysicalPlan:
@@ -66,21 +66,21 @@ def bucket_outputs(plan: PhysicalPlan, complete: Collection[int]) -> list[Physic
 
     None if it reads anything else by partition, or an output that is not complete.
     """
-    found = []
+    outputs = []
     for node in plan.own_nodes():
         divided = not in_one_task(node.distribution)
         match node.operator:
             case StageOutput(stage=stage, has_buckets=has_buckets):
                 if stage not in complete or (divided and not has_buckets):
                     return None
-                found += [node] * divided
+                outputs += [node] * divided
             case Cte() if not in_one_task(node.children[0].distribution):
                 return None
             case Exchange():
                 return None
             case Scan() | CteRef() if divided:
                 return None
-    return found or None
+    return outputs or None
 
 
 def with_shares(plan: PhysicalPlan, shares: Sequence[Share], *, torn: bool) -> PhysicalPlan:

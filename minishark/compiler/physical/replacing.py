@@ -48,9 +48,9 @@ def as_planned(plan: PhysicalPlan) -> Planned:
 
 def with_children(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> PhysicalPlan:
     """`plan` over children that are distributed as its own; its rows follow theirs."""
-    found = plan.with_children(children)
+    placed = plan.with_children(children)
     rows = _scaled_rows(plan, children)
-    return found if rows == plan.rows else replace(found, rows=rows)
+    return placed if rows == plan.rows else replace(placed, rows=rows)
 
 
 def _scaled_rows(plan: PhysicalPlan, children: tuple[PhysicalPlan, ...]) -> float:
@@ -88,8 +88,8 @@ def placed_over(
     pairs = zip(children, plan.children, strict=True)
     if all(new.distribution == old.distribution for new, old in pairs):
         return with_children(plan, children)
-    found = _placed(plan, children, placing)
-    return replace(found, rows=_scaled_rows(plan, children))
+    placed = _placed(plan, children, placing)
+    return replace(placed, rows=_scaled_rows(plan, children))
 
 
 def _placed(

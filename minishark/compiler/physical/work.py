@@ -195,8 +195,8 @@ def built_bytes(plan: PhysicalPlan) -> float:
 
 def _depth(plan: PhysicalPlan) -> int:
     """How many exchanges follow one another."""
-    own = isinstance(plan.operator, Exchange)
-    return own + max(map(_depth, plan.children), default=0)
+    is_exchange = isinstance(plan.operator, Exchange)
+    return is_exchange + max(map(_depth, plan.children), default=0)
 
 
 def _smaller(plan: PhysicalPlan) -> PhysicalPlan:

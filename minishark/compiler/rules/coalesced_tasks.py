@@ -39,7 +39,7 @@ def coalesce(
     stages: Sequence[Stage],
     kept: Mapping[int, int],
     options: PlannerOptions,
-    own: CoalescedTasks,
+    rule: CoalescedTasks,
 ) -> tuple[Stage, ...]:
     """The stages with as many tasks as are worth their overhead.
 
@@ -47,14 +47,14 @@ def coalesce(
         stages: the stages, in an order in which they can run.
         kept: the number of tasks of stages that have to stay as they are, or that have run.
         options: how many tasks run at the same time.
-        own: the options of the rule.
+        rule: its options.
     """
     group = _groups(stages)
     tasks: dict[int, int] = {}
     for stage in stages:
         root = group[stage.index]
         work_s = stage_work_s(stage.plan, options.costs, is_last=stage is stages[-1])
-        useful = useful_tasks(work_s, options.slots, own.least_s, own.most_s)
+        useful = useful_tasks(work_s, options.slots, rule.least_s, rule.most_s)
         tasks[root] = max(tasks.get(root, 1), useful)
     # Parts of a large bucket were made to be tasks.
     kept = {stage.index: stage.tasks for stage in stages if _has_shares(stage)} | dict(kept)

@@ -51,8 +51,8 @@ def collapsed(plan: PhysicalPlan, situation: Situation, options: CollapseOptions
         reasons.append(f"{what} reads {read:,} rows, so it runs in one task")
         return without_exchanges(region)
 
-    found = changed_regions(plan, change, may_change=situation.free_root)
-    return Revised(found, tuple(reasons))
+    changed = changed_regions(plan, change, may_change=situation.free_root)
+    return Revised(changed, tuple(reasons))
 
 
 def _read_rows(plan: PhysicalPlan, situation: Situation, options: CollapseOptions) -> int | None:
@@ -84,7 +84,7 @@ def _own_rows(plan: PhysicalPlan, situation: Situation, defined: set[int]) -> in
         case Scan() as scan:
             return _table_rows(plan, scan, situation.catalog)
         case CteRef(index=index):
-            return 0 if index in defined else None
+            return 0 if index in defined else None  # its definition counts what it reads
         case Values(rows=rows):
             return len(rows)
         case _:

@@ -148,13 +148,13 @@ def _keys(join: Join, side: int) -> tuple[ColumnRef, ...] | None:
     """A side's columns that the join compares; None if it compares anything else."""
     keys = []
     for condition in join.conditions:
-        own, other = condition.left, condition.right
+        left, right = condition.left, condition.right
         if side == 1:
-            own, other = other, own
+            left, right = right, left
         # Rows with equal keys must match the same rows of the other side, so only equality will do.
-        if not isinstance(own, ColumnRef) or not condition.is_equality or own.type != other.type:
+        if not isinstance(left, ColumnRef) or not condition.is_equality or left.type != right.type:
             return None
-        keys.append(own)
+        keys.append(left)
     return tuple(dict.fromkeys(keys))
 
 

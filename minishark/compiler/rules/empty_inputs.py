@@ -29,13 +29,13 @@ _EMPTY_WITHOUT_RIGHT = KEEPS_RIGHT | {JoinKind.SEMI}
 
 def without_empty(plan: PhysicalPlan, situation: Situation, _: None) -> Revised:
     """The plan with no rows in place of each part that has none."""
-    found = _Emptiness(situation).rewritten(plan)
-    if found is plan:
+    without = _Emptiness(situation).rewritten(plan)
+    if without is plan:
         return Revised(plan)
     stages = dict.fromkeys(_empty_stages(plan, situation))
     names = ", ".join(f"stage {stage}" for stage in stages)
     verb = "has" if len(stages) == 1 else "have"
-    return Revised(found, (f"{names} {verb} no rows, nor has what is joined with them",))
+    return Revised(without, (f"{names} {verb} no rows, nor has what is joined with them",))
 
 
 def _empty_stages(plan: PhysicalPlan, situation: Situation) -> Iterator[int]:
@@ -77,11 +77,11 @@ class _Emptiness:
             case ops.Values(rows=rows), _:
                 return not rows
             case Boundaries(), _:
-                return False
+                return False  # NULLs, if there are no samples
             case ops.Cte(), [_, main]:
                 return main
             case RangeShuffle(), [rows_, _]:
-                return rows_
+                return rows_  # beside boundaries, which are no rows of its own
             case ops.Join(kind=kind), [left, right]:
                 return (left and kind in _EMPTY_WITHOUT_LEFT) or (
                     right and (kind in _EMPTY_WITHOUT_RIGHT or (left and kind is JoinKind.FULL))

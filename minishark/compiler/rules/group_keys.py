@@ -116,21 +116,21 @@ def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | 
         case Scan() as scan:
             return _scanned(plan, scan, position, catalog)
         case Filter(output=output) as operator:
-            found = _with_code(plan.children[0], output[position], catalog)
-            if found is None:
+            coded = _with_code(plan.children[0], output[position], catalog)
+            if coded is None:
                 return None
-            last = len(found.plan.schema) - 1
-            return _extended(plan, replace(operator, output=(*output, last)), found)
+            last = len(coded.plan.schema) - 1
+            return _extended(plan, replace(operator, output=(*output, last)), coded)
         case Project(outputs=expressions) as operator:
             expression = expressions[position]
             if not isinstance(expression, ColumnRef):
                 return None
-            found = _with_code(plan.children[0], expression.index, catalog)
-            if found is None:
+            coded = _with_code(plan.children[0], expression.index, catalog)
+            if coded is None:
                 return None
-            code = ColumnRef(len(found.plan.schema) - 1, CODE_TYPE)
-            names = (*operator.names, found.plan.schema[-1].name)
-            return _extended(plan, Project((*expressions, code), names), found)
+            code = ColumnRef(len(coded.plan.schema) - 1, CODE_TYPE)
+            names = (*operator.names, coded.plan.schema[-1].name)
+            return _extended(plan, Project((*expressions, code), names), coded)
         case Join() as join:
             source = join.source(position)
             if source is None:
@@ -144,8 +144,8 @@ def _with_code(plan: PhysicalPlan, position: int, catalog: Catalog) -> _Coded | 
 def _scanned(plan: PhysicalPlan, scan: Scan, position: int, catalog: Catalog) -> _Coded | None:
     name = scan.columns[position]
     table = catalog.get(scan.table)
-    known = name and table.column_statistics(name)
-    if not name or not known or known.distinct is None or known.distinct > _VALUES_MAX:
+    values = name and table.column_statistics(name)
+    if not name or not values or values.distinct is None or values.distinct > _VALUES_MAX:
         return None
     column = Column(f"{name}#code", CODE_TYPE)
     # A table may have a column of that very name.
@@ -169,27 +169,27 @@ def _from_left(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) ->
     # A residual predicate counts the columns of both sides: one more on the left would shift it.
     if join.kind not in _KEEPS_LEFT or join.residual:
         return None
-    found = _with_code(plan.children[0], column, catalog)
-    if found is None:
+    coded = _with_code(plan.children[0], column, catalog)
+    if coded is None:
         return None
     width = len(join.left_output)
-    join = replace(join, left_output=(*join.left_output, len(found.plan.schema) - 1))
-    schema = (*plan.schema[:width], found.plan.schema[-1], *plan.schema[width:])
-    children = (found.plan, plan.children[1])
+    join = replace(join, left_output=(*join.left_output, len(coded.plan.schema) - 1))
+    schema = (*plan.schema[:width], coded.plan.schema[-1], *plan.schema[width:])
+    children = (coded.plan, plan.children[1])
     below = replace(plan, operator=join, children=children, schema=schema)
     # The join puts the code behind the left columns; it has to be the last one of all.
     order = [*range(width), *range(width + 1, len(schema)), width]
-    return replace(found, plan=_reordered(below, order), joined=True)
+    return replace(coded, plan=_reordered(below, order), joined=True)
 
 
 def _from_right(plan: PhysicalPlan, join: Join, column: int, catalog: Catalog) -> _Coded | None:
     if join.kind not in _KEEPS_RIGHT:
         return None
-    found = _with_code(plan.children[1], column, catalog)
-    if found is None:
+    coded = _with_code(plan.children[1], column, catalog)
+    if coded is None:
         return None
-    join = replace(join, right_output=(*join.right_output, len(found.plan.schema) - 1))
-    return replace(_extended(plan, join, found), joined=True)
+    join = replace(join, right_output=(*join.right_output, len(coded.plan.schema) - 1))
+    return replace(_extended(plan, join, coded), joined=True)
 
 
 def _reordered(plan: PhysicalPlan, order: list[int]) -> PhysicalPlan:
@@ -213,9 +213,9 @@ def attach_codes(plan: PhysicalPlan, fragment: Fragment) -> None:
     if not isinstance(scan, Scan) or not scan.hints.dictionary_codes:
         return
     name = fragment.scanned(plan, scan)
-    known = fragment.dictionary_codes.get(name)
+    joined = fragment.dictionary_codes.get(name)
     # Another scan of the same input may need other codes.
-    columns = (*(known.columns if known else ()), *scan.hints.dictionary_codes)
+    columns = (*(joined.columns if joined else ()), *scan.hints.dictionary_codes)
     whole = isinstance(plan.distribution, Replicated)
     relation = dictionary_relation(scan.table, whole=whole)
     distinct = tuple(dict.fromkeys(columns))

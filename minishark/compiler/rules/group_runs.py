@@ -78,11 +78,11 @@ def _group_runs(
         return None
     key = _column(aggregate.groups[0], scan, _KEY_TYPES)
     # Files that a query names have no statistics, and are not read as Arrow.
-    known = key and table.column_statistics(key)
-    if not key or not known or not known.distinct or known.distinct < groups_min:
+    statistics = key and table.column_statistics(key)
+    if not key or not statistics or not statistics.distinct or statistics.distinct < groups_min:
         return None
     # A hash table of few groups is small, and of groups of one row there are no runs.
-    if table.rows < _ROWS_OF_GROUP_MIN * known.distinct:
+    if table.rows < _ROWS_OF_GROUP_MIN * statistics.distinct:
         return None
     values, sum_max = [], 0
     for call in aggregate.aggregates:
@@ -120,20 +120,20 @@ def _column(expression: object, scan: Scan, types: re.Pattern[str]) -> str | Non
     """The table's column that an expression is, if it is one of certain types."""
     if not isinstance(expression, ColumnRef):
         return None
-    found = types.fullmatch(expression.type)
-    if found is None or int(found.groupdict().get("width") or 0) > _WIDTH_MAX:
+    type_match = types.fullmatch(expression.type)
+    if type_match is None or int(type_match.groupdict().get("width") or 0) > _WIDTH_MAX:
         return None
     return scan.columns[expression.index]
 
 
 def _largest(call: AggregateCall, table: Table, column: str) -> int | None:
     """The largest |value|, in units of the last digit; None if it is unknown or may overflow."""
-    known = table.column_statistics(column)
-    if known is None or known.minimum is None or known.maximum is None:
+    statistics = table.column_statistics(column)
+    if statistics is None or statistics.minimum is None or statistics.maximum is None:
         return None
-    found = _VALUE_TYPES.fullmatch(call.arguments[0].type)
-    scale = int((found and found["scale"]) or 0)
-    bounds = (Decimal(text).scaleb(scale) for text in (known.minimum, known.maximum))
+    match = _VALUE_TYPES.fullmatch(call.arguments[0].type)
+    scale = int((match and match["scale"]) or 0)
+    bounds = (Decimal(text).scaleb(scale) for text in (statistics.minimum, statistics.maximum))
     largest = max(abs(int(bound)) for bound in bounds)
     return largest if largest < _SUM_MAX else None
 

@@ -28,10 +28,12 @@ class InlineOutputs:
     stage_bytes: int = 1 << 20
 
 
-def send(stage: Stage, hints: FragmentHints, own: InlineOutputs) -> FragmentHints:
+def send(stage: Stage, hints: FragmentHints, limits: InlineOutputs) -> FragmentHints:
     """The hints of a stage, with the size below which an output is small."""
     messages = stage.tasks * max(1, stage.buckets)
-    return structs.replace(hints, inline_bytes=min(own.task_bytes, own.stage_bytes // messages))
+    return structs.replace(
+        hints, inline_bytes=min(limits.task_bytes, limits.stage_bytes // messages)
+    )
 
 
 INLINE_OUTPUTS = Rule(

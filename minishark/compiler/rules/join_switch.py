@@ -51,11 +51,11 @@ class JoinSwitchOptions:
 def switched(plan: PhysicalPlan, situation: Situation, options: JoinSwitchOptions) -> Revised:
     """The plan with the best moves for joins of complete stages."""
     switch = _Switch(situation, options)
-    found = switch.visit(plan)
-    moved = found.distribution != plan.distribution
+    changed = switch.visit(plan)
+    moved = changed.distribution != plan.distribution
     if not switch.reasons or (moved and not situation.free_root):
         return Revised(plan)
-    return Revised(found, tuple(switch.reasons))
+    return Revised(changed, tuple(switch.reasons))
 
 
 class _Switch:
@@ -73,18 +73,18 @@ class _Switch:
             )
         children = tuple(map(self.visit, plan.children))
         if isinstance(plan.operator, Join):
-            found = self._joined(plan, plan.operator, *children)
-            if found is not None:
-                return found
+            switched = self._joined(plan, plan.operator, *children)
+            if switched is not None:
+                return switched
         return placed_over(plan, children, self._placing)
 
     def _definition(self, plan: PhysicalPlan) -> PhysicalPlan:
         """A common table expression, whose readers rely on the distribution of its rows."""
-        known = len(self.reasons)
-        found = self.visit(plan)
-        if found.distribution == plan.distribution:
-            return found
-        del self.reasons[known:]
+        before = len(self.reasons)
+        switched = self.visit(plan)
+        if switched.distribution == plan.distribution:
+            return switched
+        del self.reasons[before:]
         return plan
 
     def _joined(
@@ -92,9 +92,9 @@ class _Switch:
     ) -> PhysicalPlan | None:
         """The join with another move; None if it stays."""
         present = _present_move(left, right)
-        known = [side for side in (left, right) if self._is_known(side)]
+        measured = [side for side in (left, right) if self._is_known(side)]
         # Codes of text hold in the task that made them only, so their rows stay where they are.
-        if present is None or not known or _reads_codes(plan):
+        if present is None or not measured or _reads_codes(plan):
             return None
         left, right = _unmoved(left), _unmoved(right)
         options = self._situation.options
@@ -107,12 +107,13 @@ class _Switch:
         )
         cost, best = min(costs.candidates(join))
         now = costs.cost(present)
+        # Costs are estimates: what saves little, or a small share, may cost more in the end.
         if now - cost < self._options.gain_min or cost > self._options.ratio_max * now:
             return None
         sides = as_planned(left), as_planned(right)
-        found = self._placing.place(join, sides, plan.schema).plan
-        self.reasons.append(_reason(known, present, best))
-        return replace(found, rows=plan.rows)
+        placed = self._placing.place(join, sides, plan.schema).plan
+        self.reasons.append(_reason(measured, present, best))
+        return replace(placed, rows=plan.rows)  # elsewhere, but the same ones
 
     def _tasks(self, plan: PhysicalPlan) -> float:
         """How many tasks the stage of a join is worth, each of which would read a broadcast."""
@@ -176,8 +177,8 @@ def _reads_codes(plan: PhysicalPlan) -> bool:
             return any(map(_reads_codes, plan.children))
 
 
-def _reason(known: list[PhysicalPlan], present: JoinMove, best: JoinMove) -> str:
-    outputs = [(side.operator, side.rows) for side in known]
+def _reason(sides: list[PhysicalPlan], present: JoinMove, best: JoinMove) -> str:
+    outputs = [(side.operator, side.rows) for side in sides]
     sizes = " and ".join(
         f"stage {output.stage} has {rows:,.0f} rows, not {output.estimated_rows:,.0f}"
         for output, rows in outputs
@@ -197,10 +198,11 @@ def waiting(stages: Sequence[Stage], options: JoinSwitchOptions) -> Sequence[Sta
     after: dict[int, int] = {}
     joins = (node for stage in stages for node in stage.plan.own_nodes())
     for node in joins:
-        found = _large_and_small(node, options) if isinstance(node.operator, Join) else None
-        if found is None:
+        sides = _large_and_small(node, options) if isinstance(node.operator, Join) else None
+        if sides is None:
             continue
-        large, small = shuffles[id(found[0])].index, _stage_number(found[1], shuffles)
+        large, small = shuffles[id(sides[0])].index, _stage_number(sides[1], shuffles)
+        # Else each would wait for the other, by way of stages between them.
         if large not in _all_needed(small, needs):
             after[large] = small
             needs[large].add(small)
@@ -244,13 +246,13 @@ def _stage_number(plan: PhysicalPlan, shuffles: Mapping[int, Stage]) -> int:
 
 def _all_needed(stage: int, needs: Mapping[int, set[int]]) -> set[int]:
     """The stages that have to be complete before a stage is."""
-    found, waiting_ = set[int](), [stage]
+    needed, waiting_ = set[int](), [stage]
     while waiting_:
         number = waiting_.pop()
-        if number not in found:
-            found.add(number)
+        if number not in needed:
+            needed.add(number)
             waiting_ += sorted(needs.get(number, ()))
-    return found
+    return needed
 
 
 def _explain(stage: Stage) -> Iterator[str]:

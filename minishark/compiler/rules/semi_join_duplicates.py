@@ -44,8 +44,8 @@ def _bare(plan: PhysicalPlan, duplicates_max: float) -> PhysicalPlan:
         case Project(outputs=outputs) if not any(map(is_volatile, outputs)):
             # Row by row, so the same values come out, some of them several times.
             child = _bare(plan.children[0], duplicates_max)
-            found = plan.with_children((child,))
-            return found if found is plan else replace(found, rows=child.rows)
+            bare = plan.with_children((child,))
+            return bare if bare is plan else replace(bare, rows=child.rows)
         # Only in one phase: the first of two sends fewer rows to the second one.
         case Aggregate(groups=(_, *_) as groups, aggregates=(), grouping_sets=()):
             operator = Project(groups, tuple(column.name for column in plan.schema))

@@ -143,8 +143,8 @@ class _Filters:
         if not isinstance(plan.operator, ops.Join):
             return plan
         # Bottom-up, so that an inner join, which is nearer to the scan, takes it first.
-        found = min(self._candidates(plan, plan.operator), key=lambda c: c.share, default=None)
-        return plan if found is None else self._filtered(plan, found)
+        best = min(self._candidates(plan, plan.operator), key=lambda c: c.share, default=None)
+        return plan if best is None else self._filtered(plan, best)
 
     def _define(self, index: int, definition: PhysicalPlan) -> None:
         self.definitions[index] = definition
@@ -167,17 +167,22 @@ class _Filters:
         self, side: int, read: PhysicalPlan, position: int, keys: PhysicalPlan, key: int
     ) -> Iterator[_Candidate]:
         """The candidate filter of the table below `read` by the rows of `keys`, if it pays."""
-        found = _scan_below(read, position)
-        if found is None or not self._can_be_keys(keys):
+        below = _scan_below(read, position)
+        if below is None or not self._can_be_keys(keys):
             return
-        scan, name, left = found
+        scan, name, left = below
         table = self.catalog.get(scan.table)
-        known = table.column_statistics(name)
-        if known is None or known.minimum is None or known.maximum is None or not known.distinct:
+        values = table.column_statistics(name)
+        if (
+            values is None
+            or values.minimum is None
+            or values.maximum is None
+            or not values.distinct
+        ):
             return
         # The keys of a join are assumed to be among those of the table (containment).
-        low, high = int(known.minimum), int(known.maximum)
-        share = min(1.0, self._distinct(keys, key) / known.distinct)
+        low, high = int(values.minimum), int(values.maximum)
+        share = min(1.0, self._distinct(keys, key) / values.distinct)
         if high - low < _SPAN_MAX and self._pays(scan, table, left, keys, share):
             yield _Candidate(
                 side=side, position=position, column=name, key=key, share=share, low=low, high=high
@@ -237,35 +242,37 @@ class _Filters:
 
     def _distinct(self, plan: PhysicalPlan, position: int) -> float:
         """About how many values a column has: no more than any column that it is equal to."""
-        operator, found = plan.operator, plan.rows
+        operator, count = plan.operator, plan.rows
         if isinstance(operator, ops.CteRef):
             # Remembered: CTEs that read CTEs would be walked once for each path to them.
             column = (operator.index, position)
             if column not in self.distinct:
                 definition = self.definitions[operator.index]
                 self.distinct[column] = self._distinct(definition, position)
-            return min(found, self.distinct[column])
+            return min(count, self.distinct[column])
         if isinstance(operator, ops.Scan):
             name = operator.columns[position]
             table = self.catalog.get(operator.table)
-            known = None if name is None else table.column_statistics(name)
-            return found if known is None or known.distinct is None else min(found, known.distinct)
+            values = None if name is None else table.column_statistics(name)
+            return (
+                count if values is None or values.distinct is None else min(count, values.distinct)
+            )
         below = _below(plan, position)
         if below is None:
-            return found
+            return count
         side, key = below
-        found = min(found, self._distinct(plan.children[side], key))
+        count = min(count, self._distinct(plan.children[side], key))
         if isinstance(operator, ops.Join) and operator.kind in _KEEPS_MATCHES:
             for pair in _equal_columns(operator):
                 # Equal to a column of the other side in every row that the join keeps.
                 if pair[side] == key:
                     other = self._distinct(plan.children[1 - side], pair[1 - side])
-                    found = min(found, other)
-        return found
+                    count = min(count, other)
+        return count
 
-    def _filtered(self, plan: PhysicalPlan, found: _Candidate) -> PhysicalPlan:
+    def _filtered(self, plan: PhysicalPlan, candidate: _Candidate) -> PhysicalPlan:
         """The join over a common table expression and an input that is filtered by it."""
-        keys, read = plan.children[1 - found.side], plan.children[found.side]
+        keys, read = plan.children[1 - candidate.side], plan.children[candidate.side]
         is_broadcast = isinstance(keys.operator, Broadcast)
         # Below the broadcast, so that the definition stays where its rows are computed.
         definition = keys.children[0] if is_broadcast else keys
@@ -281,16 +288,16 @@ class _Filters:
             read_again = replace(definition, operator=reference, children=())
             keys = replace(keys, children=(read_again,)) if is_broadcast else read_again
         key_filter = KeyFilter(
-            column=found.column,
+            column=candidate.column,
             cte=index,
-            key=found.key,
+            key=candidate.key,
             whole=is_whole,
-            low=found.low,
-            high=found.high,
+            low=candidate.low,
+            high=candidate.high,
             copied_max=self.options.copied_max,
         )
-        read = _with_filter(read, found.position, key_filter, found.share)
-        children = (read, keys) if found.side == 0 else (keys, read)
+        read = _with_filter(read, candidate.position, key_filter, candidate.share)
+        children = (read, keys) if candidate.side == 0 else (keys, read)
         joined = replace(plan, children=children)
         if is_shared:
             return joined
@@ -331,10 +338,10 @@ def _scan_below(plan: PhysicalPlan, position: int) -> tuple[ops.Scan, str, float
     below = _below(plan, position)
     if below is None:
         return None
-    found = _scan_below(plan.children[below[0]], below[1])
-    if found is None:
+    scanned = _scan_below(plan.children[below[0]], below[1])
+    if scanned is None:
         return None
-    scan, name, left = found
+    scan, name, left = scanned
     return scan, name, min(left, plan.rows) if isinstance(plan.operator, ops.Filter) else left
 
 
@@ -363,8 +370,8 @@ def attach_filter(plan: PhysicalPlan, fragment: Fragment) -> None:
         return
     key_filter, name = scan.hints.key_filter, fragment.scanned(plan, scan)
     # Scans of the same table with the same filter share an input, and so the copy of its rows.
-    known = fragment.key_filters.get(name)
-    columns = (*(known.columns if known else ()), *(c for c in scan.columns if c is not None))
+    present = fragment.key_filters.get(name)
+    columns = (*(present.columns if present else ()), *(c for c in scan.columns if c is not None))
     fragment.key_filters[name] = InputKeyFilter(
         input=name,
         column=key_filter.column,

@@ -58,14 +58,14 @@ def split_buckets(plan: PhysicalPlan, situation: Situation, options: SkewSplitOp
             return None
         for output in _by_largest_bucket(outputs, situation):
             shares = _shares(output, outputs, situation, options)
-            found = shares and _torn(region, output, shares, situation.placing)
-            if found and (may_change or found.distribution == region.distribution):
+            torn = shares and _torn(region, output, shares, situation.placing)
+            if torn and (may_change or torn.distribution == region.distribution):
                 reasons.append(_reason(output, shares, situation))
-                return found
+                return torn
         return None
 
-    found = changed_regions(plan, change, may_change=situation.free_root)
-    return Revised(found, tuple(reasons))
+    changed = changed_regions(plan, change, may_change=situation.free_root)
+    return Revised(changed, tuple(reasons))
 
 
 # Which buckets are divided
@@ -98,14 +98,14 @@ def _shares(
     rows, total = size.bucket_rows, sum(size.bucket_rows)
     others = [situation.sizes[_stage(each)].bucket_rows for each in outputs if each is not output]
     share = total / max(1, len(rows))  # what each task would have if all had the same
-    found: list[Share] = []
+    shares: list[Share] = []
     for bucket, count in enumerate(rows):
         mean = (total - count) / max(1, len(rows) - 1)
         read_again = sum(other[bucket] for other in others)
         is_large = count >= max(options.rows_min, options.ratio_min * mean, read_again)
         parts = _parts(size, bucket, max(share, options.rows_min / 2)) if is_large else []
-        found += [Share(bucket, bucket + 1, part) for part in parts] or [Share(bucket, bucket + 1)]
-    return found if len(found) > len(rows) else []
+        shares += [Share(bucket, bucket + 1, part) for part in parts] or [Share(bucket, bucket + 1)]
+    return shares if len(shares) > len(rows) else []
 
 
 def _parts(size: StageSize, bucket: int, rows: float) -> list[tuple[int, int]]:
@@ -160,17 +160,17 @@ def _torn(
     below = next((i for i, c in enumerate(plan.children) if _reads(c, output)), None)
     if below is None:
         return None
-    found = _torn(plan.children[below], output, shares, placing)
-    if found is None:
+    torn = _torn(plan.children[below], output, shares, placing)
+    if torn is None:
         return None
     spread = Spread(len(shares))
     children = list(plan.children)
-    children[below] = found
-    if found.distribution != spread:
+    children[below] = torn
+    if torn.distribution != spread:
         return plan.with_children(tuple(children))
     match plan.operator:
         case ops.Filter() | ops.Project() | ops.Unnest() | PartialAggregate():
-            return replace(plan, children=(found,), distribution=spread)
+            return replace(plan, children=(torn,), distribution=spread)
         case ops.Join(kind=kind) if kind in (KEEPS_RIGHT if below else KEEPS_LEFT):
             # Each part of a bucket meets all of the same bucket on the other side.
             whole = [Share(share.first, share.last) for share in shares]
@@ -178,13 +178,13 @@ def _torn(
             return replace(plan, children=tuple(children), distribution=spread)
         case ops.Aggregate() as aggregate if can_split(aggregate) and aggregate.groups:
             names = [column.name for column in plan.schema[: len(aggregate.groups)]]
-            partial = placing.partial(aggregate, as_planned(found), names).plan
+            partial = placing.partial(aggregate, as_planned(torn), names).plan
             rows = min(partial.rows, plan.rows * len(shares))
             partial = replace(partial, rows=rows)
             return _combined(plan, partial, FinalAggregate(aggregate))
         # Over a stage's output it is the second of two phases: a third would change nothing.
-        case ops.Distinct() if found.children:
-            partial = replace(plan, children=(found,), distribution=spread)
+        case ops.Distinct() if torn.children:
+            partial = replace(plan, children=(torn,), distribution=spread)
             return _combined(plan, partial, plan.operator)
     return None
 

@@ -61,33 +61,36 @@ def _pushed(
     """The plan, of whose rows those are needed for which the predicates are true, or some."""
     match plan.operator:
         case ops.Scan() as scan if (source := sources.get(scan.table.lower())) is not None:
-            found = [_predicate(each, scan) for each in predicates]
+            told = [_predicate(predicate, scan) for predicate in predicates]
             pushed = Pushed(
                 columns=tuple(dict.fromkeys(name for name in scan.columns if name is not None)),
-                predicates=tuple(each for each in found if each is not None),
-                limit=None if None in found else limit,
+                predicates=tuple(predicate for predicate in told if predicate is not None),
+                # Rows that only the query can test do not count towards a limit.
+                limit=None if None in told else limit,
             )
             hints = replace(scan.hints, source=SourceScan(source, pushed))
             return replace(plan, operator=replace(scan, hints=hints))
-        case ops.Filter(predicates=own):
+        case ops.Filter(predicates=conditions):
             # A limit holds for the rows above all predicates, and they are told of one filter's.
             left = None if predicates else limit
-            return plan_over(plan, [_pushed(plan.children[0], own, left, sources)])
+            return plan_over(plan, [_pushed(plan.children[0], conditions, left, sources)])
         case ops.Project():
+            # Predicates above speak of what it computes; each of its rows is one of those below.
             left = None if predicates else limit
             return plan_over(plan, [_pushed(plan.children[0], (), left, sources)])
         case ops.Limit(limit=int(count), offset=offset):
             return plan_over(plan, [_pushed(plan.children[0], (), count + offset, sources)])
         case _:
+            # A row of a join or a group may come from any of the rows below.
             return plan_over(plan, [_pushed(child, (), None, sources) for child in plan.children])
 
 
 def plan_over(plan: LogicalPlan, children: Iterable[LogicalPlan]) -> LogicalPlan:
     """The plan over other children; the same object if they are the same."""
-    found = tuple(children)
-    if all(new is old for new, old in zip(found, plan.children, strict=True)):
+    planned = tuple(children)
+    if all(new is old for new, old in zip(planned, plan.children, strict=True)):
         return plan
-    return replace(plan, children=found)
+    return replace(plan, children=planned)
 
 
 def _predicate(expression: Expression, scan: ops.Scan) -> Predicate | None:
@@ -124,12 +127,13 @@ def _boolean(scan: ops.Scan, column: ColumnRef, *, value: bool) -> Predicate | N
 
 def _one_of(branches: Sequence[Predicate | None]) -> Predicate | None:
     """Predicates of which one has to be true, if they say what one column may be equal to."""
-    known = [branch for branch in branches if branch is not None]
-    columns = {branch.column for branch in known}
-    are_values = all(b.comparison in (Comparison.EQUAL, Comparison.IN) for b in known)
-    if len(known) < len(branches) or len(columns) > 1 or not are_values:
+    predicates = [branch for branch in branches if branch is not None]
+    columns = {branch.column for branch in predicates}
+    are_values = all(b.comparison in (Comparison.EQUAL, Comparison.IN) for b in predicates)
+    # A branch that the source can't test may be true of any row.
+    if len(predicates) < len(branches) or len(columns) > 1 or not are_values:
         return None
-    values = dict.fromkeys(value for branch in known for value in branch.values)
+    values = dict.fromkeys(value for branch in predicates for value in branch.values)
     return Predicate(columns.pop(), Comparison.IN, tuple(values))
 
 
@@ -158,9 +162,9 @@ def _value(literal: Literal) -> Any:
             return {"true": True, "false": False}.get(literal.sql)
         case "DATE" if isinstance(literal.value, str):
             return dt.date.fromisoformat(literal.value)
-        case "TIMESTAMP" if (found := _MICROSECONDS.fullmatch(literal.sql)) is not None:
+        case "TIMESTAMP" if (match := _MICROSECONDS.fullmatch(literal.sql)) is not None:
             try:
-                return _EPOCH + dt.timedelta(microseconds=int(found[1]))
+                return _EPOCH + dt.timedelta(microseconds=int(match[1]))
             except OverflowError:
                 return None
         case "FLOAT" | "DOUBLE":

@@ -27,19 +27,19 @@ def advised(message: str) -> str:
     message = _LIST.sub(_shortened, message)
     what, place, excerpt = message.partition(_PLACE)
     for pattern, advice in _ADVICE:
-        found = pattern.search(what)
-        text = advice(found, excerpt) if found else ""
+        match = pattern.search(what)
+        text = advice(match, excerpt) if match else ""
         if text:
             return f"{what.rstrip()}\n{text}{place}{excerpt}"
     return message
 
 
-def _shortened(found: re.Match[str]) -> str:
-    lines = found[2].splitlines(keepends=True)
+def _shortened(match: re.Match[str]) -> str:
+    lines = match[2].splitlines(keepends=True)
     left = len(lines) - _CANDIDATES_MAX
     if left <= 0:
-        return found[0]
-    return f"{found[1]}{''.join(lines[:_CANDIDATES_MAX])}\t... and {left} more\n"
+        return match[0]
+    return f"{match[1]}{''.join(lines[:_CANDIDATES_MAX])}\t... and {left} more\n"
 
 
 def _misspelt_keyword(_found: re.Match[str], excerpt: str) -> str:
@@ -54,15 +54,15 @@ def _misspelt_keyword(_found: re.Match[str], excerpt: str) -> str:
     return ""
 
 
-def _quoted_text(found: re.Match[str], excerpt: str) -> str:
-    name = found[1]
+def _quoted_text(match: re.Match[str], excerpt: str) -> str:
+    name = match[1]
     if f'"{name}"' not in excerpt:
         return ""
     return f"In SQL, \"{name}\" is the name of a column. Text has single quotes: '{name}'."
 
 
-def _relative_path(found: re.Match[str], _excerpt: str) -> str:
-    path = found[1]
+def _relative_path(match: re.Match[str], _excerpt: str) -> str:
+    path = match[1]
     if "://" in path or Path(path).is_absolute():
         return "Check the path; * and ? in it match several files."
     return f"The path is relative to {Path.cwd()}; * and ? in it match several files."

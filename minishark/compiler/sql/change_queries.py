@@ -54,8 +54,8 @@ class Target:
         for i, own in enumerate(self.schema):
             if own.name.lower() == column.lower():
                 return i
-        known = ", ".join(own.name for own in self.schema)
-        raise QueryError(f"Table {self.name} has no column {column!r}; it has: {known}.")
+        names = ", ".join(own.name for own in self.schema)
+        raise QueryError(f"Table {self.name} has no column {column!r}; it has: {names}.")
 
     def value(self, position: int, value: str = "DEFAULT") -> str:
         """What a column gets that is given a value, in its type."""
@@ -152,8 +152,8 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
     """
     assert not isinstance(change, Insert), "it changes no rows"
     alias = quote(change.alias)
-    wanted = f"{alias}.*" if columns == "*" else columns
-    selected = f"{change.ctes}SELECT {wanted} FROM {numbered} AS {alias}"
+    chosen = f"{alias}.*" if columns == "*" else columns
+    selected = f"{change.ctes}SELECT {chosen} FROM {numbered} AS {alias}"
     source = change.using if isinstance(change, Delete) else change.source
     condition = change.condition or "true"
     if not source:
@@ -164,7 +164,7 @@ def concerned(change: Change, numbered: str, columns: str) -> str:
         return matching
     alone = _action(change, "NOT MATCHED BY SOURCE")
     return (
-        f"{matching} UNION ALL SELECT {wanted} FROM {numbered} AS {alias} "
+        f"{matching} UNION ALL SELECT {chosen} FROM {numbered} AS {alias} "
         f"ANTI JOIN {others} WHERE {alone} <> 0"
     )
 

@@ -161,8 +161,8 @@ def _property(text: str) -> tuple[str, str]:
 
 def text_value(text: str) -> str:
     """The value of a string, a name or a number."""
-    found = _STRING.fullmatch(text)
-    return found[1].replace("''", "'") if found else unquoted(text)
+    match = _STRING.fullmatch(text)
+    return match[1].replace("''", "'") if match else unquoted(text)
 
 
 def parse_change(sql: str) -> Change | None:

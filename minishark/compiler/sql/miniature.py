@@ -139,11 +139,11 @@ class Miniatures:
         self, name: str, columns: Sequence[tuple[str, str]], statistics: TableStatistics
     ) -> None:
         """Tell of changed rows: the miniature stays if it is nearly as it would be now."""
-        _, _, known = self._tables[name.lower()]
-        few, many = sorted((known.rows, statistics.rows))
+        _, _, present = self._tables[name.lower()]
+        few, many = sorted((present.rows, statistics.rows))
         has_first_nulls = any(
             before.without_nulls and not now.without_nulls
-            for before, now in zip(known.columns, statistics.columns, strict=True)
+            for before, now in zip(present.columns, statistics.columns, strict=True)
         )
         if many > _CHANGE_MAX * few or has_first_nulls:
             self.put(name, columns, statistics)
@@ -191,8 +191,8 @@ def _column(
     distinct = column.distinct
     if distinct >= _KEY_SHARE * real_rows * (1.0 - column.null_fraction):
         distinct = real_rows
-    wanted = max(1, min(scaled(distinct, factor), rows))
-    cycle = _cycle(rows, wanted, _INTEGER_SAMPLE_SHARE if type_name in _INTEGERS else _SAMPLE_SHARE)
+    values = max(1, min(scaled(distinct, factor), rows))
+    cycle = _cycle(rows, values, _INTEGER_SAMPLE_SHARE if type_name in _INTEGERS else _SAMPLE_SHARE)
     value = _value(type_name, column, cycle)
     if column.null_fraction <= 0.0:
         return value

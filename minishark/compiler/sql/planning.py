@@ -271,13 +271,13 @@ class PlanningDatabase:
     def put_uncommitted(self, table: Table) -> None:
         """Let statements of this connection see a table, in the place of one of that name."""
         with self._lock:
-            found, name = self._transaction(), table.name
+            transaction, name = self._transaction(), table.name
             stored = f"{_UNCOMMITTED}{next(_numbers)}"
             self.put_table(replace(table, name=stored))
             del self._shared.names[stored]
-            found.all_stored.append(stored)
-            found.stored[name.lower()], found.tables[name.lower()] = stored, table
-            found.statements += [
+            transaction.all_stored.append(stored)
+            transaction.stored[name.lower()], transaction.tables[name.lower()] = stored, table
+            transaction.statements += [
                 f"DROP TABLE IF EXISTS memory.main.{quote(name)}",
                 f"ALTER TABLE memory.main.{quote(stored)} RENAME TO {quote(name)}",
             ]
@@ -291,18 +291,18 @@ class PlanningDatabase:
     def drop_uncommitted(self, name: str) -> None:
         """Hide a table from statements of this connection."""
         with self._lock:
-            found = self._transaction()
-            found.statements.append(f"DROP TABLE IF EXISTS memory.main.{quote(name)}")
-            found.tables[name.lower()] = None
+            transaction = self._transaction()
+            transaction.statements.append(f"DROP TABLE IF EXISTS memory.main.{quote(name)}")
+            transaction.tables[name.lower()] = None
 
     def define_uncommitted(self, sql: str, *, own: bool) -> None:
         """Run a definition for statements of this connection; `own` if it will be so for ever."""
         with self._lock, _query_errors():
-            found = self._transaction()
+            transaction = self._transaction()
             with self._seen():
                 self._con.execute(sql).fetchall()
-            found.statements.append(sql)
-            found.has_own = found.has_own or own
+            transaction.statements.append(sql)
+            transaction.has_own = transaction.has_own or own
             self._note(sql)
 
     def _transaction(self) -> _Uncommitted:
@@ -319,46 +319,46 @@ class PlanningDatabase:
             ConflictError: what others have done since does not fit; nothing has changed.
         """
         with self._lock:
-            found, self._uncommitted = self._uncommitted, None
-            if found is None:
+            transaction, self._uncommitted = self._uncommitted, None
+            if transaction is None:
                 yield
                 return
             self._refresh()
             try:
                 self._con.execute("BEGIN")
-                for sql in found.statements:
+                for sql in transaction.statements:
                     self._con.execute(sql)
                 yield
                 self._con.execute("COMMIT")
             except BaseException as error:
                 self._con.execute("ROLLBACK")
-                self._remove(found)
+                self._remove(transaction)
                 if isinstance(error, duckdb.Error):
                     raise ConflictError(
                         "What a view reads, or something of the same name, was changed by another "
                         f"session: nothing is committed. ({message_of(error)})"
                     ) from error
                 raise
-            for stored in found.all_stored:
+            for stored in transaction.all_stored:
                 self._shared.miniatures.forget(stored)
-            for name, table in found.tables.items():
+            for name, table in transaction.tables.items():
                 self._shared.miniatures.forget(name)
                 self._shared.names.pop(name, None)
                 if table is not None:
                     self.put_table(table)
             self._outdate()
-            if found.has_own:
+            if transaction.has_own:
                 self._known = _Remembered()
 
     def roll_back(self) -> None:
         """Undo what was done."""
         with self._lock:
-            found, self._uncommitted = self._uncommitted, None
-            if found is not None:
-                self._remove(found)
+            transaction, self._uncommitted = self._uncommitted, None
+            if transaction is not None:
+                self._remove(transaction)
 
-    def _remove(self, found: _Uncommitted) -> None:
-        for stored in found.all_stored:
+    def _remove(self, transaction: _Uncommitted) -> None:
+        for stored in transaction.all_stored:
             self._shared.miniatures.remove(stored)
 
     @contextlib.contextmanager
@@ -395,13 +395,13 @@ class PlanningDatabase:
 
     def has_own(self, name: str) -> bool:
         """Whether a temporary view or macro of this connection has that name."""
-        found = "SELECT 1 FROM duckdb_views() WHERE temporary AND NOT internal"
-        if self._text(f"{found} AND lower(view_name) = lower($1)", name):
+        query = "SELECT 1 FROM duckdb_views() WHERE temporary AND NOT internal"
+        if self._text(f"{query} AND lower(view_name) = lower($1)", name):
             return True
         if not self._shared.has_macros:  # DuckDB takes long to list all functions
             return False
-        found = "SELECT 1 FROM duckdb_functions() WHERE database_name = 'temp' AND NOT internal"
-        return bool(self._text(f"{found} AND lower(function_name) = lower($1) LIMIT 1", name))
+        query = "SELECT 1 FROM duckdb_functions() WHERE database_name = 'temp' AND NOT internal"
+        return bool(self._text(f"{query} AND lower(function_name) = lower($1) LIMIT 1", name))
 
     def has_relation(self, name: str) -> bool:
         with self._lock:
@@ -580,10 +580,10 @@ class PlanningDatabase:
 
     def _tables_in(self, sql: str, named: set[str] | None) -> tuple[str, ...]:
         """The catalog's tables among the named relations; if None, among the words of the text."""
-        known = self._names
+        tables = self._names
         if named is None:
-            named = {*mentioned(sql, known)}
-        return tuple(known[name] for name in sorted(named) if name in known)
+            named = {*mentioned(sql, tables)}
+        return tuple(tables[name] for name in sorted(named) if name in tables)
 
     def _relations_in(self, sql: str) -> set[str] | None:
         """The relations that a statement names, in lower case; None if that is unknown."""
@@ -712,8 +712,8 @@ def _remember(cache: OrderedDict[_Key, _Value], key: _Key, value: _Value) -> Non
 def _decoded(text: str) -> dict[str, Any]:
     """A serialized plan; DuckDB writes the number NaN as NAN, which no JSON parser takes."""
 
-    def number(found: re.Match[str]) -> str:
-        return found[0] if found[0].startswith('"') else "NaN"
+    def number(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else "NaN"
 
     try:
         plan: dict[str, Any] = msgspec.json.decode(text)

@@ -323,13 +323,13 @@ def parse_statements(con: duckdb.DuckDBPyConnection, text: str) -> list[ParsedSt
     if cached is not None:
         return [_cache(text, cached)]
     try:
-        found = con.extract_statements(text)
+        extracted = con.extract_statements(text)
     except duckdb.Error as error:
         raise QueryError(advised(str(error))) from error
-    if not found:
+    if not extracted:
         raise QueryError("There is no statement in the text.")
     try:
-        typed = [(item, item.type, item.query.strip().rstrip(";").rstrip()) for item in found]
+        typed = [(item, item.type, item.query.strip().rstrip(";").rstrip()) for item in extracted]
     except ValueError as error:  # a type of statement that DuckDB's Python client does not know
         raise UnsupportedError("minishark does not run statements of this kind.") from error
     return [_classified(con, item, type_, sql) for item, type_, sql in typed]
@@ -378,14 +378,14 @@ def rewritten(statement: ParsedStatement, sql: str) -> ParsedStatement:
     return _changed(sql, cursor, None) if classify is None else classify(sql, cursor, first)
 
 
-def _cache(text: str, found: re.Match[str]) -> ParsedStatement:
+def _cache(text: str, match: re.Match[str]) -> ParsedStatement:
     """CACHE TABLE, which DuckDB does not parse."""
     sql = text.strip().rstrip(";").rstrip()
-    cursor = Cursor(text[found.end() :])
+    cursor = Cursor(text[match.end() :])
     path = cursor.path()
     if not path or cursor.rest.strip(" \n;"):
         raise QueryError("Write CACHE TABLE name or UNCACHE TABLE name, and nothing after it.")
-    return CacheTable(sql, path=path, caches=not found[1], missing_ok=bool(found[2]))
+    return CacheTable(sql, path=path, caches=not match[1], missing_ok=bool(match[2]))
 
 
 def _transaction(sql: str, cursor: Cursor, first: str) -> ParsedStatement:
@@ -416,8 +416,8 @@ def _select(sql: str, cursor: Cursor, parsed: duckdb.Statement | None) -> Parsed
     code = cursor.code
     if _CATALOG.search(code):
         return Show(sql, is_show=False)
-    if found := _STATEFUL.search(code):
-        return _changed(sql, cursor, None) if found[2] else FrontEndQuery(sql)
+    if stateful := _STATEFUL.search(code):
+        return _changed(sql, cursor, None) if stateful[2] else FrontEndQuery(sql)
     return Query(sql, parsed)
 
 

@@ -116,21 +116,21 @@ def _pieces(sql: str) -> Iterator[tuple[int, str, Any]]:
 
 def sql_tokens(sql: str) -> list[Token]:
     """The tokens of a text, without comments."""
-    found: list[Token] = []
+    tokens: list[Token] = []
     ends: list[str] = []  # what ends the brackets and CASEs that are open
     for first, piece, type_ in _pieces(sql):
         if type_ == _TYPES.comment:
             continue
         text = piece.rstrip()
-        word = "" if found and found[-1].text == "." else text.upper()  # `t.end` ends nothing
+        word = "" if tokens and tokens[-1].text == "." else text.upper()  # `t.end` ends nothing
         while word in (")", "]", "}") and ends[-1:] == ["END"]:  # of a CASE that is not ended
             ends.pop()
         if ends[-1:] == [word]:
             ends.pop()
-        found.append(Token(first, text, type_, len(ends)))
+        tokens.append(Token(first, text, type_, len(ends)))
         if word in _OPEN:
             ends.append(_OPEN[word])
-    return found
+    return tokens
 
 
 def unquoted(name: str) -> str:
@@ -241,9 +241,9 @@ class Cursor:
 
     def skip(self, *words: str) -> bool:
         """Move past these words, if all of them come next in this order."""
-        found = self.comes(*words)
-        self._at += len(words) * found
-        return found
+        is_there = self.comes(*words)
+        self._at += len(words) * is_there
+        return is_there
 
     def skip_any(self, *words: str) -> None:
         """Move past all of the next tokens that are among these words."""
@@ -252,14 +252,14 @@ class Cursor:
 
     def skip_to(self, *phrases: str) -> bool:
         """Move to where one of these begins outside of brackets; stay if none does."""
-        begin, found = {phrase.split()[0] for phrase in phrases}, self._at
+        begin, place = {phrase.split()[0] for phrase in phrases}, self._at
         for at in range(self._at, len(self.tokens)):
             token = self.tokens[at]
             if token.depth == 0 and token.word in begin:
                 self._at = at
                 if any(self.comes(*phrase.split()) for phrase in phrases):
                     return True
-        self._at = found
+        self._at = place
         return False
 
     def take(self) -> str:
@@ -278,9 +278,9 @@ class Cursor:
 
     def name(self) -> tuple[str, ...]:
         """Move past a name; its parts (QueryError if there is none)."""
-        found = self.ahead()
+        name = self.ahead()
         self.path()
-        return found
+        return name
 
     def ahead(self) -> tuple[str, ...]:
         """The parts of the name that comes next (QueryError if there is none)."""
@@ -312,8 +312,8 @@ class Cursor:
     def brackets(self) -> str:
         """The text in brackets that comes next, with these; QueryError if there is none."""
         if self.next != "(":
-            found = f"before {self.next}" if self.next else "at the end of the statement"
-            raise QueryError(f"A list in brackets is missing {found}.")
+            where = f"before {self.next}" if self.next else "at the end of the statement"
+            raise QueryError(f"A list in brackets is missing {where}.")
         start = self.tokens[self._at]
         self._at += 1
         while self._at < len(self.tokens) and self.tokens[self._at].depth > start.depth:
@@ -385,9 +385,9 @@ def call_arguments(text: str) -> Sequence[SqlText] | Mapping[str, SqlText]:
     """The arguments between brackets, by name if all of them are named."""
     text = text.strip()
     arguments = split_arguments(text[1:-1]) if text.startswith("(") else []
-    named = [found for found in map(_NAMED_ARGUMENT.match, arguments) if found]
+    named = [match for match in map(_NAMED_ARGUMENT.match, arguments) if match]
     if arguments and len(named) == len(arguments):
-        return {found[1]: SqlText(found[2]) for found in named}
+        return {match[1]: SqlText(match[2]) for match in named}
     return [SqlText(argument) for argument in arguments]
 
 

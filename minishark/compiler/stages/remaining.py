@@ -91,21 +91,21 @@ class _Remaining:
 
     def _cte(self, plan: PhysicalPlan, index: int) -> PhysicalPlan:
         definition, main = plan.children
-        known = self.stored.get(id(definition))
-        if known is None and isinstance(definition.operator, StageOutput):
+        output = self.stored.get(id(definition))
+        if output is None and isinstance(definition.operator, StageOutput):
             definition = self._counted(definition, definition.operator.stage)
-        elif known is None:
+        elif output is None:
             definition = self.rewritten(definition)
         else:
-            self.outputs[index] = known
-            definition = self._output(definition, known)
+            self.outputs[index] = output
+            definition = self._output(definition, output)
         self.rows[index] = definition.rows
         return with_children(plan, (definition, self.rewritten(main)))
 
     def _reference(self, plan: PhysicalPlan, index: int) -> PhysicalPlan:
-        known = self.outputs.get(index)
-        if known is not None:
-            return self._output(plan, known)
+        output = self.outputs.get(index)
+        if output is not None:
+            return self._output(plan, output)
         rows = self.rows.get(index, plan.rows)
         return plan if rows == plan.rows else replace(plan, rows=rows)
 

@@ -75,14 +75,14 @@ def _early_ctes(root: PhysicalPlan) -> frozenset[int]:
                 definitions[index] = plan.children[0]
             case Scan(hints=ScanHints(key_filter=KeyFilter(cte=cte))):
                 needed.append(cte)
-    found: set[int] = set()
+    early: set[int] = set()
     while needed:
         index = needed.pop()
-        if index not in found:
-            found.add(index)
+        if index not in early:
+            early.add(index)
             read = (plan.operator for plan in definitions[index].nodes())
             needed += [operator.index for operator in read if isinstance(operator, CteRef)]
-    return frozenset(found)
+    return frozenset(early)
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class _Regions:
     def inlined(self) -> frozenset[int]:
         """The common table expressions that stay inside the fragment of their readers."""
         merged: dict[int, int] = {}
-        found: list[int] = []
+        indices: list[int] = []
         # Readers first: a definition that stays in its readers' region takes those that it reads
         # along, and all of them may still be read from one region only.
         for index in reversed(self.definitions):
@@ -140,10 +140,10 @@ class _Regions:
                 isinstance(definition.distribution, Replicated)
                 or readers == definition.distribution.partitions
             ):
-                found.append(index)
+                indices.append(index)
                 if region is not None:
                     merged[own] = region
-        return frozenset(found)
+        return frozenset(indices)
 
 
 def _enough_rows(plan: PhysicalPlan) -> int | None:
@@ -195,9 +195,9 @@ class Splitter:
         if isinstance(plan.operator, StageOutput) and exchange is None and plan is not self._root:
             return plan.operator.stage
         # A definition may be read several times; plans are shared, so identity tells.
-        known = self._stage_of.get(id(plan)) if exchange is None else None
-        if known is not None:
-            return known
+        number = self._stage_of.get(id(plan)) if exchange is None else None
+        if number is not None:
+            return number
         writer = FragmentWriter(stages=self)
         if isinstance(plan.operator, Statement):
             sql = writer.statement(plan.operator, exchange)

@@ -93,9 +93,9 @@ class FragmentWriter:
         """The SQL of a node and all below it in this stage."""
         # Rules first: they may know a better form than the operator's own.
         for lower in _LOWERINGS:
-            found = lower(plan, self)
-            if found is not None:
-                return found
+            lowered = lower(plan, self)
+            if lowered is not None:
+                return lowered
         operator = plan.operator
         match operator:
             case Scan():

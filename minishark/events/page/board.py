@@ -205,14 +205,18 @@ class Board:
         since = self.now_s - WAIT_S
         ends = [task.at for stage in stages for task in stage.ended.values()]
         began = [stage.began_s for stage in stages]
-        if max(began + ends) > since or query.key in {f"{own}-{t.query}" for own, t in tasks}:
+        if max(began + ends) > since or query.key in {
+            f"{session}-{t.query}" for session, t in tasks
+        }:
             return None
         cluster = self._cluster(query.session)
         nodes = [node for (name, _), node in self.nodes.items() if name == cluster and node.alive]
         slots = sum(node.slots for node in nodes)
         if not slots or sum(node.running for node in nodes) < slots:
             return None
-        now = [(f"{own}-{task.query}" if task.query else "", task.what) for own, task in tasks]
+        now = [
+            (f"{session}-{task.query}" if task.query else "", task.what) for session, task in tasks
+        ]
         now += [(key, what) for _, _, ended, key, what in self.stream if ended > since]
         return list(dict.fromkeys(self._called(key, what) for key, what in now))
 
@@ -326,8 +330,8 @@ class Board:
 
     def _cluster(self, session: str) -> str:
         """The cluster of a session: its own, or one that it shares."""
-        found = self.sessions.get(session)
-        return (found.began.cluster if found else "") or session
+        known_session = self.sessions.get(session)
+        return (known_session.began.cluster if known_session else "") or session
 
     def _query(self, session: str, number: int) -> Query:
         key = f"{session}-{number}"
@@ -368,20 +372,20 @@ class Board:
 
     def _second(self, second: int) -> list[float]:
         """The figures of one second: tasks that ended, seconds of run time."""
-        found = self.seconds.get(second)
-        if found is None:
-            found = self.seconds[second] = [0, 0.0]
+        figures = self.seconds.get(second)
+        if figures is None:
+            figures = self.seconds[second] = [0, 0.0]
             while len(self.seconds) > SECONDS_MAX + 5:
                 self.seconds.pop(min(self.seconds))
-        return found
+        return figures
 
     def _stage_placed(self, event: StagePlaced, session: str) -> None:
         query = self._query(session, event.query)
         query.apply(event)
-        found = binding(event)
-        if found is not None:
-            query.binding[event.stage] = found
-            self.placed.append((event.at, query.key, event.stage, found))
+        waits = binding(event)
+        if waits is not None:
+            query.binding[event.stage] = waits
+            self.placed.append((event.at, query.key, event.stage, waits))
 
     def _ended(self, event: QueryEnded, session: str) -> None:
         query = self._query(session, event.query)
@@ -408,12 +412,12 @@ class Board:
                 self.queries[key].reduce()
 
     def _function(self, name: str) -> Function:
-        found = self.functions.get(name)
-        if found is None:
-            found = self.functions[name] = Function()
+        function = self.functions.get(name)
+        if function is None:
+            function = self.functions[name] = Function()
             if len(self.functions) > _FUNCTIONS_MAX:
                 self.functions.popitem(last=False)
-        return found
+        return function
 
     def _call_ended(self, event: CallEnded) -> None:
         function = self._function(event.function)

@@ -44,15 +44,15 @@ def timeline(tasks: Iterable[TaskEnded], began_s: float) -> dict[str, Any]:
         `began_s`, stage, number of tasks, and the number of the longest of them. If there are many
         tasks, those of one stage in one lane that begin at about the same time are one mark.
     """
-    found = sorted(tasks, key=lambda task: task.began_s)
-    lanes = sorted({task.figures.executor for task in found}, key=natural)
+    in_order = sorted(tasks, key=lambda task: task.began_s)
+    lanes = sorted({task.figures.executor for task in in_order}, key=natural)
     number = {lane: i for i, lane in enumerate(lanes)}
-    span = max((task.at for task in found), default=began_s) - began_s
+    span = max((task.at for task in in_order), default=began_s) - began_s
     bins = max(_BINS_MIN, MARKS_MAX // max(1, len(lanes)))
-    width = span / bins if len(found) > MARKS_MAX else 0.0
+    width = span / bins if len(in_order) > MARKS_MAX else 0.0
     marks: dict[object, list[float]] = {}
     longest: dict[object, float] = {}
-    for i, task in enumerate(found):
+    for i, task in enumerate(in_order):
         lane, last = number[task.figures.executor], round(task.at - began_s, 6)
         run_s = task.figures.run_s
         first = round(last - run_s, 6)

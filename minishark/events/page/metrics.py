@@ -229,8 +229,8 @@ def _gauges(board: Board) -> Iterator[str]:
 
 
 def _missing(table: TableReport, alive: Collection[str]) -> int:
-    wanted = min(table.replicas, len(alive))
-    return sum(max(0, wanted - len(set(part.nodes) & set(alive))) for part in table.partitions)
+    replicas = min(table.replicas, len(alive))
+    return sum(max(0, replicas - len(set(part.nodes) & set(alive))) for part in table.partitions)
 
 
 def _one(values: Iterable[bool]) -> list[_Sample]:
@@ -248,14 +248,14 @@ def _metric(name: str, kind: str, text: str, samples: Iterable[_Sample]) -> Iter
         yield _sample(name, labels, value)
 
 
-def _histogram(name: str, text: str, found: Histogram) -> Iterator[str]:
+def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:
     yield f"# HELP minishark_{name} {text}"
     yield f"# TYPE minishark_{name} histogram"
-    bounds = [f"{bound:g}" for bound in found.bounds]
-    for bound, count in zip([*bounds, "+Inf"], accumulate(found.counts), strict=True):
+    bounds = [f"{bound:g}" for bound in histogram.bounds]
+    for bound, count in zip([*bounds, "+Inf"], accumulate(histogram.counts), strict=True):
         yield _sample(f"{name}_bucket", {"le": bound}, count)
-    yield _sample(f"{name}_sum", {}, found.sum)
-    yield _sample(f"{name}_count", {}, sum(found.counts))
+    yield _sample(f"{name}_sum", {}, histogram.sum)
+    yield _sample(f"{name}_count", {}, sum(histogram.counts))
 
 
 def _sample(name: str, labels: dict[str, str], value: float) -> str:

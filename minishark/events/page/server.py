@@ -276,9 +276,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_scraper(self) -> bool:
         """Whether a request has the token where Prometheus puts it: in the Authorization header."""
         page = self.server.page
-        sent, wanted = self.headers.get("Authorization", ""), f"Bearer {page.token}"
+        sent, expected = self.headers.get("Authorization", ""), f"Bearer {page.token}"
         return page.is_own(self.headers.get("Host", "")) and secrets.compare_digest(
-            sent.encode(), wanted.encode()
+            sent.encode(), expected.encode()
         )
 
     def _inside(self, path: str) -> str | None:

@@ -142,8 +142,8 @@ class Site:
     def why(self, key: str, stage: int, task: int) -> bytes | None:
         """Why a task ran where it did, as JSON; None if that is not known."""
         with self._changed:
-            found = views.why(self._board, key, stage, task)
-        return None if found is None else _encode(found)
+            reasons = views.why(self._board, key, stage, task)
+        return None if reasons is None else _encode(reasons)
 
     def metrics(self) -> bytes:
         """All metrics, in Prometheus' text format."""

@@ -66,14 +66,14 @@ def cluster(board: Board) -> dict[str, Any]:
 def _running_tasks(board: Board, key: str = "") -> list[dict[str, Any]]:
     """The tasks that have run the longest and run still, all of them or those of a query."""
     several = len(board.sessions) > 1
-    found = sorted(
+    longest = sorted(
         (
             (session, task)
             for session, task in board.running_tasks()
             if (key and key == f"{session}-{task.query}")
             or (not key and board.sessions[session].is_live)
         ),
-        key=lambda each: each[1].began_s,
+        key=lambda pair: pair[1].began_s,
     )
     return [
         {
@@ -86,7 +86,7 @@ def _running_tasks(board: Board, key: str = "") -> list[dict[str, Any]]:
             "attempt": task.attempt,
             "session": session if several else "",
         }
-        for session, task in found[:_RUNNING_SHOWN]
+        for session, task in longest[:_RUNNING_SHOWN]
     ]
 
 
@@ -122,27 +122,27 @@ def _history(board: Board) -> list[list[float]]:
         return [[], [], []]
     last = int(board.now_s)
     times = list(range(max(min(board.seconds), last - SECONDS_MAX), last + 1))
-    found = [board.seconds.get(second, (0, 0.0)) for second in times]
-    return [list(times), [each[0] for each in found], [round(each[1], 3) for each in found]]
+    figures = [board.seconds.get(second, (0, 0.0)) for second in times]
+    return [list(times), [tasks for tasks, _ in figures], [round(busy, 3) for _, busy in figures]]
 
 
 def listing(board: Board, text: str = "", state: str = "", limit: int = 100) -> dict[str, Any]:
     """The newest queries, those that run first; with `text` in them, in a `state`."""
-    wanted = text.lower()
-    found: list[dict[str, Any]] = []
+    words = text.lower()
+    lines: list[dict[str, Any]] = []
     more = 0
     for query in reversed(board.queries.values()):
         if state and query.state != state:
             continue
-        if wanted and wanted not in query.sql.lower() and wanted not in query.error.lower():
+        if words and words not in query.sql.lower() and words not in query.error.lower():
             continue
-        if len(found) < limit:
-            found.append(_progress(board, query) if query.state == "running" else query.listed())
+        if len(lines) < limit:
+            lines.append(_progress(board, query) if query.state == "running" else query.listed())
         else:
             more += 1
-    found.sort(key=lambda line: line["state"] != "running")
+    lines.sort(key=lambda line: line["state"] != "running")
     return {
-        "queries": found,
+        "queries": lines,
         "more": more,
         "counts": board.counted(),
         "sessions": len(board.sessions),
@@ -208,8 +208,8 @@ def query(board: Board, key: str) -> dict[str, Any] | None:
 def _measured(node: PlanNode, stage: StageRecord | None) -> OperatorFigures:
     """What an operator did; unknown unless its query was explained and its stage is complete."""
     operators = stage.operators if stage is not None and not stage.is_open else ()
-    known = node.place is not None and node.place < len(operators)
-    return operators[node.place or 0] if known else OperatorFigures()
+    is_measured = node.place is not None and node.place < len(operators)
+    return operators[node.place or 0] if is_measured else OperatorFigures()
 
 
 def why(board: Board, key: str, stage: int, task: int) -> dict[str, Any] | None:
@@ -241,7 +241,7 @@ def placement(board: Board) -> dict[str, Any]:
     for node, queue_s, _ in board.waits:
         by_node[node].append(queue_s)
     is_local = Counter([each[2] for each in board.waits])
-    placed = [found[3] for found in board.placed]
+    placed = [binding[3] for binding in board.placed]
     tasks = sum([each["tasks"] for each in placed])
     return {
         "tasks": len(board.waits),
@@ -263,8 +263,8 @@ def placement(board: Board) -> dict[str, Any]:
         if tasks
         else None,
         "jobs": [
-            {"at": at, "key": key, "stage": stage, **found}
-            for at, key, stage, found in list(board.placed)[-40:][::-1]
+            {"at": at, "key": key, "stage": stage, **binding}
+            for at, key, stage, binding in list(board.placed)[-40:][::-1]
         ],
     }
 
@@ -436,7 +436,7 @@ def _by_node(tasks: Sequence[TaskEnded]) -> list[dict[str, Any]]:
 
 def _table(session: str, table: TableReport, live: set[str], *, several: bool) -> dict[str, Any]:
     stored = [[node for node in part.nodes if node in live] for part in table.partitions]
-    wanted = min(table.replicas, len(live)) if live else table.replicas
+    replicas = min(table.replicas, len(live)) if live else table.replicas
     return {
         "session": session if several else "",
         "name": table.table,
@@ -445,7 +445,7 @@ def _table(session: str, table: TableReport, live: set[str], *, several: bool) -
         "keys": table.keys,
         "replicas": table.replicas,
         "fewest": min(map(len, stored), default=0),
-        "healing": sum(len(nodes) < wanted for nodes in stored),
+        "healing": sum(len(nodes) < replicas for nodes in stored),
         "is_cached": table.is_cached,
         "is_computed": table.is_computed,
         "columns": table.columns,

@@ -161,16 +161,16 @@ class Program:
     @property
     def progress(self) -> ProgramProgress:
         """How far it is, about a tenth of a second ago."""
-        told, workers = self._run.told or _NOTHING_YET, self._run.figures
+        controller, workers = self._run.told or _NOTHING_YET, self._run.figures
         # Workers that have ended know better than the controller's last report.
         return ProgramProgress(
-            stage=max(told.stage, *(each.stages for each in workers), 0),
-            iterations=max(told.iterations, *(each.iterations for each in workers), 0),
-            tasks=max(told.tasks, sum(each.tasks for each in workers)),
-            workers=max(told.workers, len(workers)),
-            snapshot=told.snapshot or None,
-            migrations=told.moves,
-            rollbacks=max(0, told.epoch - 1),
+            stage=max(controller.stage, *(worker.stages for worker in workers), 0),
+            iterations=max(controller.iterations, *(worker.iterations for worker in workers), 0),
+            tasks=max(controller.tasks, sum(worker.tasks for worker in workers)),
+            workers=max(controller.workers, len(workers)),
+            snapshot=controller.snapshot or None,
+            migrations=controller.moves,
+            rollbacks=max(0, controller.epoch - 1),
             elapsed_s=self._run.elapsed_s,
         )
 

@@ -127,8 +127,8 @@ class Child:
 
     def exit_status(self) -> int | None:
         """Its exit status (negative: the signal); None while it runs."""
-        if self._process.returncode is None and (found := wait_for_child(self.pid)) is not None:
-            self._process.returncode, self._peak_bytes = found
+        if self._process.returncode is None and (ended := wait_for_child(self.pid)) is not None:
+            self._process.returncode, self._peak_bytes = ended
         return self._process.returncode
 
     def wait(self, timeout_s: float) -> bool:

@@ -22,10 +22,10 @@ def oom_kills() -> int:
     0 if the system does not count them.
     """
     try:
-        own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+        cgroup = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
     except OSError:
         return 0
-    for file in (_CGROUPS / own / "memory.events", Path("/proc/vmstat")):
+    for file in (_CGROUPS / cgroup / "memory.events", Path("/proc/vmstat")):
         try:
             counters = dict(line.split()[:2] for line in file.read_text().splitlines())
             return int(counters["oom_kill"])
@@ -59,10 +59,10 @@ def describe_exit(status: int | None, peak_bytes: int, *, out_of_memory: bool) -
 def wait_for_child(pid: int) -> tuple[int, int] | None:
     """Reap a child if it is dead; returns its exit status and peak memory in bytes."""
     try:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
+        ended, status, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:  # somebody else has reaped it
         return -signal.SIGKILL, 0
-    if not found:
+    if not ended:
         return None
     unit = 1 if sys.platform == "darwin" else 1024
     return os.waitstatus_to_exitcode(status), usage.ru_maxrss * unit

@@ -29,8 +29,8 @@ def opened(folder: Path) -> Iterator[int]:
     """
     descriptor = os.open(folder, _FOLDER | os.O_NOFOLLOW)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise PermissionError(f"{folder} is not a private folder of this user")
         yield descriptor
     finally:
@@ -46,9 +46,11 @@ def locked(folder: int, lock: str, *, shared: bool = False) -> Iterator[None]:
     """
     descriptor = os.open(lock, _LOCK, dir_fd=folder)
     try:
-        found = os.fstat(descriptor)
-        own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
-        if not own:
+        status = os.fstat(descriptor)
+        ours = (
+            stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+        )
+        if not ours:
             raise PermissionError(f"{lock} is not a lock of this user")
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         yield
@@ -76,15 +78,15 @@ def remove_if_orphaned(folder: Path, lock: str) -> bool:
 
 
 def _remove(folder: Path, descriptor: int, lock: str) -> None:
-    with os.scandir(descriptor) as found:
-        entries = [(each.name, each.is_dir(follow_symlinks=False)) for each in found]
+    with os.scandir(descriptor) as listing:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
     for name, is_folder in entries:
         if is_folder:
             shutil.rmtree(name, ignore_errors=True, dir_fd=descriptor)
         elif name != lock:
             _unlink(name, descriptor)
-    with os.scandir(descriptor) as found:
-        if any(each.name != lock for each in found):
+    with os.scandir(descriptor) as listing:
+        if any(entry.name != lock for entry in listing):
             raise PermissionError(f"{folder} has something that can't be removed")
     _unlink(lock, descriptor)
     parent = os.open(folder.parent, _FOLDER)
