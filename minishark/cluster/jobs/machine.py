@@ -9,14 +9,16 @@
 Holders of a job tell each other every second what they know of it. A holder is *silent* if nothing
 was heard of it for a while, and *dead* if its host says that its process has ended, or after two
 minutes. The first holder, in their order, that is neither takes a job over from an owner that is
-silent or dead, if most of those that are not dead are with it. An owner that has less than half of
-them with it stops its program, sooner than others may take it over. So two nodes run a job at the
+silent or dead, if most of those that are not dead are with it; and were for as long as a silent
+owner was not: who was cut off itself can't tell whether the owner was with the others meanwhile. An
+owner that has less than half of them with it stops its program, sooner than others may take it over. So two nodes run a job at the
 same time only if a network is cut for more than two minutes; when they meet again, the one of the
 lower incarnation stops. With two holders, neither takes over from a silent one before that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +41,8 @@ from minishark.cluster.jobs.records import (
 FENCE_S = 7.0
 SILENT_S = 10.0
 DEAD_S = 120.0
+_BACK_S = 3.0  # with others again, before a program is started again: they tell every second
+_PAUSE_S = 2.0  # between signs of life; less than what is between FENCE_S and SILENT_S
 FENCE_ALONE_S = 100.0  # of an owner of which no majority can take over
 _DELAY_S = 0.5
 _DELAY_MAX_S = 30.0
@@ -59,6 +63,8 @@ class Jobs:
     is_leaving: bool = False
     _states: dict[str, JobState] = field(default_factory=dict)  # by uid
     _heard: Peers[str] = field(default_factory=Peers)  # homes
+    _since: dict[str, float] = field(default_factory=dict)  # of being heard without a pause
+    _cut_off: dict[str, float] = field(default_factory=dict)  # when an own job last was, by uid
     _dead: dict[str, None] = field(default_factory=dict)
     _leaving: dict[str, bool] = field(default_factory=dict)
     _has: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)  # by home and uid
@@ -120,6 +126,8 @@ class Jobs:
     ) -> None:
         """A node has told what it knows of jobs, perhaps as it was asked for some, by uid."""
         self._dead.pop(home, None)
+        if home not in self._since or self._heard.silent_s(home, now) > _PAUSE_S:
+            self._since[home] = now
         self._heard.heard(home, now)
         self._leaving[home] = is_leaving
         has = self._has.setdefault(home, {})
@@ -294,6 +302,7 @@ class Jobs:
         """Hold a job no longer."""
         self._states.pop(uid, None)
         self._due.pop(uid, None)
+        self._cut_off.pop(uid, None)
         for has in self._has.values():
             has.pop(uid, None)
 
@@ -329,6 +338,8 @@ class Jobs:
         heard = [holder for holder in counted if not self._is_silent(holder.home, now)]
         able = [holder for holder in heard if not self._is_leaving(holder)] or heard
         is_first = bool(able) and able[0].home == self.me.home
+        if state.owner and state.owner not in self._dead:
+            heard = [holder for holder in heard if self._is_steady(holder.home, now)]
         if not is_first or 2 * len(heard) <= len(counted):
             return
         why = f"{self.me.name} takes it over from {state.node}, which "
@@ -356,7 +367,10 @@ class Jobs:
         """Whether others may soon take over what runs here."""
         counted = [holder for holder in state.holders if not self._is_dead(holder.home, now)]
         heard = [holder for holder in counted if not self._is_silent(holder.home, now, FENCE_S)]
-        return 2 * len(heard) < len(counted)
+        if 2 * len(heard) < len(counted):
+            self._cut_off[state.terms.uid] = now
+        # Who took it over meanwhile may not have told yet.
+        return now < self._cut_off.get(state.terms.uid, -math.inf) + _BACK_S
 
     def _is_usable(self, holder: Holder, now: float) -> bool:
         return not self._is_dead(holder.home, now) and not self._is_leaving(holder)
@@ -369,6 +383,10 @@ class Jobs:
             return False
         self._heard.expect(home, now)
         return home in self._dead or self._heard.silent_s(home, now) > after_s
+
+    def _is_steady(self, home: str, now: float) -> bool:
+        """Whether this node has been with another for as long as a silent owner was not."""
+        return home == self.me.home or now - self._since.get(home, now) >= SILENT_S
 
     def _is_dead(self, home: str, now: float) -> bool:
         return self._is_silent(home, now, DEAD_S)
